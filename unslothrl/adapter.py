@@ -1,0 +1,34 @@
+"""Adapter versions on disk: PEFT's format, written whole or not at all."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from unslothrl.types import Adapter
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+
+def write_adapter(adapter: Adapter, parent: Path) -> Path:
+    """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there."""
+    parent.mkdir(parents=True, exist_ok=True)
+    target = parent / f"v{adapter.version:06d}"
+    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
+    try:
+        for name, content in (
+            (CONFIG_FILE, adapter.config.encode()),
+            (WEIGHTS_FILE, adapter.weights),
+        ):
+            with (temporary / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target

@@ -1,0 +1,43 @@
+"""What the learner asks of a training backend."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from unslothrl.types import Adapter, Sample
+
+
+class Backend(Protocol):
+    """A 4-bit base with one trainable LoRA on it."""
+
+    def token_logprobs(
+        self, samples: Sequence[Sample], temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy of every completion token, under logits / temperature.
+
+        Both float32 and flat, [sum of completion tokens], sample after sample. Gradients flow
+        through the log-probabilities into the LoRA if autograd is on.
+        """
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable LoRA parameters by PEFT's adapter name, in a fixed order."""
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Inside it, `token_logprobs` is that of the base with the adapter off."""
+
+    def generating(self) -> AbstractContextManager[torch.nn.Module]:
+        """Inside it, the yielded model generates; afterwards it trains as if nothing had been."""
+
+    def optimizer(self, lr: float) -> torch.optim.Optimizer:
+        """A fresh optimiser over `parameters()`: 8-bit Adam on a GPU, AdamW on a CPU."""
+
+    def publish(self, version: int) -> Adapter:
+        """The LoRA as it is now, as an immutable version in bfloat16."""
+
+    def fingerprint(self) -> str:
+        """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
+
+    def memory_mb(self) -> float:
+        """Peak memory of this process so far, in MB: the card's if there is one, else the host's."""

@@ -1,0 +1,142 @@
+"""The frozen base: one 4-bit checkpoint that actors and learner load bit for bit.
+
+A base that is not quantised yet is quantised once, into a cache keyed by its content, so that no
+two processes can ever hold different 4-bit weights.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from unslothrl.embedded import BASE as EMBEDDED_BASE
+from unslothrl.errors import UserError
+
+EMBEDDED = "embedded"
+
+
+def prepare(model: str) -> Path:
+    """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError."""
+    source = find(model)
+    config = json.loads((source / "config.json").read_text())
+    method = config.get("quantization_config", {}).get("quant_method")
+    if method == "bitsandbytes":
+        return source
+    if method:
+        raise UserError(
+            f"model {model}: quantised by {method}: give a 16-bit or a bitsandbytes 4-bit model"
+        )
+    return quantise(source)
+
+
+def find(model: str) -> Path:
+    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub."""
+    if model == EMBEDDED:
+        return EMBEDDED_BASE
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model {model}: the folder has no config.json: give a model folder")
+        if not any(folder.glob("*.safetensors")):
+            raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
+        return folder.resolve()
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UserError(
+            f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
+        )
+    return _download(model)
+
+
+def _download(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                model, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"model {model}: neither a local folder nor on the hub ({reason}): check the name and "
+            "the network, or set --model embedded"
+        ) from None
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "unslothrl" / "nf4"
+
+
+def quantise(source: Path) -> Path:
+    """-> an NF4 copy of a 16-bit checkpoint (double quantisation, bfloat16 compute)."""
+    target = cache_folder() / f"{source.name}-{_content_key(source)}"
+    if target.is_dir():
+        return target
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
+    try:
+        AutoModelForCausalLM.from_pretrained(
+            source,
+            quantization_config=BitsAndBytesConfig(
+                load_in_4bit=True,
+                bnb_4bit_quant_type="nf4",
+                bnb_4bit_use_double_quant=True,
+                bnb_4bit_compute_dtype=torch.bfloat16,
+            ),
+            device_map="cuda:0" if torch.cuda.is_available() else "cpu",
+            dtype=torch.bfloat16,
+        ).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
+        try:
+            temporary.rename(target)
+        except OSError:  # another run was first; its copy is the same
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _content_key(source: Path) -> str:
+    digest = hashlib.sha256()
+    for package in ("bitsandbytes", "transformers"):
+        digest.update(f"{package}=={importlib.metadata.version(package)}".encode())
+    for path in sorted(p for p in source.iterdir() if p.is_file()):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def stop_token_ids(folder: Path) -> list[int]:
+    """The ids that end a completion, by generation_config.json, else config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if path.is_file():
+            eos = json.loads(path.read_text()).get("eos_token_id")
+            if eos is not None:
+                return eos if isinstance(eos, list) else [eos]
+    raise UserError(f"model {folder}: no eos_token_id in its configuration: add one")
+
+
+def fingerprint(packed: Iterable[bytes]) -> str:
+    """A short hash of packed 4-bit weights; "" where there are none.
+
+    Order: layer by layer, q k v o gate up down, so that engines that fuse q, k and v or gate and up
+    by laying them end to end give the same bytes.
+    """
+    digest, count = hashlib.sha256(), 0
+    for data in packed:
+        digest.update(data)
+        count += 1
+    return digest.hexdigest()[:16] if count else ""

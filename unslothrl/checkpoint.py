@@ -1,0 +1,30 @@
+"""What a run needs to go on as if it had never stopped. Safetensors and JSON, no pickle."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_FILE = "learner.safetensors"
+PROGRESS_FILE = "progress.json"
+
+
+@dataclass
+class RunState:
+    """Where the loop stands. Tasks and seeds follow from the step, so there is no more to it."""
+
+    step: int = 0  # finished steps
+    policy_version: int = 0
+    samples_seen: int = 0
+    seconds: float = 0.0
+    evals: list[dict] | None = None  # [{"step", "pass@1", "best_of_n", "mean_length"}]
+
+
+def save(folder: Path, state: RunState, learner: bytes) -> None:
+    (folder / STATE_FILE).write_bytes(learner)
+    (folder / PROGRESS_FILE).write_text(json.dumps(asdict(state), indent=2))
+
+
+def load(folder: Path) -> tuple[RunState, bytes]:
+    """Raises FileNotFoundError for a folder that is no checkpoint."""
+    state = RunState(**json.loads((folder / PROGRESS_FILE).read_text()))
+    return state, (folder / STATE_FILE).read_bytes()

@@ -1,0 +1,298 @@
+"""Processes: the same actors and learners under Ray, or one after the other in this process.
+
+This is the only file that imports ray. Both clusters run the same classes on the same arguments;
+the in-process one is for debugging, and for machines without Ray.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from unslothrl import environment, placement
+from unslothrl.config import Config
+from unslothrl.errors import UserError
+from unslothrl.machine import Machine
+
+Stage = Callable[[str], None]
+Progress = Callable[[int, int], None]
+POLL_S = 0.25
+
+
+class Worker(Protocol):
+    """An actor or a learner, wherever it runs."""
+
+    name: str
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Begins a call; its result comes from the cluster's `gather`.
+
+        An argument may itself be a call that has begun: its result then goes from worker to worker
+        and never through this process.
+        """
+
+
+class Cluster(Protocol):
+    actors: Sequence[Worker]
+    learners: Sequence[Worker]
+
+    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
+        """The results of calls, in order; raises what a call raised.
+
+        `progress` gets (done, tokens) summed over the calls' workers while they run.
+        """
+
+    def close(self) -> None:
+        """Ends every process that was started."""
+
+
+def start(config: Config, base: Path, machine: Machine, stage: Stage) -> Cluster:
+    """The cluster that `config` asks for, its workers loaded. Raises UserError if it cannot fit."""
+    if config.cluster == "local":
+        return LocalCluster(config, base, machine, stage)
+    return RayCluster(config, base, machine, stage)
+
+
+def base_size_mb(base: Path) -> float:
+    return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20
+
+
+def plan(config: Config, base: Path, has: placement.Cluster) -> placement.Placement:
+    return placement.place(
+        has,
+        learners=config.number_of_learners,
+        actors=config.number_of_actors,
+        learner_share=config.learner_gpu_usage,
+        actor_share=config.actor_gpu_usage,
+        base_mb=base_size_mb(base),
+    )
+
+
+class LocalCall:
+    """A call that runs when its result is first asked for."""
+
+    def __init__(self, worker: "LocalWorker", method: str, arguments: tuple):
+        self.worker, self.method, self.arguments = worker, method, arguments
+        self.done = False
+
+    def result(self) -> Any:
+        if not self.done:
+            arguments = [a.result() if isinstance(a, LocalCall) else a for a in self.arguments]
+            self.value = getattr(self.worker.target, self.method)(*arguments)
+            self.done = True
+        return self.value
+
+
+class LocalWorker:
+    def __init__(self, name: str, target: Any):
+        self.name, self.target = name, target
+
+    def call(self, method: str, *arguments: Any) -> LocalCall:
+        return LocalCall(self, method, arguments)
+
+
+class LocalCluster:
+    """Everything in this process, one call after the other."""
+
+    def __init__(self, config: Config, base: Path, machine: Machine, stage: Stage):
+        from unslothrl.workers import build_actor, build_learner
+
+        if config.engine == "vllm" and config.number_of_actors > 1:
+            raise UserError(
+                f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
+                "--number_of_actors 1 with --cluster local, or --cluster ray"
+            )
+        plan(config, base, placement.Cluster(len(machine.gpus), machine.ram_mb))
+        stage(f"loading {config.number_of_learners} learner(s)")
+        self.learners = [
+            LocalWorker(f"learner-{i}", build_learner(config, base, i))
+            for i in range(config.number_of_learners)
+        ]
+        stage(f"loading {config.number_of_actors} actor(s)")
+        self.actors = [
+            LocalWorker(f"actor-{i}", build_actor(config, base, i))
+            for i in range(config.number_of_actors)
+        ]
+
+    def gather(self, calls: Sequence[LocalCall], progress: Progress | None = None) -> list[Any]:
+        results, before = [], (0, 0)
+        for call in calls:
+            meter = call.worker.target.progress
+            if progress is not None:
+                meter.listener = lambda done, tokens, base=before: progress(
+                    base[0] + done, base[1] + tokens
+                )
+            try:
+                results.append(call.result())
+            finally:
+                meter.listener = None
+            before = (before[0] + meter.state[0], before[1] + meter.state[1])
+        return results
+
+    def close(self) -> None:
+        for worker in (*self.actors, *self.learners):
+            worker.target.close()
+
+
+class RayWorker:
+    def __init__(self, name: str, handle: Any):
+        self.name, self.handle = name, handle
+
+    def call(self, method: str, *arguments: Any) -> tuple["RayWorker", Any]:
+        unwrapped = [
+            a[1] if isinstance(a, tuple) and a and a[0].__class__ is RayWorker else a
+            for a in arguments
+        ]
+        return self, self.handle.call.remote(method, *unwrapped)
+
+
+class Host:
+    """What Ray runs: a worker, and beside it a thread that says how far it is."""
+
+    def __init__(self, build: Callable, *arguments: Any):
+        self.worker = build(*arguments)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.worker, method)(*arguments)
+
+    def progress(self) -> tuple[int, int]:
+        return self.worker.progress.state
+
+
+class RayCluster:
+    """A process for each worker; adapters travel through the object store."""
+
+    def __init__(self, config: Config, base: Path, machine: Machine, stage: Stage):
+        import ray
+
+        self.ray, self.machine = ray, machine
+        stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
+        self._init(config, machine)
+        try:
+            self._start_workers(config, base, stage)
+        except BaseException:
+            self.close()
+            raise
+
+    def _init(self, config: Config, machine: Machine) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if config.ray_address is not None:
+            try:
+                self.ray.init(address=config.ray_address, log_to_driver=False)
+            except ConnectionError as error:
+                raise UserError(
+                    f"ray_address {config.ray_address}: no cluster answers there "
+                    f"({str(error).splitlines()[0]}): start one with `ray start --head`"
+                ) from None
+            return
+        size, folder = object_store(machine)
+        if folder is not None:
+            os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
+        self.ray.init(
+            address="local",
+            num_cpus=machine.cpus,
+            num_gpus=len(machine.gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=size,
+            _plasma_directory=folder,
+        )
+
+    def _start_workers(self, config: Config, base: Path, stage: Stage) -> None:
+        from unslothrl.workers import build_actor, build_learner
+
+        has = self.ray.cluster_resources()
+        cluster = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
+        where = plan(config, base, cluster)
+        strategies = self._reserve(where, config)
+        self.learners, self.actors = [], []
+        stage(
+            f"loading {config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
+        )
+        shared = 0 < where.actor_gpus < 1
+        for kind, build, count, gpus, into in (
+            (
+                "learner",
+                build_learner,
+                config.number_of_learners,
+                where.learner_gpus,
+                self.learners,
+            ),
+            ("actor", build_actor, config.number_of_actors, where.actor_gpus, self.actors),
+        ):
+            for index in range(count):
+                handle = self._host(next(strategies), gpus).remote(build, config, base, index)
+                into.append(RayWorker(f"{kind}-{index}", handle))
+                if shared:  # engines on one card measure its free memory: one after the other
+                    self.ray.get(handle.progress.remote())
+        self.ray.get([w.handle.progress.remote() for w in (*self.learners, *self.actors)])
+
+    def _reserve(self, where: placement.Placement, config: Config):
+        """Yields a scheduling strategy for each worker, learners first."""
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundles = where.bundles(config.number_of_learners, config.number_of_actors)
+        workers = config.number_of_learners + config.number_of_actors
+        if not bundles:
+            return iter(["DEFAULT"] * workers)
+        group = placement_group(bundles, strategy="PACK")
+        if not group.wait(timeout_seconds=60):
+            raise UserError(
+                f"number_of_actors {config.number_of_actors}: the cluster does not give "
+                f"{bundles} (it has {self.ray.cluster_resources()}): is another job holding it?"
+            )
+        return iter(
+            [PlacementGroupSchedulingStrategy(group, index) for index in range(len(bundles))]
+        )
+
+    def _host(self, strategy: Any, gpus: float):
+        return self.ray.remote(
+            num_cpus=0,
+            num_gpus=gpus,
+            concurrency_groups={"watch": 1},
+            runtime_env={"env_vars": worker_environment(self.machine)},
+            scheduling_strategy=strategy,
+        )(self._watched_host())
+
+    def _watched_host(self) -> type:
+        progress = self.ray.method(concurrency_group="watch")(Host.progress)
+        return type("Host", (Host,), {"progress": progress})
+
+    def gather(
+        self, calls: Sequence[tuple[RayWorker, Any]], progress: Progress | None = None
+    ) -> list[Any]:
+        waiting = [ref for _, ref in calls]
+        while waiting:
+            _, waiting = self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)
+            if progress is not None and waiting:
+                states = self.ray.get([worker.handle.progress.remote() for worker, _ in calls])
+                progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
+        return self.ray.get([ref for _, ref in calls])
+
+    def close(self) -> None:
+        for worker in (*getattr(self, "actors", ()), *getattr(self, "learners", ())):
+            self.ray.kill(worker.handle)
+        self.ray.shutdown()
+
+
+def object_store(machine: Machine) -> tuple[int, str | None]:
+    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
+
+    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
+    small for that (64 MB in a container), the store lies on disk.
+    """
+    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
+    if machine.shm_mb * 2**20 > 1.2 * size:
+        return size, None
+    return size, "/tmp"
+
+
+def worker_environment(machine: Machine) -> dict[str, str]:
+    """What a worker process gets: this process's environment, and where to import us from."""
+    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        **environment.of_workers(machine.cpus, bool(machine.gpus)),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }

@@ -1,0 +1,166 @@
+"""The tasks of a run: an order of training tasks that depends on the seed alone, and eval sets.
+
+Which tasks a step trains on is a function of (seed, step), so a resumed run sees what an
+uninterrupted one would have seen.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from unslothrl.data import formats, prompts, sources
+from unslothrl.embedded import task as arithmetic
+from unslothrl.errors import UserError
+from unslothrl.types import Task, seed_of
+
+ENDLESS_PATIENCE = 1000  # rows of an endless source that may be too long before it is given up
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Turns rows into tasks; prompts over `max_prompt_tokens` are dropped, never cut."""
+
+    tokenizer: object
+    system_prompt: str
+    max_prompt_tokens: int
+
+    def tasks(self, name: str, rows: Iterable[dict]) -> tuple[list[Task], list[int]]:
+        """-> (tasks whose prompt fits, prompt lengths of those dropped)."""
+        read = [formats.read_row(row, f"{name} row {i}") for i, row in enumerate(rows, start=1)]
+        texts = [prompts.render(self.tokenizer, problem, self.system_prompt) for problem, _ in read]
+        kept, dropped = [], []
+        ids = prompts.tokenise(self.tokenizer, texts)
+        for i, ((problem, answer), text, tokens) in enumerate(zip(read, texts, ids, strict=True)):
+            if len(tokens) > self.max_prompt_tokens:
+                dropped.append(len(tokens))
+            else:
+                kept.append(Task(f"{name}/{i}", problem, answer, text, tuple(tokens)))
+        return kept, dropped
+
+
+class FiniteTasks:
+    """A list of tasks, gone through once an episode in an order of its own."""
+
+    def __init__(self, tasks: list[Task], seed: int):
+        self.tasks, self.seed = tasks, seed
+
+    def steps_per_episode(self, batch_size: int) -> int:
+        return -(-len(self.tasks) // batch_size)
+
+    def batch(self, step: int, batch_size: int) -> list[Task]:
+        """The tasks of step 1, 2, ...; the last batch of an episode may be smaller."""
+        episode, index = divmod(step - 1, self.steps_per_episode(batch_size))
+        order = list(range(len(self.tasks)))
+        random.Random(seed_of(self.seed, "episode", episode)).shuffle(order)
+        return [self.tasks[i] for i in order[index * batch_size : (index + 1) * batch_size]]
+
+
+class EndlessTasks:
+    """The embedded generator: every step draws new problems."""
+
+    def __init__(self, renderer: Renderer, seed: int):
+        self.renderer, self.seed = renderer, seed
+
+    def batch(self, step: int, batch_size: int) -> list[Task]:
+        rows = arithmetic.problems("train", seed_of(self.seed, "train", step))
+        name = f"{sources.EMBEDDED}/train/{step}"
+        return list(itertools.islice(self._fitting(name, rows), batch_size))
+
+    def _fitting(self, name: str, rows: Iterator[dict]) -> Iterator[Task]:
+        for number in itertools.count():
+            (kept, dropped) = self.renderer.tasks(f"{name}.{number}", [next(rows)])
+            if number >= ENDLESS_PATIENCE and dropped:
+                raise_all_dropped(name, dropped, self.renderer.max_prompt_tokens)
+            yield from kept
+
+
+def raise_all_dropped(name: str, dropped: list[int], limit: int) -> None:
+    raise UserError(
+        f"max_prompt_tokens {limit}: all {len(dropped)} prompts of {name} are longer (the shortest "
+        f"has {min(dropped)} tokens): set --max_prompt_tokens {max(dropped)} to keep every one"
+    )
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains and is evaluated on."""
+
+    train: FiniteTasks | EndlessTasks
+    eval_name: str
+    eval: list[Task]
+    dropped_prompts: int
+
+
+def load(config, tokenizer) -> Data:
+    """The data of a run as `config` asks for it. Raises UserError."""
+    renderer = Renderer(tokenizer, system_prompt_of(config), config.max_prompt_tokens)
+    if config.dataset == sources.EMBEDDED:
+        train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
+        train.batch(1, 1)  # says now if no prompt fits
+        held_out, dropped = [], 0
+    else:
+        rows, held_out = split(config)
+        tasks, lengths = renderer.tasks(config.dataset, rows)
+        if not tasks:
+            raise_all_dropped(config.dataset, lengths, config.max_prompt_tokens)
+        train, dropped = FiniteTasks(tasks, config.seed), len(lengths)
+    name, tasks, eval_dropped = _eval_tasks(config, renderer, held_out)
+    return Data(train, name, tasks, dropped + eval_dropped)
+
+
+def system_prompt_of(config) -> str:
+    """The user's own; else none for the embedded problems and the think-and-answer one."""
+    if config.system_prompt is not None:
+        return config.system_prompt
+    return "" if config.dataset == sources.EMBEDDED else prompts.SYSTEM_PROMPT
+
+
+def split(config) -> tuple[list[dict], list[dict]]:
+    """-> (training rows, held-out rows), disjoint.
+
+    A data set with a train and a test split keeps them; one with a single split has a seeded share
+    held out, unless `--eval_dataset` names another source.
+    """
+    splits = sources.load_splits(config.dataset)
+    test = splits.get("test") or splits.get("validation")
+    if "train" in splits and test:
+        return splits["train"], test
+    rows = splits.get("train") or next(iter(splits.values()), [])
+    if not rows:
+        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
+    if config.eval_dataset is not None:
+        return rows, []
+    order = list(range(len(rows)))
+    random.Random(seed_of(config.seed, "held out")).shuffle(order)
+    count = max(1, round(config.holdout * len(rows)))
+    if count >= len(rows):
+        raise UserError(
+            f"dataset {config.dataset}: {len(rows)} rows leave nothing to train on when {count} are "
+            "held out: give more rows, or --eval_dataset"
+        )
+    held_out = set(order[:count])
+    return (
+        [row for i, row in enumerate(rows) if i not in held_out],
+        [row for i, row in enumerate(rows) if i in held_out],
+    )
+
+
+def _eval_tasks(config, renderer: Renderer, held_out: list[dict]) -> tuple[str, list[Task], int]:
+    """-> (name, at most `eval_problems` tasks, how many prompts were too long)."""
+    source = config.eval_dataset or config.dataset
+    if source == sources.EMBEDDED:
+        # The seed is the set's, not the run's: every run is measured on the same problems.
+        rows = list(itertools.islice(arithmetic.problems("test", 0), config.eval_problems or 200))
+    elif config.eval_dataset is not None:
+        splits = sources.load_splits(source)
+        rows = splits.get("test") or splits.get("validation") or next(iter(splits.values()))
+    else:
+        rows = held_out
+    name = "held_out" if config.eval_dataset is None else source.rsplit("/", 1)[-1].split(".")[0]
+    tasks, lengths = renderer.tasks(f"eval/{name}", rows)
+    if not tasks:
+        raise_all_dropped(f"the eval set {name}", lengths, config.max_prompt_tokens)
+    if config.eval_problems and len(tasks) > config.eval_problems:
+        tasks = random.Random(seed_of(0, "eval")).sample(tasks, config.eval_problems)
+    return name, tasks, len(lengths)

@@ -1,0 +1,34 @@
+"""What the rollout side asks of an inference engine."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from unslothrl.types import Adapter, Request, Sampled, Sampling
+
+Progress = Callable[[int, int], None]
+"""Called with (completions finished, tokens sampled) since the start of one `generate`."""
+
+
+class Engine(Protocol):
+    """Draws completions from the base under one adapter version."""
+
+    def load(self, adapter: Adapter) -> None:
+        """Makes `adapter` the policy of every later `generate`; earlier versions are unloaded."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, progress: Progress
+    ) -> list[Sampled]:
+        """One result a request, in their order, each drawn with its own seed.
+
+        Every result carries the log-probabilities of the distribution that was sampled from
+        (after temperature, top-p and top-k) and the adapter version it was drawn under.
+        """
+
+    def fingerprint(self) -> str:
+        """A hash of the packed 4-bit weights of the base; "" for a base that is not 4-bit."""
+
+    def memory_mb(self) -> float:
+        """Peak memory of this process so far, in MB: the card's if there is one, else the host's."""
+
+    def close(self) -> None:
+        """Frees what the engine holds."""

@@ -1,0 +1,160 @@
+"""vLLM over the 4-bit base, in the actor's own process, with the adapter of the current version.
+
+Each version is loaded under a new name, id and path: under an old name vLLM would go on serving
+cached prefixes of the old weights.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from unslothrl import base_model
+from unslothrl.adapter import write_adapter
+from unslothrl.engines.base import Progress
+from unslothrl.memory import peak_memory_mb
+from unslothrl.types import Adapter, Request, Sampled, Sampling
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores starve each other
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiles at run time, and has no seed per request
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+class VllmEngine:
+    """See `engines.base.Engine`.
+
+    `kv_cache_mb` fixes the KV cache; without it vLLM takes `memory_share` of the card's memory.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        *,
+        dtype: str,
+        context: int,
+        rank: int,
+        max_num_seqs: int,
+        seed: int,
+        kv_cache_mb: int | None = None,
+        memory_share: float = 0.9,
+    ):
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import torch
+        from vllm import LLM
+
+        on_gpu = torch.cuda.is_available()
+        self.llm = LLM(
+            str(base),
+            dtype=dtype,
+            max_model_len=context,
+            max_num_seqs=max_num_seqs,
+            enforce_eager=not on_gpu,
+            enable_lora=True,
+            max_lora_rank=next(allowed for allowed in RANKS if allowed >= rank),
+            max_loras=1,
+            logprobs_mode="processed_logprobs",
+            generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
+            seed=seed % 2**31,
+            kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
+            **({"gpu_memory_utilization": memory_share} if on_gpu else {}),
+        )
+        self.stop = base_model.stop_token_ids(base)
+        self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
+        self.current = None  # the LoRARequest of the version in use
+        self.version = -1
+
+    def load(self, adapter: Adapter) -> None:
+        from vllm.lora.request import LoRARequest
+
+        adapter.verify()
+        folder = write_adapter(adapter, self.adapters)
+        request = LoRARequest(folder.name, adapter.version + 1, str(folder))
+        old = self.current
+        if old is not None:
+            self.llm.llm_engine.remove_lora(old.lora_int_id)
+        if not self.llm.llm_engine.add_lora(request):
+            raise RuntimeError(f"vLLM did not load adapter v{adapter.version} from {folder}")
+        self.current, self.version = request, adapter.version
+        if old is not None:
+            shutil.rmtree(old.lora_path, ignore_errors=True)
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, progress: Progress
+    ) -> list[Sampled]:
+        engine = self.llm.llm_engine
+        for index, request in enumerate(requests):
+            engine.add_request(
+                str(index),
+                {"prompt_token_ids": list(request.prompt_ids)},
+                self._params(request, sampling),
+                lora_request=self.current,
+            )
+        results: dict[int, Sampled] = {}
+        tokens = 0
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                tokens += 0 if not output.finished else len(output.outputs[0].token_ids)
+                if output.finished:
+                    results[int(output.request_id.split("-")[0])] = self._sampled(output.outputs[0])
+            progress(len(results), tokens)
+        return [results[index] for index in range(len(requests))]
+
+    def _params(self, request: Request, sampling: Sampling):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or -1,
+            max_tokens=sampling.max_new_tokens,
+            seed=request.seed,
+            logprobs=0,
+            stop_token_ids=self.stop,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _sampled(self, output) -> Sampled:
+        ids = tuple(output.token_ids)
+        logprobs = tuple(
+            step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)
+        )
+        return Sampled(ids, logprobs, output.finish_reason, self.version)
+
+    def fingerprint(self) -> str:
+        return base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
+
+    def memory_mb(self) -> float:
+        return peak_memory_mb()
+
+    def close(self) -> None:
+        shutil.rmtree(self.adapters, ignore_errors=True)
+
+
+def packed_weights(model) -> list[bytes]:
+    """The packed bytes of vLLM's 4-bit layers, in the order of `base_model.fingerprint`."""
+    fused = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    found = {}
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "bnb_quant_state"):
+            parts = name.removesuffix(".weight").removesuffix(".base_layer").split(".")
+            layer = next(int(part) for part in parts if part.isdigit())
+            found[layer, fused.index(parts[-1])] = parameter
+    return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
+
+
+def adapter_room() -> str | None:
+    """Where versions are written for vLLM to read: memory if it has room, else the disk."""
+    shm = Path("/dev/shm")
+    if shm.is_dir() and shutil.disk_usage(shm).free > 2**30:
+        return str(shm)
+    return None

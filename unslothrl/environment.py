@@ -1,0 +1,42 @@
+"""Environment variables that must be set before torch is imported, the same in every process.
+
+Equal thread counts are what makes the in-process cluster and Ray agree bit for bit; vLLM on a CPU
+fixes them for good when it starts, and Ray would set one thread for each worker.
+"""
+
+import os
+
+INHERITED = (
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "HF_TOKEN",
+    "XDG_CACHE_HOME",
+    "PYTHONHASHSEED",
+    "TRITON_INTERPRET",
+)
+
+
+def defaults(cpus: int, gpu: bool) -> dict[str, str]:
+    """What a process gets where the user has not set it."""
+    values = {
+        "OMP_NUM_THREADS": str(cpus),
+        "OMP_WAIT_POLICY": "PASSIVE",  # idle threads of one process must not spin against another's
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    if not gpu:
+        # Tracing vLLM's sampler takes 20 s and a C++ compiler, and gains nothing on a CPU.
+        values["TORCH_COMPILE_DISABLE"] = "1"
+    return values
+
+
+def apply(cpus: int, gpu: bool) -> None:
+    """Sets the defaults in this process; to be called before torch is imported."""
+    for name, value in defaults(cpus, gpu).items():
+        os.environ.setdefault(name, value)
+
+
+def of_workers(cpus: int, gpu: bool) -> dict[str, str]:
+    """What a worker process must have: this process's values, whatever Ray would set."""
+    names = (*defaults(cpus, gpu), *INHERITED)
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,0 +1,155 @@
+"""What crosses a process boundary: small frozen records, plain Python inside.
+
+Token ids are tuples, log-probabilities are natural logarithms, weights are bytes: nothing here
+needs torch, so that every process can read it and a test can write it by hand.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+LORA_TARGETS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem, rendered and tokenised once; everything later uses `prompt_ids`."""
+
+    id: str  # unique within its data set, the same in every run
+    problem: str  # as the data set has it
+    answer: str  # the gold answer
+    prompt: str  # the rendered chat template
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn. `top_p` 1 and `top_k` 0 are off."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to draw, with a seed of its own: candidates never share random numbers."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int  # 0 <= seed < 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What an engine returns for one request."""
+
+    token_ids: tuple[int, ...]  # the end-of-sequence token included when it was sampled
+    logprobs: tuple[float, ...]  # of each token, under the distribution it was drawn from
+    finish_reason: str  # "stop" or "length"
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A sampled completion with its text (special tokens left out) and where it came from."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    policy_version: int
+    text: str
+    generator: str  # "actor-0", "learner-0", ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One task's candidates and what they earned."""
+
+    task: Task
+    completions: tuple[Completion, ...]  # [candidates]
+    rewards: dict[str, tuple[float, ...]]  # name -> [candidates]
+    scores: tuple[float, ...]  # [candidates], what is reported as correct: 0 to 1
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """The summed reward of each candidate, [candidates]."""
+        return tuple(sum(values) for values in zip(*self.rewards.values(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One selected candidate on its way to the learner."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    sampler_logprobs: tuple[float, ...]  # [completion tokens]
+    advantage: float
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The samples of one optimiser step, or one learner's part of them.
+
+    `sequences` and `tokens` count the whole batch over all learners: every loss divides by them,
+    so that neither micro-batches nor the number of learners can change the gradient.
+    """
+
+    samples: tuple[Sample, ...]
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """One learner's part of an update, in sums and per-token arrays, so that parts can be joined."""
+
+    loss: float
+    clipped: int  # tokens whose gradient the clip removed
+    entropy_sum: float  # over completion tokens
+    sampler_logprobs: np.ndarray  # [tokens]
+    learner_logprobs: np.ndarray  # [tokens]
+    kl: np.ndarray  # [tokens of the first micro-batch], policy against reference
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An immutable policy version: the LoRA in PEFT's format, bfloat16, as it travels."""
+
+    version: int
+    weights: bytes  # the content of adapter_model.safetensors
+    config: str  # the content of adapter_config.json
+    sha256: str  # of `weights`
+
+    @classmethod
+    def of(cls, version: int, weights: bytes, config: str) -> "Adapter":
+        return cls(version, weights, config, hashlib.sha256(weights).hexdigest())
+
+    def verify(self) -> None:
+        """Raises ValueError if the weights are not those that were published."""
+        found = hashlib.sha256(self.weights).hexdigest()
+        if found != self.sha256:
+            raise ValueError(
+                f"adapter v{self.version} arrived damaged: sha256 {found[:12]}, "
+                f"published as {self.sha256[:12]}"
+            )
+
+
+def seed_of(*parts: int | str) -> int:
+    """A seed in [0, 2**63) from what a draw is for, e.g. (run seed, step, task, candidate).
+
+    A hash, because neighbouring integers as seeds make neighbouring requests share candidates.
+    """
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
