@@ -1,0 +1,48 @@
+# `make train` and `make test` do everything on a fresh machine. SET=cpu or SET=gpu overrides the choice
+# of packages, PYTHON names the Python to start with, ARGS goes to the program or to pytest.
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+SET ?=
+ARGS ?=
+
+setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
+bin = .venv/bin
+
+.PHONY: help setup check train test slow unsloth-test lint lock clean
+
+help:           ## this list
+	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
+
+setup:          ## make .venv, or see that it is up to date (SET=cpu, SET=gpu)
+	@$(setup)
+
+check:          ## say what set-up would do and whether this machine can, without downloading
+	@$(setup) --check
+
+train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
+	$(bin)/python train_distributed.py --learner grpo $(ARGS)
+
+test: setup     ## set up, then the fast tests
+	$(bin)/python -m pytest $(ARGS)
+
+slow: setup     ## the long proofs
+	$(bin)/python -m pytest -m slow $(ARGS)
+
+unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
+	@$(setup) --unsloth-cpu
+	$(bin)/python -m pytest -m slow tests/test_unsloth.py $(ARGS)
+
+lint: setup     ## ruff, mypy, and the locks against pyproject.toml
+	$(bin)/python -m ruff check .
+	$(bin)/python -m ruff format --check .
+	$(bin)/python -m mypy
+	$(bin)/python tools/lock.py --check
+
+lock: setup     ## write the requirements files from pyproject.toml (needs uv and a network)
+	$(bin)/python tools/lock.py $(ARGS)
+
+clean:          ## remove .venv and caches; runs/ stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,288 @@
+"""Set-up: what it finds wrong before a download, when it installs again, if the locks hold.
+
+Nothing here needs a network, a card or a second environment."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import lock
+import machine
+import pytest
+import setup_env
+from packaging.utils import canonicalize_name
+
+ROOT = setup_env.ROOT
+CARD = machine.Card("NVIDIA GeForce RTX 4090", "580.95.05", 8.9, 24564)
+PLANS = {plan.name: plan for plan in lock.plans()}
+PINS = {name: lock.pins(plan.file.read_text()) for name, plan in PLANS.items()}
+
+
+# What the machine is
+
+
+def test_cards_are_read_from_nvidia_smi():
+    text = "NVIDIA GeForce RTX 4090, 580.95.05, 24564, 8.9\nNVIDIA H200, 590.44.01, 143771, 9.0\n\n"
+    assert machine.parse_cards(text) == [
+        CARD,
+        machine.Card("NVIDIA H200", "590.44.01", 9.0, 143771),
+    ]
+
+
+def test_an_old_driver_that_cannot_tell_the_capability_is_still_a_card():
+    assert machine.parse_cards("Tesla T4, 450.80.02, 15109") == [
+        machine.Card("Tesla T4", "450.80.02", None, 15109)
+    ]
+
+
+def test_a_failing_nvidia_smi_is_no_card():
+    text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
+    assert machine.parse_cards(text) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cards", "system", "processor", "kind"),
+    [
+        (None, [CARD], "Linux", "x86_64", "gpu"),
+        (None, [], "Linux", "x86_64", "cpu"),
+        ("cpu", [CARD], "Linux", "x86_64", "cpu"),
+        ("gpu", [], "Linux", "x86_64", "gpu"),
+        (None, [], "Darwin", "arm64", "base"),
+        (None, [CARD], "Windows", "AMD64", "base"),
+        (None, [], "Linux", "aarch64", "base"),
+    ],
+)
+def test_the_set_follows_the_machine_unless_told(wanted, cards, system, processor, kind):
+    assert setup_env.choose_set(wanted, cards, system, processor) == kind
+
+
+def program(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_shim_that_fails_is_passed_over_for_a_python_that_runs(tmp_path):
+    old = program(tmp_path, "python3", "echo 3.9 True")
+    shims, real = tmp_path / "shims", tmp_path / "real"
+    for folder in (shims, real):
+        folder.mkdir()
+    program(shims, "python3.12", "echo 'command not found' >&2; exit 127")
+    good = program(real, "python3.12", "echo 3.12 True")
+    assert machine.find_python([str(shims), str(real)], old) == (good, None)
+
+
+def test_a_wrong_python_is_one_line_with_the_mend(tmp_path):
+    python, fault = machine.find_python([], program(tmp_path, "python3", "echo 3.13 True"))
+    line = machine.fault_line(fault)
+    assert python is None and "\n" not in line
+    assert line.startswith("python: found Python 3.13, needs 3.11 or 3.12: ")
+    assert "python3.12-venv" in line
+
+
+def test_a_debian_python_without_venv_names_the_package(tmp_path):
+    python, fault = machine.find_python([], program(tmp_path, "python3", "echo 3.11 False"))
+    assert python is None
+    assert machine.fault_line(fault).endswith("sudo apt install python3.11-venv")
+
+
+def test_this_python_passes_its_own_probe():
+    version = "{}.{}".format(*sys.version_info[:2])
+    assert machine.probe_python(sys.executable) == (version, True)
+
+
+# Whether it will do
+
+
+TURING = machine.Card("Tesla T4", "580.95.05", 7.5, 15360)
+PASCAL = machine.Card("GTX 1080", "580.95.05", 6.1, 8192)
+
+
+def test_a_card_that_fits_has_no_faults():
+    assert machine.card_faults([CARD]) == [] and machine.card_warning(CARD) is None
+
+
+def test_an_old_driver_is_one_line():
+    (fault,) = machine.card_faults([CARD._replace(driver="535.183.01")])
+    assert machine.fault_line(fault) == (
+        "driver: found NVIDIA 535.183.01 (NVIDIA GeForce RTX 4090), needs 580 or newer for CUDA 13 "
+        "wheels: sudo apt install nvidia-driver-580 and restart, or SET=cpu"
+    )
+
+
+def test_an_old_card_is_refused_unless_a_better_one_is_there():
+    (fault,) = machine.card_faults([PASCAL])
+    assert "compute capability 6.1" in fault.found and "SET=cpu" in fault.mend
+    assert machine.card_faults([PASCAL, CARD]) == []
+    assert "CUDA_VISIBLE_DEVICES" in machine.card_warning(PASCAL)
+
+
+def test_turing_is_warned_about_bfloat16():
+    assert machine.card_faults([TURING]) == []
+    assert "bfloat16" in machine.card_warning(TURING)
+
+
+def test_glibc_is_compared_as_numbers():
+    assert machine.libc_faults("glibc", "2.36", "2.31") == []
+    assert machine.libc_faults("glibc", "2.4", "2.31")[0].found == "glibc 2.4"
+    assert machine.libc_faults("", "", "2.31")[0].needed == "glibc 2.31 or newer"
+
+
+def test_needs_on_one_disk_add_up(tmp_path):
+    header = {"download-bytes": "2000000000", "installed-bytes": "5000000000"}
+    needs = machine.disk_needs(header, tmp_path / "absent" / ".venv", {"PIP_CACHE_DIR": "/"})
+    assert [count for _, count in needs] == [5e9, 2e9, 2e9]
+    assert needs[0][0] == tmp_path
+
+    def faults(free, device):
+        return machine.disk_faults(needs, lambda path: free, device)
+
+    (fault,) = faults(6e9, lambda path: "one disk")
+    line = machine.fault_line(fault)
+    assert line.startswith(f"disk: found 6.0 GB free at {tmp_path}, needs 9.0 GB: free some")
+    assert faults(6e9, str) == []
+    assert faults(9e9, lambda path: "one disk") == []
+
+
+def test_pips_cache_is_not_counted_when_it_is_off(tmp_path):
+    header = {"download-bytes": "2", "installed-bytes": "5"}
+    assert len(machine.disk_needs(header, tmp_path, {"PIP_NO_CACHE_DIR": "1"})) == 2
+
+
+# What was done before
+
+
+def test_state_of_an_environment(tmp_path):
+    folder = tmp_path / ".venv"
+
+    def now(kind="cpu", lock_digest="L", project="P"):
+        return setup_env.state(folder, kind, lock_digest, project)
+
+    assert now() == "absent"
+    folder.mkdir()
+    assert now() == "foreign"  # somebody's own environment is never removed
+    setup_env.fresh(folder)
+    (folder / "half").write_text("installed")
+    assert now() == "interrupted"
+    setup_env.fresh(folder)
+    assert not (folder / "half").exists()
+    setup_env.write_stamp(
+        folder, complete=True, set="cpu", lock="L", project="P", program=sys.executable
+    )
+    assert now() == "current"
+    assert now(project="P2") == "moved"
+    assert now(lock_digest="L2") == "stale"
+    assert now(kind="gpu") == "stale"
+    setup_env.write_stamp(
+        folder, complete=True, set="cpu", lock="L", project="P", program="/absent/python"
+    )
+    assert now() == "stale"
+    (folder / setup_env.STAMP).write_text("{")
+    assert now() == "interrupted"
+
+
+def test_pip_failures_carry_pips_own_words():
+    with pytest.raises(setup_env.Failed, match="Invalid requirement"):
+        setup_env.pip(sys.executable, "--no-index", "not a requirement")
+
+
+def test_the_check_command_reports_and_writes_nothing(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in (
+        "tools/setup_env.py",
+        "tools/machine.py",
+        "requirements-cpu.txt",
+        "pyproject.toml",
+        "setup.py",
+    ):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    before = sorted(tmp_path.rglob("*"))
+    command = [sys.executable, "-B", str(tools / "setup_env.py"), "--check", "--set", "cpu"]
+    answer = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert "GB to download" in answer.stdout or "base dependencies" in answer.stdout
+    assert answer.returncode == (2 if answer.stderr else 0)
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / ".venv").mkdir()
+    answer = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert answer.returncode == 2 and "this program did not make" in answer.stderr
+
+
+# The locks
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_lock_satisfies_pyproject(name):
+    assert lock.faults(PLANS[name]) == []
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_lock_is_pins_and_a_header_only(name):
+    text = PLANS[name].file.read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(line.count("==") == 1 and not set(line) & set(" ;@<>~*/") for line in lines)
+    names = [line.split("==")[0] for line in lines]
+    assert names == sorted(set(names)) and len(names) == len(PINS[name])
+    header = setup_env.read_header(text)
+    assert int(header["packages"]) == len(lines)
+    assert 1e8 < int(header["download-bytes"]) < int(header["installed-bytes"]) < 2e10
+
+
+def test_locks_hold_every_package_that_their_installed_packages_require():
+    """Complete: what is installed here asks for nothing that the lock neither has nor excludes."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    kind = "gpu" if "vllm" in {d.name for d in metadata.distributions()} else "cpu"
+    known = set(PINS[kind]) | {canonicalize_name(name) for name in PLANS[kind].exclude}
+    missing = []
+    for name in PINS[kind]:
+        try:
+            requires = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # not this environment's set: the lock's own test is elsewhere
+        for requirement in map(Requirement, requires):
+            needed = not requirement.marker or requirement.marker.evaluate({"extra": ""})
+            if needed and canonicalize_name(requirement.name) not in known:
+                missing.append(f"{name} needs {requirement.name}")
+    assert missing == []
+
+
+def test_the_cpu_lock_holds_nothing_that_breaks_without_a_card():
+    forbidden = {"vllm", "torchvision", "torchaudio", "torchcodec", "triton", "xformers"}
+    assert not forbidden & set(PINS["cpu"])
+    assert not [name for name in PINS["cpu"] if name.startswith(("nvidia-", "cuda-"))]
+    assert PINS["cpu"]["torch"] == "2.13.0+cpu"
+
+
+def test_both_locks_agree_on_what_this_project_imports():
+    project = [*PLANS["cpu"].wanted, *PLANS["gpu"].wanted]
+    names = {canonicalize_name(lock.Requirement(line).name) for line in project} - {"torch"}
+    shared = names & set(PINS["cpu"]) & set(PINS["gpu"])
+    assert {"transformers", "peft", "trl", "ray", "bitsandbytes", "numpy", "pytest"} <= shared
+    assert {n for n in shared if PINS["cpu"][n] != PINS["gpu"][n]} == set()
+
+
+def test_the_overlay_repeats_nothing_of_the_cpu_lock():
+    assert not set(PINS["unsloth-cpu"]) & set(PINS["cpu"])
+    assert PINS["unsloth-cpu"]["unsloth"] == PINS["gpu"]["unsloth"]
+
+
+def test_a_stale_lock_is_named(tmp_path):
+    plan = PLANS["cpu"]
+    copy = type(plan).__new__(type(plan))
+    copy.__dict__.update(plan.__dict__, file=tmp_path / "requirements-cpu.txt")
+    assert lock.faults(copy) == ["requirements-cpu.txt: missing: run `make lock`"]
+    text = plan.file.read_text().replace("transformers==5.17.0", "transformers==5.16.0")
+    text = text.replace("rich==", "poor==") + "triton==3.9.0\n"
+    copy.file.write_text(text)
+    assert lock.faults(copy) == [
+        "requirements-cpu.txt: rich is missing: run `make lock`",
+        "requirements-cpu.txt: transformers==5.16.0 does not satisfy ==5.17.0",
+        "requirements-cpu.txt: triton is excluded by pyproject.toml",
+    ]
+    copy.wanted = [*plan.wanted, "new-dependency"]
+    assert "older than pyproject.toml" in lock.faults(copy)[0]

@@ -1,0 +1,327 @@
+"""Make .venv from nothing: choose the set, check the machine, download, install, remember.
+
+    python tools/setup_env.py                  # what `make train` and `make test` call first
+    python tools/setup_env.py --check          # only look: nothing is downloaded or written
+    python tools/setup_env.py --set cpu        # instead of what the machine suggests
+
+An NVIDIA card gets the GPU set (requirements.txt), other Linux x86-64 machines the CPU set
+(requirements-cpu.txt), everything else the base dependencies of pyproject.toml. Every check that
+fails is one line with what was found, what is needed and the mend; exit code 2. The standard
+library is enough, and Python 3.8 can read this, so that an old Python can be told what is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import time
+
+import machine
+from machine import Fault, gigabytes
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCKS = {"gpu": ROOT / "requirements.txt", "cpu": ROOT / "requirements-cpu.txt"}
+OVERLAY_LOCK = ROOT / "requirements-unsloth-cpu.txt"
+PROJECT_FILES = (ROOT / "pyproject.toml", ROOT / "setup.py")
+STAMP = "unslothrl-setup.json"
+TORCH_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, tried last
+FROM_LOCK = ("--no-deps", "--no-compile", "--only-binary", ":all:")
+
+
+def say(text):
+    print(f"[setup] {text}", flush=True)
+
+
+def choose_set(wanted, cards, system, processor):
+    """gpu, cpu, or base where the locks do not apply."""
+    if system != "Linux" or processor not in ("x86_64", "AMD64"):
+        return "base"
+    return wanted or ("gpu" if cards else "cpu")
+
+
+def read_header(text):
+    """The `# key: value` lines at the top of a lock."""
+    pairs = (line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("# "))
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and " " not in pair[0]}
+
+
+def read_pins(text):
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+# What was done before
+
+
+def digest(*paths):
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+
+def state(folder, kind, lock_digest, project_digest):
+    """absent, foreign, interrupted, stale (other set or lock), moved (only the project), current"""
+    if not folder.exists():
+        return "absent"
+    try:
+        stamp = json.loads((folder / STAMP).read_text())
+    except FileNotFoundError:
+        return "foreign"
+    except ValueError:
+        return "interrupted"
+    if not stamp.get("complete"):
+        return "interrupted"
+    if (stamp.get("set"), stamp.get("lock")) != (kind, lock_digest):
+        return "stale"
+    if stamp.get("program") and not os.path.exists(stamp["program"]):
+        return "stale"  # the Python below it was removed
+    return "current" if stamp.get("project") == project_digest else "moved"
+
+
+def write_stamp(folder, **content):
+    partial = folder / (STAMP + ".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(partial, folder / STAMP)
+
+
+def fresh(folder):
+    """An empty folder that says it is ours and unfinished."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    write_stamp(folder, complete=False)
+
+
+# Installing
+
+
+class Failed(Exception):
+    """A command that did not work; its last lines are the message."""
+
+
+def pip(program, *arguments, total=0):
+    """Run pip; its hundreds of lines become a count, the last ones are kept in case it fails."""
+    command = [program, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd=ROOT,
+        env=dict(os.environ, PIP_USER="0"),
+    )
+    tail, count = collections.deque(maxlen=25), 0  # type: tuple[collections.deque, int]
+    try:
+        for line in process.stdout or ():
+            tail.append(line)
+            count += line.startswith("Collecting ")
+            if total and line.startswith("Collecting ") and count % 40 == 0:
+                say(f"  {count} of {total} packages")
+            if total and line.startswith("Installing collected"):
+                say("  unpacking")
+    except KeyboardInterrupt:
+        process.kill()
+        raise
+    if process.wait():
+        raise Failed("".join(tail))
+
+
+def install_local_builds(program, pins):
+    """torch +cpu, as pip is configured; PyTorch's own index only if that knows no such thing."""
+    for pin in pins:
+        try:
+            pip(program, *FROM_LOCK, pin)
+        except Failed as failure:
+            if "No matching distribution" not in str(failure):
+                raise
+            say(f"pip as configured knows no {pin}: trying {TORCH_CPU_WHEELS}")
+            pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
+
+
+def install_lock(program, lock):
+    pins = read_pins(lock.read_text())
+    install_local_builds(program, [pin for pin in pins if "+" in pin])
+    pip(program, *FROM_LOCK, "-r", str(lock), total=len(pins))
+
+
+READ_DEV = """
+import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])
+"""
+
+
+def install_base(program):
+    """pyproject.toml's own dependencies, resolved by pip, and the tools that the tests need."""
+    command = [program, "-c", READ_DEV]
+    tools = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    pip(program, "setuptools>=77", *tools.split(), "-e", ".")
+
+
+def install_project(program):
+    pip(program, "--no-deps", "--no-build-isolation", "-e", ".")
+
+
+FIRST_IMPORT = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(f"{name} does not import here: {error!r:.200}")
+"""
+
+
+def first_import(program, kind):
+    """Compile what a run imports, a fifth of what was installed, and see that it imports."""
+    names = ["torch", "transformers", "peft", "bitsandbytes", "datasets", "ray"]
+    names += [] if kind == "base" else ["trl", "vllm.entrypoints.llm"]
+    environ = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [program, "-W", "ignore", "-c", FIRST_IMPORT, *names]
+    answer = subprocess.run(command, env=environ, capture_output=True, text=True)
+    for line in answer.stdout.splitlines():
+        if "does not import here" in line:
+            say(f"warning: {line}")
+    if answer.returncode:
+        raise Failed(answer.stderr[-2000:])
+
+
+def install(python, kind, lock_digest):
+    fresh(VENV)
+    say(f"making {VENV.name} with {python}")
+    made = subprocess.run([python, "-m", "venv", str(VENV)], capture_output=True, text=True)
+    if made.returncode:
+        raise Failed(made.stdout + made.stderr)
+    if kind == "base":
+        install_base(venv_program())
+    else:
+        install_lock(venv_program(), LOCKS[kind])
+        install_project(venv_program())
+    say("  first import")
+    first_import(venv_program(), kind)
+    finish(kind, lock_digest)
+
+
+def venv_program():
+    return str(VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+
+
+def finish(kind, lock_digest):
+    done = {"set": kind, "lock": lock_digest, "project": digest(*PROJECT_FILES)}
+    write_stamp(VENV, complete=True, program=venv_program(), **done)
+
+
+def install_overlay():
+    """Unsloth and Triton for the CPU, in a folder that only the tests which want them put on their
+    path: a visible Triton makes TRL and others believe in a GPU."""
+    folder, wanted = VENV / "unsloth-site", digest(OVERLAY_LOCK)
+    if state(folder, "overlay", wanted, "") == "current":
+        say(f"{folder.relative_to(ROOT)} is up to date")
+        return
+    fresh(folder)
+    header = read_header(OVERLAY_LOCK.read_text())
+    size = gigabytes(int(header["download-bytes"]))
+    say(f"{header['packages']} packages for Unsloth on the CPU, {size} to download")
+    pip(venv_program(), *FROM_LOCK, "--upgrade", "--target", str(folder), "-r", str(OVERLAY_LOCK))
+    write_stamp(folder, complete=True, set="overlay", lock=wanted, project="")
+
+
+# The command
+
+
+def check(kind, cards, now):
+    """(python, faults): everything that can be known before the first download."""
+    python, fault = machine.find_python(os.environ.get("PATH", "").split(os.pathsep))
+    faults = [fault] if fault else []
+    if kind != "base":
+        header = read_header(LOCKS[kind].read_text())
+        faults += machine.libc_faults(*platform.libc_ver(), header["glibc"])
+        faults += machine.disk_faults(machine.disk_needs(header, VENV, os.environ))
+    if kind == "gpu":
+        faults += machine.card_faults(cards)
+    if now == "foreign":
+        found = f"a {VENV.name} that this program did not make"
+        faults.append(Fault("folder", found, "none", "move it away, or remove it"))
+    return python, faults
+
+
+def describe(kind, cards, trouble):
+    for card in cards:
+        say(f"{card.name}, {card.memory_mb} MiB, driver {card.driver}")
+        if machine.card_warning(card):
+            say(f"warning: {machine.card_warning(card)}")
+    if trouble:
+        say(f"nvidia-smi is there but does not work ({trouble}): no card is used")
+    if kind == "base":
+        here = f"{platform.system()} {platform.machine()}"
+        say(f"{here}, no locked set: base dependencies, transformers engine, PEFT backend")
+        return
+    header = read_header(LOCKS[kind].read_text())
+    download, installed = (int(header[key]) for key in ("download-bytes", "installed-bytes"))
+    say(
+        f"{kind.upper()} set, {LOCKS[kind].name}: {header['packages']} packages, "
+        f"{gigabytes(download)} to download, {gigabytes(installed)} on disk"
+    )
+
+
+WHY_ANEW = {
+    "interrupted": "the last install did not finish",
+    "stale": "the lock or the set changed",
+}
+
+
+def run(options):
+    cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
+    kind = choose_set(options.set, cards, platform.system(), platform.machine())
+    lock_digest = digest(LOCKS[kind] if kind in LOCKS else PROJECT_FILES[0])
+    now = state(VENV, kind, lock_digest, digest(*PROJECT_FILES))
+    if now == "current" and not options.check:
+        say(f"{VENV.name} is up to date ({kind} set)")
+    elif now == "moved" and not options.check:
+        say("pyproject.toml changed: installing the project again")
+        install_project(venv_program())
+        finish(kind, lock_digest)
+    else:
+        describe(kind, cards, trouble)
+        python, faults = check(kind, cards, now)
+        for fault in faults:
+            print(machine.fault_line(fault), file=sys.stderr)
+        if faults or options.check:
+            return 2 if faults else 0
+        if now in WHY_ANEW:
+            say(f"{WHY_ANEW[now]}: {VENV.name} is made anew")
+        started = time.time()
+        install(python, kind, lock_digest)
+        say(f"done in {time.time() - started:.0f} s")
+    if options.unsloth_cpu and kind == "cpu":
+        install_overlay()
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--set", choices=sorted(LOCKS), help="instead of what the machine suggests")
+    add("--check", action="store_true", help="only look, download and write nothing")
+    add("--unsloth-cpu", action="store_true", help="also Unsloth on the CPU, for its tests")
+    options = parser.parse_args()
+    try:
+        return run(options)
+    except Failed as failure:
+        print(f"{failure}[setup] failed with the lines above: run again to redo", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\n[setup] interrupted: run again to redo; pip keeps its downloads", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
