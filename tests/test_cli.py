@@ -1,0 +1,150 @@
+"""The program as it is started: one line and exit code 2 for every bad input, nothing heavy."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unslothrl import __version__, cli, config
+from unslothrl.machine import Machine
+
+ROOT = Path(__file__).parents[1]
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    monkeypatch.setattr(Machine, "detect", lambda: CPU)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """What reached the trainer, in place of training."""
+    import types
+
+    reached = []
+    trainer = types.ModuleType("unslothrl.trainer")
+    trainer.run = lambda config, notes: reached.append((config, notes)) or 0
+    monkeypatch.setitem(sys.modules, "unslothrl.trainer", trainer)
+    monkeypatch.setattr("unslothrl.trainer", trainer, raising=False)
+    return reached
+
+
+BAD = [
+    ("--lr abc", ["lr", "a number", "'abc'", "--lr 2e-05"]),
+    ("--lr nan", ["lr", "over 0 and at most 1", "nan", "--lr 2e-05"]),
+    ("--lr -1", ["lr", "over 0 and at most 1", "-1.0", "--lr 2e-05"]),
+    ("--lr 3", ["lr", "3.0", "--lr 1"]),
+    ("--lr", ["--lr needs a value", "--lr 2e-05"]),
+    ("--temperature 0", ["temperature", "over 0", "0.0", "--temperature 1.2"]),
+    ("--temperature 9", ["temperature", "at most 5", "9.0", "--temperature 5"]),
+    ("--top_p 1.5", ["top_p", "at most 1", "1.5", "--top_p 1"]),
+    ("--batch_size 0", ["batch_size", "at least 1", "0", "--batch_size 1"]),
+    ("--batch_size 2.5", ["batch_size", "a whole number", "'2.5'", "--batch_size 30"]),
+    ("--train_batch_size 0", ["train_batch_size", "at least 1", "--train_batch_size 1"]),
+    ("--number_of_actors -1", ["number_of_actors", "at least 0", "-1", "--number_of_actors 2"]),
+    ("--max_lora_rank 600", ["max_lora_rank", "at most 512", "600", "--max_lora_rank 512"]),
+    ("--max_lora_rank 0", ["max_lora_rank", "at least 1", "--max_lora_rank 1"]),
+    ("--topk 16 --num_candidates 8", ["topk", "(8)", "16", "--topk 8 or --num_candidates 16"]),
+    ("--topk 9", ["topk", "num_candidates (8)", "9", "--topk 8"]),
+    ("--learner grpo --num-candidates 1", ["num_candidates", "grpo", "1", "--num_candidates 8"]),
+    ("--learner grop", ["learner", "pg, grpo", "'grop'", "--learner grpo"]),
+    ("--engine sglang", ["engine", "vllm", "'sglang'", "--engine"]),
+    ("--num_candidate 8", ["--num_candidate is not an option", "--num_candidates"]),
+    ("--top_k 5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
+    ("--top-k=5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
+    ("--qqq 1", ["--qqq is not an option", "--help"]),
+    ("trian --lr 1e-3", ["trian", "--help"]),
+    ("--shuffle_rewards=yes", ["--shuffle_rewards", "--help"]),
+    ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
+    ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
+    ("--adapter not-there", ["adapter not-there", "no such folder", "check the path"]),
+    ("--adapter .", ["adapter .", "adapter_config.json", "PEFT"]),
+    (f"--output_dir {__file__}", ["output_dir", "is a file", "--output_dir to a folder"]),
+    ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
+    ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
+    ("--run_name a/b", ["run_name", "'a/b'", "--output_dir"]),
+    ("--max_new_tokens 9999999", ["max_new_tokens 9999999", "context", "--max_new_tokens"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), BAD, ids=[line.replace(str(ROOT), "") for line, _ in BAD]
+)
+def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(line.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("unslothrl: ") and err.count("\n") == 1
+    assert [word for word in words if word not in err] == []
+    assert not runs and not list(tmp_path.iterdir())
+
+
+def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
+    file = tmp_path / "r.toml"
+    file.write_text('learner = "grpo"\nlr = 1e-4\n')
+    flags = f"--recipe {file} --num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
+    assert cli.main(flags.split()) == cli.main(["train", *flags.split()]) == 0
+    (first, notes), (second, _) = runs
+    assert (first.learner, first.lr, first.num_candidates) == ("grpo", 1e-3, 4)
+    assert first.shuffle_rewards and first.system_prompt == "x" and notes == ()
+    assert first.lr == second.lr
+
+
+def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
+    from unslothrl.errors import UserError
+
+    def refuse(config, notes):
+        raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
+
+    monkeypatch.setattr(sys.modules["unslothrl.trainer"], "run", refuse)
+    assert cli.main([]) == 2
+    assert capfd.readouterr().err == (
+        "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
+    )
+
+
+def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
+    monkeypatch.setattr(sys.modules["unslothrl.trainer"], "run", lambda config, notes: 130)
+    assert cli.main([]) == 130
+
+
+def start(*command):
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    return done, time.perf_counter() - started
+
+
+def test_help_names_every_option_with_its_default_and_is_quick(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done, seconds = start("train_distributed.py", "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert [name for name in config.OPTIONS if f"--{name}" not in done.stdout] == []
+    assert "default 2e-05" in done.stdout and "HuggingFaceH4/MATH-500" in done.stdout
+    assert seconds < 3  # 0.5 s on an idle machine
+
+
+@pytest.mark.parametrize("command", [["train_distributed.py"], ["-m", "unslothrl"]])
+def test_both_ways_to_start_are_the_same_program(command):
+    done, _ = start(*command, "--topk", "16", "--num-candidates", "8")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "unslothrl: topk must be at most num_candidates (8), got 16: "
+        "set --topk 8 or --num_candidates 16\n"
+    )
+
+
+def test_version(capfd):
+    assert cli.main(["--version"]) == 0
+    assert capfd.readouterr().out == f"unslothrl {__version__}\n"
+
+
+def test_a_wrong_flag_costs_no_heavy_import():
+    code = (
+        "import sys; from unslothrl.cli import main; main(['--lr', 'x']);"
+        "print(sorted({'torch', 'ray', 'vllm', 'transformers', 'peft'} & set(sys.modules)))"
+    )
+    done, _ = start("-c", code)
+    assert done.stdout == "[]\n"

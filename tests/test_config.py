@@ -1,0 +1,201 @@
+"""Options: defaults, layers, limits, and TOML that reads back as it was written."""
+
+import dataclasses
+import math
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unslothrl import config, fit
+from unslothrl.config import OPTIONS, Config, read_toml, read_value, resolve, to_toml
+from unslothrl.errors import UserError
+from unslothrl.machine import Gpu, Machine
+
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
+H100 = Gpu("H100", 81_559, 81_000, (9, 0))
+BIG = Machine(
+    cpus=32, gpus=(H100,) * 4, packages=frozenset({"vllm", "unsloth", "ray"}), online=True
+)
+
+DEFAULTS = {  # system D's, by its names
+    "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
+    "dataset": "HuggingFaceH4/MATH-500",
+    "project_name": "math-reasoning",
+    "lr": 2e-5,
+    "max_new_tokens": 1200,
+    "max_prompt_tokens": 350,
+    "temperature": 1.2,
+    "episodes": 15,
+    "num_candidates": 16,
+    "batch_size": 30,
+    "learner_chunk_size": 8,
+    "train_batch_size": 8,
+    "topk": 16,
+    "save_every": 100,
+    "eval_every": 10,
+    "number_of_actors": 2,
+    "number_of_learners": 1,
+    "learner": "pg",
+    "max_lora_rank": 32,
+    "lora_alpha": 16,
+    "lora_dropout": 0,
+    "actor_gpu_usage": 0.91,
+    "learner_gpu_usage": 0.35,
+    "eval_temperature": 0.6,
+    "eval_top_p": 0.95,
+    "eval_candidates": 8,
+}
+
+
+def test_on_big_gpus_nothing_is_changed():
+    resolved = resolve({}, BIG)
+    assert {name: getattr(resolved.config, name) for name in DEFAULTS} == DEFAULTS
+    assert resolved.notes == ()
+    assert (resolved.config.engine, resolved.config.backend) == ("vllm", "unsloth")
+
+
+def test_every_default_is_inside_its_own_limits():
+    for name, option in OPTIONS.items():
+        assert option.default is None or read_value(name, option.default) == option.default
+        assert option.metadata["help"] and option.metadata["group"]
+
+
+def test_without_a_gpu_the_embedded_recipe_lies_under_the_flags():
+    recipe = config.read_recipe("tiny-cpu")
+    resolved = resolve({"lr": "3e-4", "num_candidates": "4"}, CPU).config
+    assert (resolved.lr, resolved.num_candidates) == (3e-4, 4)
+    assert resolved.topk == 4  # not given, so it follows
+    rest = set(recipe) - {"lr", "num_candidates", "topk"}
+    assert {name: getattr(resolved, name) for name in rest} == {name: recipe[name] for name in rest}
+
+
+def test_flags_lie_over_the_recipe_and_the_recipe_over_the_defaults(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("lr = 1e-4\nbatch_size = 12\n")
+    resolved = resolve({"recipe": str(file), "batch_size": "16"}, BIG)
+    assert (resolved.config.lr, resolved.config.batch_size, resolved.config.topk) == (1e-4, 16, 16)
+    assert resolved.given == {"lr", "batch_size"}
+
+
+def test_the_recipe_of_a_tiny_base_is_not_used_for_another_model(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    resolved = resolve({"model": str(tmp_path)}, CPU).config
+    assert (resolved.lr, resolved.dataset) == (2e-5, "embedded")
+
+
+def test_episodes_win_over_the_tiny_recipes_last_step(tmp_path):
+    data = tmp_path / "a.jsonl"
+    data.write_text("{}")
+    assert resolve({"dataset": str(data)}, CPU).config.max_steps == 20
+    assert resolve({"dataset": str(data), "episodes": "2"}, CPU).config.max_steps is None
+
+
+@pytest.mark.parametrize("name", ["tiny-cpu", "colab-t4"])
+def test_the_recipes_of_the_repository_resolve(name):
+    t4 = Machine(cpus=2, gpus=(Gpu("T4", 15_360, 15_000, (7, 5)),), online=True)
+    machine = t4 if name == "colab-t4" else CPU
+    resolved = resolve({"recipe": name}, machine).config
+    recipe = config.read_recipe(name)
+    assert {key: getattr(resolved, key) for key in recipe} == recipe
+
+
+def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    first = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(tmp_path / "runs")}, CPU)
+    (folder / "config.toml").write_text(
+        to_toml(dataclasses.replace(first.config, run_name="first"))
+    )
+    resumed = resolve({"resume": str(folder), "max_steps": "40"}, CPU).config
+    expected = dataclasses.replace(first.config, run_name="first", resume=str(folder), max_steps=40)
+    assert resumed == expected
+
+
+def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine-2").mkdir()
+    flags = {"run_name": "mine", "output_dir": str(tmp_path)}
+    assert resolve(flags, CPU).config.run_name == "mine-3"
+    derived = resolve({"output_dir": str(tmp_path)}, CPU).config.run_name
+    assert derived.startswith("grpo-2")
+
+
+def values(name):
+    """A strategy for every value that the option may have."""
+    limits, kind = OPTIONS[name].metadata, config.kind(name)
+    if "choices" in limits:
+        known = st.sampled_from(limits["choices"])
+    elif kind is bool:
+        known = st.booleans()
+    elif kind is str:
+        known = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+    elif kind is int:
+        known = st.integers(limits.get("at_least", -(2**40)), limits.get("at_most", 2**40))
+    else:
+        low = limits.get("at_least", limits.get("over", 0))
+        known = st.floats(
+            low, limits.get("at_most", 1e300), exclude_min="over" in limits, allow_nan=False
+        )
+    return st.none() | known if config.is_optional(name) else known
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.builds(Config, **{name: values(name) for name in OPTIONS}))
+def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
+    file = tmp_path_factory.mktemp("toml") / "config.toml"
+    file.write_text(to_toml(made), encoding="utf-8")
+    assert Config(**read_toml(file)) == made
+
+
+def test_toml_names_what_is_not_set():
+    text = to_toml(Config())
+    assert "# max_steps is not set" in text and "max_steps" not in tomllib.loads(text)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", math.nan, math.inf])
+def test_numbers_must_be_finite(value):
+    for name in OPTIONS:
+        if config.kind(name) is float:
+            with pytest.raises(UserError, match=name):
+                read_value(name, value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('lr = "high"', "lr must be a number, got 'high': set lr = 2e-05"),
+        ("batch_size = 2.5", "batch_size must be a whole number, got 2.5: set batch_size = 30"),
+        ("batch_size = true", "batch_size must be a whole number, got True: set batch_size = 30"),
+        ("learner = 3", 'learner must be text, got 3: set learner = "pg"'),
+        ('learner = "grop"', "learner must be one of pg, grpo, got 'grop': set learner = \"grpo\""),
+        ("top_p = 0", "top_p must be over 0 and at most 1, got 0.0: set top_p = 1.0"),
+        ("shuffle_rewards = 1", "shuffle_rewards must be true or false, got 1"),
+        ("num_candidats = 4", "num_candidats is not an option: did you mean num_candidates?"),
+        ("top_k = 4", "top_k is not an option: set topk (best candidates to train on)"),
+        ("[sampling]\ntopk = 4", "sampling is not an option: did you mean"),
+        ("lr = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_recipe_line_is_named(tmp_path, line, message):
+    file = tmp_path / "r.toml"
+    file.write_text(line + "\n")
+    with pytest.raises(UserError) as caught:
+        resolve({"recipe": str(file)}, CPU)
+    assert message in str(caught.value) and "r.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_with_the_flags_is_said_before_the_machine_is_looked_at(monkeypatch):
+    monkeypatch.setattr(Machine, "detect", lambda: pytest.fail("looked at the machine"))
+    for flags in ({"lr": "-1"}, {"adapter": "/not/there"}, {"recipe": "not-there"}):
+        with pytest.raises(UserError):
+            resolve(flags)
+
+
+def test_the_embedded_name_is_the_same_everywhere():
+    from unslothrl import base_model
+    from unslothrl.data import sources
+
+    assert fit.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED

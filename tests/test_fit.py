@@ -1,0 +1,289 @@
+"""What is not given fits the machine, and every change is a line."""
+
+import dataclasses
+import json
+
+import pytest
+
+from unslothrl import fit, machine
+from unslothrl.config import resolve
+from unslothrl.errors import UserError
+from unslothrl.machine import Gpu, Machine
+
+ALL = frozenset({"vllm", "unsloth", "ray"})
+
+
+def gpus(*sizes_mb, capability=(8, 6), **more):
+    cards = tuple(Gpu(f"card{mb // 1024}", mb, mb - 300, capability) for mb in sizes_mb)
+    return Machine(cpus=8, ram_mb=32_000, gpus=cards, **({"packages": ALL, "online": True} | more))
+
+
+def cpu(packages=("vllm", "ray"), **more):
+    return Machine(cpus=2, ram_mb=12_000, packages=frozenset(packages), **more)
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "model"),
+    [
+        (4_096, "0.5B"),
+        (6_144, "1.5B"),
+        (8_192, "1.5B"),
+        (12_288, "3B"),
+        (15_360, "3B"),
+        (16_376, "7B"),
+        (24_564, "7B"),
+        (81_559, "7B"),
+    ],
+)
+def test_the_model_follows_the_card(memory_mb, model):
+    resolved = resolve({}, gpus(memory_mb))
+    assert resolved.config.model == f"unsloth/Qwen2.5-{model}-Instruct-bnb-4bit"
+    assert resolved.config.dataset == "HuggingFaceH4/MATH-500"
+    assert resolved.config.number_of_actors == 0
+    assert "number_of_actors 2 -> 0: 1 GPU" in resolved.notes
+    assert any(note.startswith("model ") for note in resolved.notes) == (model != "7B")
+
+
+@pytest.mark.parametrize("memory_mb", [4_096, 8_192, 12_288, 16_376, 24_564, 81_559])
+def test_what_was_lowered_fits_by_the_estimate(memory_mb):
+    config = resolve({}, gpus(memory_mb)).config
+    shape = fit.shape_of(config.model)
+    assert fit.needed_mb(config, shape, on_one_card=False) <= 0.95 * memory_mb
+    assert config.topk <= config.num_candidates
+
+
+def test_a_small_card_lowers_everything_and_says_so():
+    notes = resolve({}, gpus(4_096)).notes
+    assert notes == (
+        "model unsloth/Qwen2.5-7B-Instruct-bnb-4bit -> unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit: "
+        "fits 4 GB",
+        "number_of_actors 2 -> 0: 1 GPU",
+        "max_num_seqs not set -> 8: fits 4 GB",
+        "train_batch_size 8 -> 1: fits 4 GB",
+        "num_candidates 16 -> 8: fits 4 GB",
+        "max_new_tokens 1200 -> 500: fits 4 GB",
+    )
+
+
+def test_a_bigger_card_lowers_less():
+    seqs = [resolve({}, gpus(mb)).config for mb in (16_376, 24_564, 49_140, 81_559)]
+    assert [c.max_num_seqs or 256 for c in seqs] == sorted(c.max_num_seqs or 256 for c in seqs)
+    assert [c.train_batch_size for c in seqs] == sorted(c.train_batch_size for c in seqs)
+    assert seqs[-1].train_batch_size == 8
+
+
+def test_given_values_are_never_changed_but_doubted():
+    flags = {
+        "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
+        "max_num_seqs": "128",
+        "train_batch_size": "8",
+        "num_candidates": "16",
+        "max_new_tokens": "1200",
+        "number_of_actors": "1",
+    }
+    resolved = resolve(flags, gpus(8_192))
+    assert {name: str(getattr(resolved.config, name)) for name in flags} == flags
+    assert any("this may run out of memory" in note for note in resolved.notes)
+
+
+def test_a_given_topk_keeps_enough_candidates():
+    resolved = resolve({"topk": "16"}, gpus(4_096))
+    assert (resolved.config.topk, resolved.config.num_candidates) == (16, 16)
+
+
+def test_memory_that_others_use_is_not_counted_on():
+    card = Gpu("card8", 8_192, 5_000, (8, 6))
+    notes = resolve({}, Machine(cpus=8, gpus=(card,), packages=ALL, online=True)).notes
+    assert any(note.endswith("fits 8 GB (4.9 GB free)") for note in notes)
+
+
+def test_a_t4_gets_float16_and_the_learners_own_engine():
+    resolved = resolve({}, gpus(15_360, capability=(7, 5)))
+    assert (resolved.config.dtype, resolved.config.engine) == ("float16", "transformers")
+    assert "dtype auto -> float16: card15 has no bfloat16" in resolved.notes
+    assert (
+        "engine auto -> transformers: vLLM's 4-bit layers compute in bfloat16, which card15 lacks"
+        in resolved.notes
+    )
+
+
+def test_vllm_asked_for_on_a_t4_is_doubted():
+    resolved = resolve({"engine": "vllm"}, gpus(15_360, capability=(7, 5)))
+    assert resolved.config.engine == "vllm"
+    assert any(note.startswith("engine vllm: its 4-bit layers") for note in resolved.notes)
+
+
+@pytest.mark.parametrize(("cards", "actors"), [(1, 0), (2, 1), (3, 2), (8, 2)])
+def test_actors_follow_the_number_of_cards(cards, actors):
+    assert resolve({}, gpus(*[24_564] * cards)).config.number_of_actors == actors
+
+
+def test_an_actor_beside_the_learner_gets_a_share_and_a_kv_size():
+    config = resolve({"number_of_actors": "1"}, gpus(24_564)).config
+    assert config.actor_gpu_usage + config.learner_gpu_usage <= 1
+    assert config.kv_cache_mb and config.kv_cache_mb < 24_564 / 2
+
+
+def test_a_ray_cluster_elsewhere_is_not_measured_by_this_machine():
+    config = resolve({"ray_address": "10.0.0.1:6379"}, gpus(8_192)).config
+    assert (config.number_of_actors, config.max_num_seqs) == (2, None)
+
+
+def test_the_embedded_default_on_a_cpu_changes_nothing_silently():
+    resolved = resolve({}, cpu())
+    assert (resolved.config.model, resolved.config.dataset) == ("embedded", "embedded")
+    assert (resolved.config.engine, resolved.config.backend) == ("vllm", "peft")
+    assert (resolved.config.dtype, resolved.config.cluster) == ("bfloat16", "ray")
+    assert resolved.notes == ()
+
+
+def test_a_gpu_without_the_hub_trains_the_embedded_base():
+    resolved = resolve({}, gpus(24_564, online=False))
+    assert (resolved.config.model, resolved.config.lr) == ("embedded", resolve({}, cpu()).config.lr)
+    assert (
+        resolved.notes[0] == "model and dataset -> embedded: the Hugging Face hub does not answer"
+    )
+
+
+def test_what_is_missing_is_one_line_each_with_the_command():
+    resolved = resolve({}, cpu(packages=()))
+    config = resolved.config
+    assert (config.engine, config.backend, config.cluster) == ("transformers", "peft", "local")
+    assert resolved.notes == (
+        "engine auto -> transformers: vLLM for this machine is missing: "
+        "pip install --no-deps -r requirements-cpu.txt",
+        "cluster ray -> local: Ray is not installed: pip install ray==2.60.0",
+    )
+    notes = resolve({}, gpus(81_559, packages=frozenset({"ray", "vllm"}))).notes
+    assert (
+        "backend auto -> peft: Unsloth is not installed: pip install --no-deps -r requirements.txt"
+        in notes
+    )
+    (note,) = resolve({}, cpu(packages=["ray"], system="Windows")).notes
+    assert "no build for Windows" in note
+
+
+@pytest.mark.parametrize(
+    ("flags", "machine", "words"),
+    [
+        ({"engine": "vllm"}, cpu(["ray"]), ("engine vllm", "--engine transformers")),
+        (
+            {"backend": "unsloth"},
+            gpus(24_564, packages=frozenset({"ray"})),
+            ("backend unsloth", "--backend peft"),
+        ),
+        ({"cluster": "ray"}, cpu([]), ("cluster ray", "pip install", "--cluster local")),
+    ],
+)
+def test_what_was_asked_for_and_is_missing_is_refused(flags, machine, words):
+    with pytest.raises(UserError) as caught:
+        resolve(flags, machine)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_card_that_cannot_be_used_is_named():
+    (note,) = resolve({}, cpu(gpu_problem="the driver is too old")).notes
+    assert note == "there is a GPU, but it cannot be used (the driver is too old): CPU only"
+
+
+def test_one_process_holds_one_vllm(tmp_path):
+    resolved = resolve({"cluster": "local"}, gpus(*[24_564] * 4))
+    assert resolved.config.number_of_actors == 1
+
+
+def local_model(folder, context):
+    shape = fit.QWEN25[0.5]
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "num_attention_heads": 14,
+                "num_key_value_heads": 2,
+                "num_hidden_layers": shape.layers,
+                "hidden_size": shape.hidden,
+                "intermediate_size": shape.inner,
+                "vocab_size": shape.vocabulary,
+                "tie_word_embeddings": True,
+                "max_position_embeddings": context,
+            }
+        )
+    )
+    return str(folder)
+
+
+def test_a_local_models_shape_is_read(tmp_path):
+    shape = fit.shape_of(local_model(tmp_path, 4096))
+    assert shape == dataclasses.replace(fit.QWEN25[0.5], context=4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", 7.0),
+        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", 0.5),
+        ("meta-llama/Llama-3.2-3b", 3.0),
+        ("someone/gpt2", None),
+        ("someone/model-4bit", None),
+    ],
+)
+def test_the_size_is_read_from_the_name(name, size):
+    assert fit.shape_of(name) == fit.QWEN25.get(size)
+
+
+def test_weights_of_a_7b_base_are_five_and_a_half_gigabytes():
+    # The files of Qwen2.5-7B-Instruct-bnb-4bit hold 5.5 GB.
+    assert 5.3e9 < fit.QWEN25[7.0].weight_bytes() < 5.8e9
+
+
+def test_a_short_context_shortens_what_was_not_given(tmp_path):
+    resolved = resolve({"model": local_model(tmp_path, 1024)}, cpu())
+    assert resolved.config.max_new_tokens == 1024 - 350
+    assert "max_new_tokens 1200 -> 674: the model's context is 1024 tokens" in resolved.notes
+
+
+def test_a_context_that_is_too_short_is_refused_with_the_numbers(tmp_path):
+    flags = {"model": local_model(tmp_path, 1024), "max_new_tokens": "1000"}
+    with pytest.raises(UserError) as caught:
+        resolve(flags, cpu())
+    assert str(caught.value) == (
+        "max_prompt_tokens 350 + max_new_tokens 1000 = 1350 is over the context of "
+        f"{tmp_path} (1024 tokens): set --max_new_tokens 674 or --max_prompt_tokens 24"
+    )
+
+
+def test_a_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
+    resolved = resolve({"model": local_model(tmp_path, 4096)}, cpu())
+    assert "number_of_actors 2 -> 1: 2 CPUs" in resolved.notes
+    assert "kv_cache_mb not set -> 1500: from 11.7 GB of memory" in resolved.notes
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("50000 100000", 1), ("100000 100000", 1)])
+def test_a_cgroups_limits_count(tmp_path, monkeypatch, quota, cpus):
+    (tmp_path / "cpu.max").write_text(quota)
+    (tmp_path / "memory.max").write_text(str(512 * 2**20))
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    assert (machine.usable_cpus(), machine.usable_ram_mb()) == (cpus, 512)
+
+
+def test_without_limits_the_whole_host_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    free = machine.usable_cpus(), machine.usable_ram_mb()
+    (tmp_path / "cpu.max").write_text("max 100000")
+    (tmp_path / "memory.max").write_text("max")
+    assert (machine.usable_cpus(), machine.usable_ram_mb()) == free
+
+
+@pytest.mark.parametrize(
+    "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}]
+)
+def test_a_hub_that_does_not_answer(monkeypatch, environment):
+    for name in ("HTTPS_PROXY", "https_proxy", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert machine.hub_answers() is False
+
+
+def test_this_machine_can_be_looked_at():
+    found = Machine.detect()
+    assert found.cpus >= 1 and found.ram_mb > 500 and found.online is None
+    assert all(gpu.free_mb <= gpu.memory_mb for gpu in found.gpus)

@@ -1,0 +1,8 @@
+"""`python -m unslothrl`: the same program as `unslothrl`."""
+
+import sys
+
+from unslothrl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The command line: `unslothrl`, `python -m unslothrl` and `python train_distributed.py`.
+
+Flags come from `config.Config`. Whatever is wrong with the input is one line on stderr and exit
+code 2, before anything heavy is imported.
+"""
+
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from unslothrl import __version__, config
+from unslothrl.errors import UserError
+
+USAGE = 2  # exit code
+UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
+METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: ""}
+
+app = typer.Typer(
+    add_completion=False,
+    context_settings={
+        "token_normalize_func": lambda name: name.replace("-", "_"),
+        "help_option_names": ["--help", "-h"],
+    },
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code. Flags without a command mean `train`."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command: Any = typer.main.get_command(app)
+    if not arguments or arguments[0] not in (*command.commands, "--version"):
+        arguments.insert(0, "train")
+    try:
+        return command.main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
+    except UsageError as error:
+        return refuse(usage_message(error))
+    except UserError as error:
+        return refuse(str(error))
+
+
+def refuse(message: str) -> int:
+    print("unslothrl: " + " ".join(message.split()), file=sys.stderr)
+    return USAGE
+
+
+def usage_message(error: Any) -> str:
+    """What the parser found, in our words where we have better ones."""
+    flag = getattr(error, "option_name", None)
+    name = flag.lstrip("-").replace("-", "_") if flag else None
+    if name and hasattr(error, "possibilities"):
+        return config.unknown_option(name)
+    if name in config.OPTIONS and config.kind(name) is not bool:
+        return f"--{name} needs a value: set e.g. --{name} {config.example(name)}"
+    return f"{error.format_message().rstrip('.')}: see unslothrl --help"
+
+
+@app.callback(invoke_without_command=True)
+def program(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    """Reinforcement learning for language models that starts on one consumer GPU."""
+    if version:
+        print(f"unslothrl {__version__}")
+
+
+TRAIN_HELP = (
+    "Train a LoRA by reinforcement learning. `train` may be left out: it is what flags mean.\n\n"
+    "Flags go over the recipe, the recipe over the defaults. What you set stays; a default that "
+    "does not fit the machine is changed, and the change is printed. Without a GPU or without "
+    "network the package's own tiny base and arithmetic problems are used, unless you name others."
+)
+
+
+def train(**flags: str | bool | None) -> int:
+    """Resolves the flags and runs the trainer; -> its exit code."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    resolved = config.resolve(given)
+    from unslothrl import trainer
+
+    return trainer.run(resolved.config, resolved.notes)
+
+
+def flag(name: str) -> inspect.Parameter:
+    """The command-line parameter of an option; its value arrives as text and is read by config."""
+    entry, is_bool = config.OPTIONS[name], config.kind(name) is bool
+    choices = entry.metadata.get("choices")
+    info = typer.Option(
+        None,
+        f"--{name}/--no_{name}" if is_bool else f"--{name}",
+        help=help_text(name),
+        metavar="|".join(choices) if choices else METAVARS[config.kind(name)],
+        show_default=False,
+        rich_help_panel=entry.metadata["group"],
+    )
+    annotation = (bool if is_bool else str) | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
+    )
+
+
+def help_text(name: str) -> str:
+    """The option's help, its unit, limits and default."""
+    entry = config.OPTIONS[name]
+    default = None if entry.default is None else f"default {entry.default}"
+    facts = [entry.metadata.get("unit"), config.limits_text(name), default]
+    known = ", ".join(fact for fact in facts if fact)
+    return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
+
+
+def command_of(function: Any) -> Any:
+    """`function` with one typed parameter for every option, which typer reads its flags from."""
+    parameters = [flag(name) for name in config.OPTIONS]
+    function.__signature__ = inspect.Signature(parameters)
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    return function
+
+
+app.command(help=TRAIN_HELP, epilog="unslothrl --version prints the version.")(command_of(train))

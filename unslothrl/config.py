@@ -1,0 +1,475 @@
+"""Every option, written once: the flags, the TOML keys and the checks all come from `Config`.
+
+Later layers win: the defaults below, the tiny-cpu recipe where the base is the embedded one, the
+config of the run that is resumed, `--recipe FILE.toml`, the flags. What none of the last three
+gives may be changed by `fit` so that it fits the machine.
+"""
+
+import datetime
+import difflib
+import json
+import math
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from unslothrl import fit
+from unslothrl.errors import UserError
+from unslothrl.machine import Machine
+
+EMBEDDED = fit.EMBEDDED
+EMBEDDED_RECIPE = "tiny-cpu"
+RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parent / "recipes")
+
+PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # written with ~ or without
+
+RUN = "Run"
+TASK = "Model and data"
+SAMPLING = "Sampling"
+TRAINING = "Training"
+LORA = "LoRA"
+EVALUATION = "Evaluation and saving"
+HARDWARE = "Hardware"
+
+
+def option(default: Any, help: str, group: str, **limits: Any) -> Any:
+    """A field of `Config`.
+
+    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help).
+    """
+    return field(default=default, metadata={"help": help, "group": group, **limits})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a run. None means: not set, see the option's help."""
+
+    model: str = option(
+        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base: hub id, folder, or embedded", TASK
+    )
+    dataset: str = option(
+        "HuggingFaceH4/MATH-500",
+        "training problems: hub id, .jsonl or .json file, or embedded",
+        TASK,
+    )
+    eval_dataset: str | None = option(
+        None, "evaluation problems; not set: the training set's test split or held-out share", TASK
+    )
+    holdout: float = option(
+        0.1,
+        "share held out for evaluation where a set has no test split",
+        TASK,
+        over=0,
+        at_most=0.9,
+    )
+    system_prompt: str | None = option(
+        None, "system prompt; not set: think-and-answer, or none for the embedded problems", TASK
+    )
+    max_prompt_tokens: int = option(
+        350, "longer prompts are dropped and counted", TASK, at_least=1, unit="tokens"
+    )
+
+    run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
+    project_name: str = option("math-reasoning", "project that the run is logged under", RUN)
+    output_dir: str = option("runs", "folder that holds the runs", RUN)
+    recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
+    resume: str | None = option(None, "run folder to continue", RUN)
+    seed: int = option(0, "seed of everything random", RUN, at_least=0, at_most=2**31 - 1)
+    max_steps: int | None = option(
+        None, "stop after this many steps; not set: after the episodes", RUN, at_least=1
+    )
+    episodes: int = option(15, "passes over the training problems", RUN, at_least=1)
+
+    batch_size: int = option(
+        30, "prompts a step, over all generators", SAMPLING, at_least=1, unit="prompts"
+    )
+    num_candidates: int = option(
+        16, "completions a prompt", SAMPLING, at_least=1, at_most=1024, unit="completions"
+    )
+    topk: int = option(
+        16, "best candidates a prompt to train on", SAMPLING, at_least=1, unit="completions"
+    )
+    max_new_tokens: int = option(1200, "longest completion", SAMPLING, at_least=1, unit="tokens")
+    temperature: float = option(1.2, "sampling temperature", SAMPLING, over=0, at_most=5)
+    top_p: float = option(1.0, "nucleus sampling, 1 = off", SAMPLING, over=0, at_most=1)
+    sampling_top_k: int = option(
+        0, "sample from the k likeliest tokens, 0 = off", SAMPLING, at_least=0
+    )
+
+    learner: str = option("pg", "what the learner optimises", TRAINING, choices=("pg", "grpo"))
+    lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
+    train_batch_size: int = option(
+        8,
+        "micro-batch: sequences a forward; changes memory and speed only",
+        TRAINING,
+        at_least=1,
+        unit="sequences",
+    )
+    max_grad_norm: float = option(
+        1.0, "clip the gradient's norm here, 0 = off", TRAINING, at_least=0
+    )
+    shuffle_rewards: bool = option(
+        False, "control experiment: shuffle rewards inside each group", TRAINING
+    )
+
+    max_lora_rank: int = option(
+        32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=512
+    )
+    lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1)
+    lora_dropout: float = option(0.0, "LoRA dropout", LORA, at_least=0, at_most=0.9)
+    adapter: str | None = option(None, "PEFT adapter folder to start from", LORA)
+    lora_save_path: str | None = option(None, "folder that also receives the final adapter", LORA)
+
+    eval_every: int = option(
+        10, "evaluate every so many steps, 0 = never", EVALUATION, at_least=0, unit="steps"
+    )
+    eval_problems: int = option(
+        200, "at most this many problems, 0 = all", EVALUATION, at_least=0, unit="problems"
+    )
+    eval_candidates: int = option(
+        8, "completions a problem", EVALUATION, at_least=1, at_most=1024, unit="completions"
+    )
+    eval_temperature: float = option(0.6, "temperature", EVALUATION, over=0, at_most=5)
+    eval_top_p: float = option(0.95, "nucleus sampling", EVALUATION, over=0, at_most=1)
+    save_every: int = option(
+        100, "save the adapter every so many steps", EVALUATION, at_least=1, unit="steps"
+    )
+    checkpoint_every: int | None = option(
+        None,
+        "write a checkpoint every so many steps; not set: as save_every",
+        EVALUATION,
+        at_least=1,
+        unit="steps",
+    )
+
+    number_of_actors: int = option(
+        2, "processes that only generate; 0: the learner generates all", HARDWARE, at_least=0
+    )
+    number_of_learners: int = option(1, "processes that train", HARDWARE, at_least=1)
+    learner_chunk_size: int = option(
+        8,
+        "prompts a step that each learner generates, 0 = none",
+        HARDWARE,
+        at_least=0,
+        unit="prompts",
+    )
+    actor_gpu_usage: float = option(
+        0.91, "share of its card that an actor's engine may take", HARDWARE, over=0, at_most=1
+    )
+    learner_gpu_usage: float = option(
+        0.35, "share of its card that a learner's engine may take", HARDWARE, over=0, at_most=1
+    )
+    cluster: str = option("ray", "local: all in one process", HARDWARE, choices=("ray", "local"))
+    ray_address: str | None = option(None, "Ray cluster to join; not set: start one here", HARDWARE)
+    engine: str = option(
+        "auto", "what the actors generate with", HARDWARE, choices=("auto", "vllm", "transformers")
+    )
+    backend: str = option(
+        "auto", "what the learner trains with", HARDWARE, choices=("auto", "unsloth", "peft")
+    )
+    dtype: str = option(
+        "auto",
+        "what the models compute in",
+        HARDWARE,
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    max_num_seqs: int | None = option(
+        None,
+        "sequences that an engine generates at once; not set: its own choice",
+        HARDWARE,
+        at_least=1,
+        unit="sequences",
+    )
+    kv_cache_mb: int | None = option(
+        None, "KV cache of each engine; not set: what its GPU share leaves", HARDWARE,
+        at_least=1, unit="MB",
+    )  # fmt: skip
+
+
+OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
+_TYPES = typing.get_type_hints(Config)
+
+
+def kind(name: str) -> type:
+    """int, float, str or bool: the type of an option's value when it is set."""
+    hint = _TYPES[name]
+    return typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+
+
+def is_optional(name: str) -> bool:
+    return isinstance(_TYPES[name], types.UnionType)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config that can run: `given` names what the user set, `notes` what was changed to fit."""
+
+    config: Config
+    given: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolved:
+    """The config of a run from its flags (name -> value, as text or typed). Raises UserError.
+
+    What can be checked without looking at the machine is checked first; without `machine`, it is
+    then looked at.
+    """
+    flags = {name: read_value(name, value) for name, value in flags.items()}
+    user = _user_layers(flags)
+    given = frozenset(user) - {"recipe", "resume"}
+    defaults = Config()
+    check_paths(replace(defaults, **user))
+    machine = machine or Machine.detect()
+    if fit.needs_hub(given, machine):
+        machine = machine.look_for_hub()
+    model, dataset = fit.default_task(machine)
+    layers = {"model": model, "dataset": dataset, **user}
+    if layers["model"] == EMBEDDED:
+        tiny = read_recipe(EMBEDDED_RECIPE)
+        if "episodes" in given and layers["dataset"] != EMBEDDED:
+            del tiny["max_steps"]  # the user counts in episodes
+        layers = {**layers, **tiny, **user}
+    config, notes = fit.fit(replace(defaults, **layers), given, machine)
+    if "topk" not in given:
+        config = replace(config, topk=min(config.topk, config.num_candidates))
+    check(config)
+    return Resolved(name_run(config), given, tuple(notes))
+
+
+def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Resumed run < recipe < flags, joined."""
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
+    user = {**recipe, **flags}
+    if user.get("resume") is not None:
+        folder = Path(user["resume"]).expanduser()
+        if not (folder / "config.toml").is_file():
+            raise UserError(
+                f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
+                "set --resume runs/<run_name>"
+            )
+        where = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
+        user = {**read_toml(folder / "config.toml"), **user, **where}
+    return {
+        name: str(Path(value).expanduser()) if name in PATHS and value is not None else value
+        for name, value in user.items()
+    }
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The options of a recipe: a .toml file, or the name of one in recipes/. Raises UserError."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return read_toml(path)
+    known = {file.stem: file for folder in RECIPE_FOLDERS for file in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        raise UserError(
+            f"recipe {name} is neither a .toml file nor a recipe's name: set --recipe FILE.toml or "
+            f"one of {', '.join(sorted(known))}"
+        )
+    return read_toml(known[name])
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The options in a file, each checked on its own. Raises UserError."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"recipe {path} is not TOML ({reason}): write lines like lr = 2e-5"
+        ) from None
+    except OSError as error:
+        raise UserError(f"recipe {path} cannot be read ({error.strerror}): check it") from None
+    try:
+        return {name: read_value(name, value, mend="{} = {}") for name, value in table.items()}
+    except UserError as error:
+        raise UserError(f"recipe {path}: {error}") from None
+
+
+def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
+    """`value` of the option `name` in its own type and inside its limits. Raises UserError.
+
+    Text is read as a flag's; `mend` is how the message writes a value that would do.
+    """
+    if name not in OPTIONS:
+        raise UserError(unknown_option(name, mend))
+    if value is None and is_optional(name):
+        return None
+    typed = _as_kind(name, value, is_flag=mend.startswith("--"))
+    limits = OPTIONS[name].metadata
+    if typed is None:
+        wanted = _KINDS[kind(name)]
+    elif "choices" in limits and typed not in limits["choices"]:
+        wanted = "one of " + ", ".join(limits["choices"])
+        near = difflib.get_close_matches(str(typed), limits["choices"], 1)
+        raise UserError(
+            f"{name} must be {wanted}, got {typed!r}: set "
+            + mend.format(name, _written((near or [limits["choices"][0]])[0], mend))
+        )
+    elif _inside(typed, limits):
+        return typed
+    else:
+        wanted = limits_text(name)
+    raise UserError(
+        f"{name} must be {wanted}, got {_shown(value if typed is None else typed)}: set "
+        + mend.format(name, _written(example(name, typed), mend))
+    )
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _as_kind(name: str, value: Any, is_flag: bool) -> Any:
+    """`value` in the option's own type, or None where it is of another."""
+    wanted = kind(name)
+    if is_flag and isinstance(value, str) and wanted in (int, float):
+        try:
+            return wanted(value)
+        except ValueError:
+            return None
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if wanted is str and value == "":
+        return value if name == "system_prompt" else None
+    return value if type(value) is wanted else None
+
+
+def _inside(value: Any, limits: Mapping[str, Any]) -> bool:
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return (
+        ("over" not in limits or value > limits["over"])
+        and ("at_least" not in limits or value >= limits["at_least"])
+        and ("at_most" not in limits or value <= limits["at_most"])
+    )
+
+
+def limits_text(name: str) -> str:
+    """The limits of a number in words, e.g. "over 0 and at most 1"; "" where there are none."""
+    limits = OPTIONS[name].metadata
+    words = [
+        f"{word} {limits[key]:g}" if isinstance(limits[key], float) else f"{word} {limits[key]}"
+        for key, word in (("over", "over"), ("at_least", "at least"), ("at_most", "at most"))
+        if key in limits
+    ]
+    return " and ".join(words)
+
+
+def example(name: str, typed: Any = None) -> Any:
+    """A value that would do: the limit that was passed, where it is one, else the default."""
+    limits, default = OPTIONS[name].metadata, OPTIONS[name].default
+    if isinstance(typed, int | float) and math.isfinite(typed):
+        if typed > limits.get("at_most", math.inf):
+            return limits["at_most"]
+        if typed < limits.get("at_least", -math.inf) and limits["at_least"] >= 1:
+            return limits["at_least"]
+    if default is None:
+        return "TEXT" if kind(name) is str else limits.get("at_least", 1)
+    return default
+
+
+def _written(value: Any, mend: str) -> str:
+    return str(value) if mend.startswith("--") else _toml_value(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unknown_option(name: str, mend: str = "--{} {}") -> str:
+    """The message for an option that does not exist."""
+    style = "--{}" if mend.startswith("--") else "{}"
+    if name == "top_k":
+        topk, top_k = style.format("topk"), style.format("sampling_top_k")
+        return (
+            f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
+            f"{top_k} (sampling from the k likeliest tokens)"
+        )
+    near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
+    hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl --help"
+    return f"{style.format(name)} is not an option: {hint}"
+
+
+def check_paths(config: Config) -> None:
+    """Raises UserError for a local file or folder that is not there, or not what it must be."""
+    for name in ("model", "dataset", "eval_dataset"):
+        value = getattr(config, name)
+        if value is not None and _is_path(value) and not Path(value).expanduser().exists():
+            raise UserError(f"{name} {value}: no such file or folder: check the path")
+    if config.adapter is not None:
+        folder = Path(config.adapter)
+        if not folder.is_dir():
+            raise UserError(f"adapter {config.adapter}: no such folder: check the path")
+        if not (folder / "adapter_config.json").is_file():
+            raise UserError(
+                f"adapter {config.adapter}: no adapter_config.json in it: give a PEFT folder"
+            )
+    for name in ("output_dir", "lora_save_path"):
+        value = getattr(config, name)
+        if value is not None and Path(value).exists() and not Path(value).is_dir():
+            raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if config.run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]*", config.run_name):
+        raise UserError(
+            f"run_name must be letters, digits and . _ - + = @, got {config.run_name!r}: "
+            "set --run_name and put folders into --output_dir"
+        )
+
+
+def _is_path(name: str) -> bool:
+    suffixes = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
+    return name.startswith((".", "/", "~")) or name.endswith(suffixes)
+
+
+def check(config: Config) -> None:
+    """Raises UserError where options contradict each other."""
+    if config.num_candidates < 2:
+        raise UserError(
+            f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
+            f"inside a group), got {config.num_candidates}: set --num_candidates 8"
+        )
+    if config.topk > config.num_candidates:
+        raise UserError(
+            f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
+            f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
+        )
+
+
+def name_run(config: Config) -> Config:
+    """The config with a run name whose folder is still free, unless it continues a run."""
+    if config.resume is not None:
+        return config
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    wanted = config.run_name or f"{config.learner}-{now}"
+    name, number = wanted, 1
+    while (Path(config.output_dir) / name).exists():
+        number += 1
+        name = f"{wanted}-{number}"
+    return replace(config, run_name=name)
+
+
+def to_toml(config: Config) -> str:
+    """All options as a recipe that reads back as the same config; unset ones are comments."""
+    lines = ["# All options of this run, as resolved. Usable as a recipe: --recipe FILE.toml"]
+    for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
+        lines.append(f"\n# {group}")
+        for name, entry in OPTIONS.items():
+            if entry.metadata["group"] == group:
+                value = getattr(config, name)
+                unset = f"# {name} is not set"
+                lines.append(unset if value is None else f"{name} = {_toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):  # TOML's basic strings are JSON's, but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,371 @@
+"""What is not given fits the machine: a first, simple fit, which the planner will replace.
+
+Every function is pure: a config, the names that the user gave, a `Machine`. Only what was not given
+is changed, and every change is one line. Where the given values cannot fit, a line says so and the
+run starts all the same: the estimate may be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unslothrl.errors import UserError
+from unslothrl.machine import Gpu, Machine
+
+if TYPE_CHECKING:
+    from unslothrl.config import Config
+
+EMBEDDED = "embedded"
+DATASET = "HuggingFaceH4/MATH-500"
+MODELS = (  # the least memory of a card, in MB, and what is trained on it
+    (15_900, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"),
+    (10_000, "unsloth/Qwen2.5-3B-Instruct-bnb-4bit"),
+    (6_000, "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit"),
+    (0, "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"),
+)
+
+MAX_NUM_SEQS = 256  # what an engine takes where max_num_seqs is not set
+LEAST_SEQS = 8
+LEAST_NEW_TOKENS = 256
+USABLE = 0.95  # of a card; the rest is lost to fragments
+
+# Bytes, and where they come from.
+NF4 = 0.53  # a weight: 4 bits and its share of the doubly quantised scales
+LORA_TRAINED = 10  # a LoRA weight: float32 value and gradient, two 8-bit Adam moments
+LOGIT = 20  # a logit in training: 16 bit, float32, its softmax and their gradients
+DRAWN_LOGIT = 40  # a logit where transformers samples: float32 and float64 copies
+PROCESS = 1_500 * 2**20  # CUDA context, kernels, workspace of one process
+
+
+class Changes:
+    """A config on its way to fitting; each change of what was not given leaves a line."""
+
+    def __init__(self, config: Config, given: Set[str]):
+        self.config, self.given = config, given
+        self.notes: list[str] = []
+
+    def set(self, name: str, value: Any, why: str = "") -> None:
+        """Sets an option unless it was given; a line is left where `why` says something."""
+        old = getattr(self.config, name)
+        if name in self.given or value == old:
+            return
+        self.config = replace(self.config, **{name: value})
+        if why:
+            old = "not set" if old is None else old
+            self.notes.append(f"{name} {old} -> {value}: {why}")
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def needs_hub(given: Set[str], machine: Machine) -> bool:
+    """Whether the choice of a model or data set hangs on the hub being there."""
+    return bool(machine.gpus) and not {"model", "dataset"} <= given
+
+
+def default_task(machine: Machine) -> tuple[str, str]:
+    """-> the (model, data set) that a machine trains where none is given."""
+    if not machine.gpus or machine.online is False:
+        return EMBEDDED, EMBEDDED
+    smallest = min(gpu.memory_mb for gpu in machine.gpus)
+    return next(model for least, model in MODELS if smallest >= least), DATASET
+
+
+def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
+    """-> (the config with what was not given fitted to the machine, one line per change)."""
+    changes = Changes(config, given)
+    say_why_this_task(changes, machine)
+    fit_stack(changes, machine)
+    if config.ray_address is None:  # else the cluster's machines count, not this one
+        fit_placement(changes, machine)
+    shape = shape_of(config.model)
+    fit_context(changes, shape)
+    if machine.gpus and config.ray_address is None:
+        fit_memory(changes, shape, min(machine.gpus, key=lambda gpu: gpu.memory_mb))
+    elif config.ray_address is None and changes.config.engine == "vllm":
+        room = max(64, min(2048, machine.ram_mb // 8))
+        if config.kv_cache_mb is None:
+            changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
+    changes.set("checkpoint_every", changes.config.save_every)
+    return changes.config, changes.notes
+
+
+def say_why_this_task(changes: Changes, machine: Machine) -> None:
+    if machine.gpu_problem:
+        changes.note(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
+    if not machine.gpus or not needs_hub(changes.given, machine):
+        return
+    config = changes.config
+    if machine.online is False and EMBEDDED in (config.model, config.dataset):
+        names = [n for n in ("model", "dataset") if n not in changes.given]
+        changes.note(f"{' and '.join(names)} -> {EMBEDDED}: the Hugging Face hub does not answer")
+    elif "model" not in changes.given and config.model not in (EMBEDDED, MODELS[0][1]):
+        smallest = min(gpu.memory_mb for gpu in machine.gpus)
+        changes.note(f"model {MODELS[0][1]} -> {config.model}: fits {_gb(smallest)}")
+
+
+def fit_stack(changes: Changes, machine: Machine) -> None:
+    """Engine, backend, dtype and cluster: the best that is installed and that the card can do."""
+    config = changes.config
+    install = install_command(machine)
+    old_card = next((gpu for gpu in machine.gpus if gpu.capability < (8, 0)), None)
+    if config.dtype == "auto":
+        why = f"{old_card.name} has no bfloat16" if old_card else ""
+        changes.set("dtype", "float16" if old_card else "bfloat16", why)
+    if config.engine == "auto":
+        if old_card:
+            why = f"vLLM's 4-bit layers compute in bfloat16, which {old_card.name} lacks"
+            changes.set("engine", "transformers", why)
+        elif "vllm" in machine.packages:
+            changes.set("engine", "vllm")
+        else:
+            changes.set("engine", "transformers", f"vLLM for this machine is missing: {install}")
+    elif config.engine == "vllm" and "vllm" not in machine.packages:
+        raise UserError(
+            f"engine vllm is not installed for this machine: {install}; or --engine transformers"
+        )
+    elif config.engine == "vllm" and old_card:
+        changes.note(f"engine vllm: its 4-bit layers need bfloat16, which {old_card.name} lacks")
+    fit_backend(changes, machine, install)
+    fit_cluster(changes, machine)
+
+
+def fit_backend(changes: Changes, machine: Machine, install: str) -> None:
+    backend, has_unsloth = changes.config.backend, "unsloth" in machine.packages
+    if backend == "auto" and not machine.gpus:
+        changes.set("backend", "peft")
+    elif backend == "auto":
+        why = "" if has_unsloth else f"Unsloth is not installed: {install}"
+        changes.set("backend", "unsloth" if has_unsloth else "peft", why)
+    elif backend == "unsloth" and not machine.gpus:
+        changes.note("backend unsloth: without a GPU it is for tests only, and very slow")
+    elif backend == "unsloth" and not has_unsloth:
+        raise UserError(f"backend unsloth is not installed: {install}; or --backend peft")
+
+
+def fit_cluster(changes: Changes, machine: Machine) -> None:
+    if changes.config.cluster == "ray" and "ray" not in machine.packages:
+        if changes.given & {"cluster", "ray_address"}:
+            raise UserError(
+                "cluster ray is not installed: pip install ray==2.60.0, or set --cluster local"
+            )
+        changes.set("cluster", "local", "Ray is not installed: pip install ray==2.60.0")
+
+
+def install_command(machine: Machine) -> str:
+    """The command that brings the whole stack to this machine."""
+    if machine.system != "Linux":
+        return f"it has no build for {machine.system}, use Linux (or WSL)"
+    lock = "requirements.txt" if machine.gpus else "requirements-cpu.txt"
+    return f"pip install --no-deps -r {lock}"
+
+
+def fit_placement(changes: Changes, machine: Machine) -> None:
+    """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
+    config, gpus = changes.config, len(machine.gpus)
+    if config.cluster == "local" and config.engine == "vllm" and config.number_of_actors > 1:
+        changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
+    elif gpus:
+        free = max(0, gpus - config.number_of_learners)
+        cards = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        changes.set("number_of_actors", min(config.number_of_actors, free), cards)
+    else:
+        most = max(1, machine.cpus // 2)
+        cpus = "1 CPU" if machine.cpus == 1 else f"{machine.cpus} CPUs"
+        changes.set("number_of_actors", min(config.number_of_actors, most), cpus)
+    config = changes.config
+    if gpus == 1 and config.number_of_actors:
+        left = (1 - config.learner_gpu_usage) / config.number_of_actors
+        share = int(min(config.actor_gpu_usage, left) * 100) / 100
+        if share > 0:
+            changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What memory depends on. `context` is None where it is not known."""
+
+    layers: int
+    hidden: int
+    inner: int  # of the MLP
+    kv: int  # width of the keys: heads times their size
+    vocabulary: int
+    tied: bool  # whether the output layer is the embedding
+    context: int | None = None
+
+    def layer_widths(self) -> list[tuple[int, int]]:
+        """(in, out) of q k v o gate up down."""
+        h, i, k = self.hidden, self.inner, self.kv
+        return [(h, h), (h, k), (h, k), (h, h), (h, i), (h, i), (i, h)]
+
+    def weight_bytes(self) -> float:
+        linear = self.layers * sum(a * b for a, b in self.layer_widths())
+        return linear * NF4 + self.vocabulary * self.hidden * 2 * (1 if self.tied else 2)
+
+    def lora_bytes(self, rank: int) -> float:
+        return self.layers * sum(a + b for a, b in self.layer_widths()) * rank * LORA_TRAINED
+
+    def kv_bytes(self, tokens: int) -> float:
+        return tokens * self.layers * 2 * self.kv * 2
+
+    def training_bytes(self, sequences: int, prompt: int, completion: int) -> float:
+        """Logits, the kept inputs of all layers, and one layer that is computed again."""
+        tokens = sequences * (prompt + completion)
+        layer = tokens * (8 * self.inner + 16 * self.hidden) * 2
+        kept = tokens * self.layers * self.hidden * 2
+        return sequences * completion * self.vocabulary * LOGIT + kept + layer
+
+
+QWEN25 = {  # billions of parameters, as in the name -> Qwen2.5's shape
+    0.5: Shape(24, 896, 4864, 128, 151_936, tied=True),
+    1.5: Shape(28, 1536, 8960, 256, 151_936, tied=True),
+    3.0: Shape(36, 2048, 11_008, 256, 151_936, tied=True),
+    7.0: Shape(28, 3584, 18_944, 512, 152_064, tied=False),
+    14.0: Shape(48, 5120, 13_824, 1024, 152_064, tied=False),
+    32.0: Shape(64, 5120, 27_648, 1024, 152_064, tied=False),
+    72.0: Shape(80, 8192, 29_568, 1024, 152_064, tied=False),
+}
+
+
+def shape_of(model: str) -> Shape | None:
+    """From a local folder's config.json, else by the size in the name as Qwen2.5's, else None."""
+    folder = Path(model).expanduser()
+    if model == EMBEDDED:
+        from unslothrl.embedded import BASE as folder
+    file = folder / "config.json"
+    if file.is_file():
+        try:
+            return _shape_from(json.loads(file.read_text()))
+        except (KeyError, TypeError, ValueError):
+            return None  # a kind of model that this estimate does not know
+    name = model.rsplit("/", 1)[-1]
+    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name, re.IGNORECASE)
+    if found is None:
+        return None
+    size = float(found[1])
+    return QWEN25[min(QWEN25, key=lambda known: abs(known - size))]
+
+
+def _shape_from(read: dict) -> Shape:
+    heads = read["num_attention_heads"]
+    head = read.get("head_dim") or read["hidden_size"] // heads
+    return Shape(
+        layers=read["num_hidden_layers"],
+        hidden=read["hidden_size"],
+        inner=read["intermediate_size"],
+        kv=head * (read.get("num_key_value_heads") or heads),
+        vocabulary=read["vocab_size"],
+        tied=bool(read.get("tie_word_embeddings")),
+        context=read.get("max_position_embeddings"),
+    )
+
+
+def fit_context(changes: Changes, shape: Shape | None) -> None:
+    """A prompt and its completion must fit the model's context. Raises UserError if they cannot."""
+    config = changes.config
+    prompt, new = config.max_prompt_tokens, config.max_new_tokens
+    if shape is None or shape.context is None or prompt + new <= shape.context:
+        return
+    room = shape.context - prompt
+    if "max_new_tokens" not in changes.given and room >= min(new, LEAST_NEW_TOKENS):
+        changes.set("max_new_tokens", room, f"the model's context is {shape.context} tokens")
+        return
+    mend = f"set --max_new_tokens {room}" if room > 0 else ""
+    if shape.context > new:
+        mend += (" or " if mend else "set ") + f"--max_prompt_tokens {shape.context - new}"
+    raise UserError(
+        f"max_prompt_tokens {prompt} + max_new_tokens {new} = {prompt + new} is over the context "
+        f"of {config.model} ({shape.context} tokens): {mend or 'lower both'}"
+    )
+
+
+def needed_mb(config: Config, shape: Shape, on_one_card: bool) -> float:
+    """An estimate of the learner's card: base, LoRA, one micro-batch, the KV cache of its engine.
+
+    transformers frees its KV cache before the update; vLLM keeps it. With `on_one_card` the actors'
+    bases and caches lie on the learner's card.
+    """
+    sequences = config.max_num_seqs or MAX_NUM_SEQS
+    tokens = config.max_prompt_tokens + config.max_new_tokens
+    cache = shape.kv_bytes(sequences * tokens)
+    train = shape.training_bytes(
+        config.train_batch_size, config.max_prompt_tokens, config.max_new_tokens
+    )
+    if config.backend == "unsloth" and config.engine == "vllm":
+        busy = cache + train
+    else:
+        busy = max(cache + sequences * shape.vocabulary * DRAWN_LOGIT, train)
+    beside = config.number_of_actors if on_one_card else 0
+    weights = shape.weight_bytes()
+    need = weights + shape.lora_bytes(config.max_lora_rank) + PROCESS + busy
+    return (need + beside * (weights + PROCESS + cache)) / 2**20
+
+
+def fit_memory(changes: Changes, shape: Shape | None, gpu: Gpu) -> None:
+    """Lowers concurrency and micro-batch, then candidates, then length, until the card holds it."""
+    if shape is None:
+        changes.note(f"model {changes.config.model}: its size is not known, so nothing was fitted")
+        return
+    one_card = changes.config.number_of_actors > 0 and "number_of_actors" in changes.given
+    budget = min(gpu.free_mb, USABLE * gpu.memory_mb)
+    start = changes.config
+    config = lower(start, changes.given, lambda c: needed_mb(c, shape, one_card), budget)
+    why = f"fits {_gb(gpu.memory_mb)}"
+    if gpu.free_mb < 0.8 * gpu.memory_mb:
+        why += f" ({_gb(gpu.free_mb)} free)"
+    for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
+        changes.set(name, getattr(config, name), why)
+    if needed_mb(config, shape, one_card) > budget:
+        changes.note(
+            f"this may run out of memory: about {_gb(needed_mb(config, shape, one_card))} needed, "
+            f"{_gb(budget)} usable on {gpu.name}: choose a smaller model or lower --max_new_tokens"
+        )
+    if one_card and config.kv_cache_mb is None:
+        tokens = config.max_prompt_tokens + config.max_new_tokens
+        cache = shape.kv_bytes((config.max_num_seqs or MAX_NUM_SEQS) * tokens)
+        room = 32 + int(1.05 * cache / 2**20)  # blocks are not filled to the last token
+        changes.set("kv_cache_mb", room, "learner and actors share 1 GPU")
+
+
+def lower(
+    config: Config, given: Set[str], need: Callable[[Config], float], budget: float
+) -> Config:
+    """The config, lowered until `need(config)` is at most `budget` or there is nothing left."""
+
+    def greedily(config: Config, *floors: tuple[str, int]) -> Config:
+        """Halves, again and again, whichever option saves most, down to its floor."""
+        while need(config) > budget:
+            steps = [halved(config, *floor) for floor in floors if floor[0] not in given]
+            best = min(steps, key=need, default=config)
+            if need(best) >= need(config):
+                break
+            config = best
+        return config
+
+    candidates = config.num_candidates
+    config = greedily(config, ("max_num_seqs", candidates), ("train_batch_size", 1))
+    config = greedily(config, ("max_num_seqs", LEAST_SEQS), ("train_batch_size", 1))
+    seqs = config.max_num_seqs or MAX_NUM_SEQS
+    if "num_candidates" not in given and seqs < candidates:
+        # A group's candidates are still generated together, and a step takes no longer.
+        least = max(2, config.topk) if "topk" in given else 2
+        config = replace(config, num_candidates=max(least, seqs))
+    if "max_new_tokens" not in given:
+        while need(config) > budget and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
+            config = replace(config, max_new_tokens=config.max_new_tokens - 100)
+    return greedily(config, ("max_num_seqs", 1))
+
+
+def halved(config: Config, name: str, floor: int) -> Config:
+    value = getattr(config, name) or MAX_NUM_SEQS
+    changed: dict[str, Any] = {name: max(floor, value // 2)}
+    return replace(config, **changed) if value > floor else config
+
+
+def _gb(mb: float) -> str:
+    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"

