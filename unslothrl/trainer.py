@@ -10,7 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from unslothrl import __version__, base_model, batching, checkpoint, cluster, placement
+from unslothrl import (
+    __version__,
+    base_model,
+    batching,
+    checkpoint,
+    cluster,
+    environment,
+    placement,
+)
 from unslothrl.algorithms import OBJECTIVES, diagnostics
 from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, to_toml
@@ -264,6 +272,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
 
     -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
     """
+    machine = Machine.detect()
+    environment.apply(machine.cpus, bool(machine.gpus))
     from unslothrl.workers import load_tokenizer
 
     base = base_model.prepare(config.model)
@@ -271,7 +281,6 @@ def run(config: Config, notes: Sequence[str]) -> int:
     check_steps(config, data)
     resumed = resumable(config)
     folder = open_folder(config, resumed)
-    machine = Machine.detect()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal() as view:
         view.header(header(config, data, notes))

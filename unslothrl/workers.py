@@ -7,8 +7,7 @@ its kind in a process, and a process that trains needs no vLLM.
 from pathlib import Path
 
 from unslothrl.config import Config
-
-MAX_NUM_SEQS = 256
+from unslothrl.fit import MAX_NUM_SEQS
 
 
 def build_actor(config: Config, base: Path, index: int):

@@ -17,6 +17,7 @@ from unslothrl.memory import peak_memory_mb
 from unslothrl.types import Adapter, Request, Sampled, Sampling
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
+PREFILL_TOKENS = 8192  # a CPU's prefill batch, where it must hold whole prompts
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
@@ -64,7 +65,7 @@ class VllmEngine:
             generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
             seed=seed % 2**31,
             kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
-            **({"gpu_memory_utilization": memory_share} if on_gpu else {}),
+            **({"gpu_memory_utilization": memory_share} if on_gpu else on_cpu(context)),
         )
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
@@ -138,6 +139,15 @@ class VllmEngine:
 
     def close(self) -> None:
         shutil.rmtree(self.adapters, ignore_errors=True)
+
+
+def on_cpu(context: int) -> dict:
+    """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
+    cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there."""
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(PREFILL_TOKENS, context),
+    }
 
 
 def packed_weights(model) -> list[bytes]:

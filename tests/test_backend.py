@@ -1,0 +1,189 @@
+"""The PEFT backend: exact gradients whatever happened before, whatever the micro-batches."""
+
+import random
+
+import pytest
+import torch
+
+from unslothrl.actor import Actor
+from unslothrl.algorithms import OBJECTIVES
+from unslothrl.engines.transformers import TransformersEngine
+from unslothrl.learner import Learner
+from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
+LENGTHS = [(5, 9), (3, 1), (7, 4), (4, 12), (6, 6), (3, 3), (9, 2), (5, 7)]  # prompt, completion
+
+
+def samples(seed: int = 0) -> tuple[Sample, ...]:
+    draw = random.Random(seed)
+    return tuple(
+        Sample(
+            tuple(draw.choices(range(3, 250), k=prompt)),
+            tuple(draw.choices(range(3, 250), k=completion)),
+            (-1.0,) * completion,
+            draw.uniform(-2, 2),
+            0,
+        )
+        for prompt, completion in LENGTHS
+    )
+
+
+def learner_of(backend, base, micro_batch: int = 3) -> Learner:
+    engine = TransformersEngine(backend, base, max_num_seqs=8, own=False)
+    return Learner(
+        backend,
+        OBJECTIVES["grpo"],
+        Actor("learner-0", engine, None),
+        lr=1e-3,
+        micro_batch=micro_batch,
+        temperature=1.2,
+        max_grad_norm=1.0,
+    )
+
+
+def gradients(learner: Learner) -> dict[str, torch.Tensor]:
+    learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
+    return {name: p.grad.clone() for name, p in learner.backend.parameters().items()}
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_gradients_do_not_depend_on_what_ran_before(kind, bases, make_backend):
+    backend = make_backend(bases[kind])
+    learner = learner_of(backend, bases[kind])
+    before = gradients(learner)
+    engine = learner.actor.engine
+    requests = [Request(sample.prompt_ids, i) for i, sample in enumerate(samples())]
+    engine.generate(requests, SAMPLING, lambda done, tokens: None)  # a rollout
+    engine.generate(  # an evaluation
+        requests, Sampling(0.6, 0.95, 0, 12), lambda done, tokens: None
+    )
+    with torch.no_grad(), backend.reference():
+        backend.token_logprobs(samples(), 1.0)
+    after = gradients(learner)
+    assert before.keys() == after.keys() and before
+    for name in before:
+        assert torch.equal(before[name], after[name]), name
+        assert before[name].abs().max() > 0, name
+
+
+def test_the_bitsandbytes_trap_is_real(bases, make_backend):
+    """Without the guard, one evaluation forward spoils every later gradient: the test above can
+    fail. Where the CPU lacks AVX512-BF16 there is no trap to show."""
+    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import has_avx512bf16
+
+    if not has_avx512bf16():
+        pytest.skip("this CPU has no AVX512-BF16")
+    backend = make_backend(bases["plain"])
+    learner = learner_of(backend, bases["plain"])
+    before = gradients(learner)
+    for module in backend.model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = True
+    with torch.no_grad(), backend.generating():
+        backend.token_logprobs(samples(), 1.0)
+    after = gradients(learner)
+    assert any(not torch.allclose(before[name], after[name], rtol=0.1) for name in before)
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_micro_batches_do_not_change_the_gradient(kind, bases, make_backend):
+    backend = make_backend(bases[kind], dtype="float32")
+    found = {size: gradients(learner_of(backend, bases[kind], size)) for size in (1, 3, 8)}
+    for size in (1, 3):
+        for name, expected in found[8].items():
+            difference = (found[size][name] - expected).abs().max()
+            assert difference <= 1e-5 * max(1.0, expected.abs().max()), (size, name)
+
+
+def test_logprobs_are_those_of_the_unpadded_sequence_at_the_temperature(bases, make_backend):
+    backend = make_backend(bases["biases"], dtype="float32")
+    batch = samples()
+    with torch.no_grad():
+        found, entropy = backend.token_logprobs(batch, temperature=1.7)
+        start = 0
+        for sample in batch:
+            ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
+            logits = backend.model(input_ids=ids).logits[0].float() / 1.7
+            expected = logits.log_softmax(-1)
+            first, length = len(sample.prompt_ids), len(sample.completion_ids)
+            for i in range(length):
+                row = expected[first + i - 1]
+                assert found[start + i].item() == pytest.approx(
+                    row[sample.completion_ids[i]].item(), abs=1e-4
+                )
+                assert entropy[start + i].item() == pytest.approx(
+                    -(row.exp() * row).sum().item(), abs=1e-4
+                )
+            start += length
+
+
+def test_reference_is_the_base_and_gradients_reach_every_target(bases, make_backend):
+    backend = make_backend(bases["plain"])
+    fresh = make_backend(bases["plain"], trained=False)  # B is zero: the base itself
+    with torch.no_grad():
+        with backend.reference():
+            reference, _ = backend.token_logprobs(samples(), 1.0)
+        base, _ = fresh.token_logprobs(samples(), 1.0)
+        policy, _ = backend.token_logprobs(samples(), 1.0)
+    assert torch.equal(reference, base)
+    assert not torch.equal(policy, base)
+    names = backend.parameters()
+    assert len(names) == 2 * len(LORA_TARGETS) * 2  # layers x targets x (A, B)
+
+
+def test_a_starting_adapter_is_trained_on_and_is_the_reference(bases, make_backend, tmp_path):
+    from unslothrl.adapter import write_adapter
+
+    first = make_backend(bases["plain"], seed=5)
+    folder = write_adapter(first.publish(7), tmp_path)
+    assert folder.name == "v000007"
+    second = make_backend(bases["plain"], start=folder, trained=False)
+    with torch.no_grad():
+        policy, _ = second.token_logprobs(samples(), 1.0)
+        for parameter in second.parameters().values():
+            parameter.mul_(0.5)
+        moved, _ = second.token_logprobs(samples(), 1.0)
+        with second.reference():
+            reference, _ = second.token_logprobs(samples(), 1.0)
+        again, _ = second.token_logprobs(samples(), 1.0)
+    assert torch.equal(reference, policy)
+    assert torch.equal(again, moved) and not torch.equal(moved, policy)
+    assert all(parameter.requires_grad for parameter in second.parameters().values())
+    assert second.publish(1).weights != first.publish(1).weights
+
+
+def test_training_goes_on_exactly_after_a_restart(bases, make_backend):
+    def run(learner, steps):
+        for _ in range(steps):
+            learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
+            learner.optim_step()
+
+    one = learner_of(make_backend(bases["plain"]), bases["plain"])
+    run(one, 2)
+    saved = one.save_state()
+    run(one, 2)
+    other = learner_of(make_backend(bases["plain"], seed=9), bases["plain"])
+    other.load_state(saved)
+    run(other, 2)
+    assert other.backend.publish(4) == one.backend.publish(4)
+
+
+def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
+    from unslothrl.batching import split_batch
+
+    batch = Batch(samples(), len(LENGTHS), 44)
+    whole = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
+    whole.forward_backward(batch)
+    whole.optim_step()
+    pair = [learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"]) for _ in "ab"]
+    for learner, part in zip(pair, split_batch(batch, 2), strict=True):
+        learner.forward_backward(part)
+    parts = [learner.gradients() for learner in pair]
+    norms = {learner.optim_step(*parts)["train/grad_norm"] for learner in pair}
+    assert len(norms) == 1
+    assert pair[0].backend.publish(1) == pair[1].backend.publish(1)
+    for name, parameter in whole.backend.parameters().items():
+        other = pair[0].backend.parameters()[name]
+        assert torch.allclose(parameter, other, atol=2e-5), name

@@ -1,0 +1,165 @@
+"""One contract, every engine: vLLM and transformers over the same 4-bit base."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from unslothrl.engines.transformers import TransformersEngine, keep_likely
+from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
+
+
+def requests(count: int = 24, seed: int = 0) -> list[Request]:
+    draw = random.Random(seed)
+    return [
+        Request(tuple(draw.choices(range(3, 250), k=4 + i % 5)), seed_of(seed, i))
+        for i in range(count)
+    ]
+
+
+def nothing(done: int, tokens: int) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def backend(bases, make_backend):
+    return make_backend(bases["biases"])
+
+
+@pytest.fixture(params=["vllm", "transformers", "transformers with its own base"])
+def engine(request, bases, backend, make_backend):
+    if request.param == "vllm":
+        engine = request.getfixturevalue("vllm_engine")
+    elif request.param == "transformers":
+        engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
+    else:
+        own = make_backend(bases["biases"], trained=False, seed=3)
+        engine = TransformersEngine(own, bases["biases"], max_num_seqs=16, own=True)
+    engine.load(backend.publish(0))
+    return engine
+
+
+def test_logprobs_are_the_learners(engine, backend):
+    for temperature in (1.0, 1.3):
+        sampling = Sampling(temperature, 1.0, 0, 24)
+        drawn = engine.generate(requests(), sampling, nothing)
+        batch = [
+            Sample(request.prompt_ids, one.token_ids, one.logprobs, 0.0, 0)
+            for request, one in zip(requests(), drawn, strict=True)
+        ]
+        with torch.no_grad():
+            learner, _ = backend.token_logprobs(batch, temperature)
+        sampler = np.concatenate([one.logprobs for one in drawn])
+        assert np.abs(learner.numpy() - sampler).mean() < 0.01
+
+
+def test_each_candidate_has_its_own_seed(engine):
+    same_prompt = [Request((5, 6, 7), seed_of("x", i)) for i in range(16)]
+    first = engine.generate(same_prompt, SAMPLING, nothing)
+    assert engine.generate(same_prompt, SAMPLING, nothing) == first
+    assert len({one.token_ids for one in first}) == 16
+    backwards = engine.generate(same_prompt[::-1], SAMPLING, nothing)[::-1]
+    agree = [a.token_ids[:4] == b.token_ids[:4] for a, b in zip(first, backwards, strict=True)]
+    assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
+
+
+def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
+    drawn = engine.generate(requests(64, seed=2), Sampling(1.5, 1.0, 0, 90), nothing)
+    stops = set(engine.stop)
+    assert {one.finish_reason for one in drawn} == {"stop", "length"}
+    for one in drawn:
+        assert len(one.token_ids) == len(one.logprobs) <= 90
+        assert not stops & set(one.token_ids[:-1])
+        assert (one.token_ids[-1] in stops) == (one.finish_reason == "stop")
+        assert len(one.token_ids) == 90 or one.finish_reason == "stop"
+        assert max(one.logprobs) <= 0
+
+
+def test_progress_ends_at_the_whole(engine):
+    seen = []
+    drawn = engine.generate(requests(), SAMPLING, lambda done, tokens: seen.append((done, tokens)))
+    assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
+    assert len(seen) > 3
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_top_k_and_top_p_are_in_the_logprobs(engine):
+    drawn = engine.generate(requests(), Sampling(1.0, 1.0, 2, 24), nothing)
+    tokens = np.concatenate([one.logprobs for one in drawn])
+    assert np.exp(tokens).mean() > 0.4  # two tokens share the whole probability
+    drawn = engine.generate(requests(), Sampling(1.0, 0.02, 0, 24), nothing)
+    assert np.concatenate([one.logprobs for one in drawn]) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_a_damaged_adapter_is_refused(engine, backend):
+    good = backend.publish(3)
+    bad = Adapter(3, good.weights[:-1] + b"\x00\x01"[:1], good.config, "0" * 64)
+    with pytest.raises(ValueError, match="v3 arrived damaged"):
+        engine.load(bad)
+
+
+def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(
+    engine, bases, make_backend
+):
+    """A version that biases one token makes it come out; the next one does so no more."""
+    token = 77
+    biased = bias_towards(token, make_backend(bases["biases"], trained=False))
+    plain = make_backend(bases["biases"], trained=False)
+    if isinstance(engine, TransformersEngine) and not engine.own:
+        pytest.skip("shares the weights of a learner: it has no versions of its own")
+    shares = []
+    for version, backend in ((5, plain), (6, biased), (7, plain)):
+        engine.load(backend.publish(version))
+        drawn = engine.generate(requests(), SAMPLING, nothing)
+        assert {one.policy_version for one in drawn} == {version}
+        ids = [t for one in drawn for t in one.token_ids]
+        shares.append(ids.count(token) / len(ids))
+    assert shares[0] < 0.05 and shares[1] > 0.9 and shares[2] < 0.05
+
+
+def bias_towards(token: int, backend):
+    """Trains the LoRA until `token` follows everything."""
+    optimizer = torch.optim.Adam(backend.parameters().values(), lr=1e-2)
+    draw = random.Random(0)
+    for _ in range(60):
+        batch = [
+            Sample(tuple(draw.choices(range(3, 250), k=6)), (token,) * 8, (), 0.0, 0)
+            for _ in range(16)
+        ]
+        loss = -backend.token_logprobs(batch, 1.0)[0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.02:
+            break
+    return backend
+
+
+def test_engines_and_learner_hold_the_same_base(vllm_engine, backend, bases, make_backend):
+    assert vllm_engine.fingerprint() == backend.fingerprint() != ""
+    assert make_backend(bases["plain"]).fingerprint() != backend.fingerprint()
+
+
+def test_keep_likely_by_hand():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
+    kept = keep_likely(logits, Sampling(1.0, 0.7, 0, 1)).isfinite().tolist()
+    assert kept == [[True, True, False, False]]  # 0.5 < 0.7 <= 0.8
+    kept = keep_likely(logits, Sampling(1.0, 1.0, 3, 1)).isfinite().tolist()
+    assert kept == [[True, True, True, False]]
+
+
+def test_sampling_follows_the_distribution():
+    from unslothrl.engines.transformers import SeededSampler
+
+    probabilities = torch.tensor([0.0, 0.5, 0.3, 0.2])
+    rows = 4000
+    sampler = SeededSampler(range(rows), Sampling(1.0, 1.0, 0, 1), lambda steps: None)
+    scores = sampler(torch.zeros(rows, 1), probabilities.log().repeat(rows, 1))
+    drawn = scores.argmax(-1)
+    shares = torch.bincount(drawn, minlength=4) / rows
+    assert shares[0] == 0  # a token of probability 0 never comes out
+    assert shares.tolist() == pytest.approx([0, 0.5, 0.3, 0.2], abs=0.03)
+    assert torch.allclose(sampler.logprobs[0].exp(), probabilities[drawn])

@@ -1,0 +1,6 @@
+"""The embedded default: a tiny base model and an endless set of arithmetic problems."""
+
+from pathlib import Path
+
+BASE = Path(__file__).parent / "base"
+"""The model folder, made by `make_base.py`."""

@@ -1,0 +1,222 @@
+"""Makes the embedded base: `python -m unslothrl.embedded.make_base`, seeded, minutes on 2 cores.
+
+A tiny Qwen2 is trained from scratch on worked answers, then on a mixture of worked answers and
+careless guesses: it ends up with an ability that it uses only sometimes, which is what
+reinforcement learning can bring out. The last part trains through NF4-rounded weights, because NF4
+is how the base will be used. Only problems of the training split are seen.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils import parametrize
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from unslothrl.data.prompts import render
+from unslothrl.embedded import BASE, task
+
+SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CAREFUL_SHARE = 0.4  # of the mixture
+WORKED_PART, MIXED_PART = 0.6, 0.8  # of the steps: worked only, then mixed, then through NF4
+BATCH = 128
+PEAK_LR = 3e-3
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, so that any text works, and the tags as tokens so that they are short."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate((*SPECIAL, *letters))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=4096,
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+    torch.manual_seed(seed)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=320,  # the tokenizer's 263, rounded up to a multiple of 64
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=4096,
+            tie_word_embeddings=False,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+
+
+def training_batch(
+    tokenizer: PreTrainedTokenizerFast, draw: random.Random, careful_share: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """-> (token ids, labels), each [BATCH, longest]; only the assistant's part has labels."""
+    rows = []
+    while len(rows) < BATCH:
+        a, sign, b = task.draw_operands(draw)
+        if task.is_held_out(a, sign, b):
+            continue
+        careful = draw.random() < careful_share
+        answer = (
+            task.careful_answer(a, sign, b) if careful else task.careless_answer(a, sign, b, draw)
+        )
+        rows.append((render(tokenizer, task.text(a, sign, b), ""), answer + tokenizer.eos_token))
+    prompts = tokenizer([prompt for prompt, _ in rows], add_special_tokens=False)["input_ids"]
+    answers = tokenizer([answer for _, answer in rows], add_special_tokens=False)["input_ids"]
+    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
+    ids = torch.full((BATCH, width), tokenizer.pad_token_id)
+    labels = torch.full((BATCH, width), -100)
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+    return ids, labels
+
+
+class RoundToNf4(torch.nn.Module):
+    """The weight as NF4 will have it, with the gradient of the weight itself."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+        with torch.no_grad():
+            packed, state = quantize_4bit(
+                weight.to(torch.bfloat16), quant_type="nf4", compress_statistics=True
+            )
+            rounded = dequantize_4bit(packed, state).to(weight.dtype)
+        return weight + (rounded - weight).detach()
+
+
+def decoder_linears(model: Qwen2ForCausalLM) -> list[torch.nn.Linear]:
+    """The layers that quantisation touches: not the embedding, not the output layer."""
+    return [module for module in model.model.modules() if isinstance(module, torch.nn.Linear)]
+
+
+def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int):
+    draw = random.Random(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    started = time.time()
+    for step in range(steps):
+        if step == int(MIXED_PART * steps):
+            for linear in decoder_linears(model):
+                parametrize.register_parametrization(linear, "weight", RoundToNf4())
+        warm_up = min(1.0, (step + 1) / 100)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK_LR * warm_up * (0.02 + 0.98 * cosine)
+        share = 1.0 if step < WORKED_PART * steps else CAREFUL_SHARE
+        ids, labels = training_batch(tokenizer, draw, share)
+        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0 or step == steps - 1:
+            print(f"step {step} loss {loss.item():.4f} {time.time() - started:.0f} s", flush=True)
+    for linear in decoder_linears(model):
+        if parametrize.is_parametrized(linear):
+            parametrize.remove_parametrizations(linear, "weight", leave_parametrized=False)
+
+
+def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, float]:
+    """What the NF4 copy can do on 200 held-out problems, 8 completions each."""
+    import itertools
+
+    from transformers import AutoTokenizer
+
+    from unslothrl import base_model
+    from unslothrl.actor import Actor
+    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.data.tasks import Renderer
+    from unslothrl.engines.transformers import TransformersEngine
+    from unslothrl.types import Sampling
+
+    base = base_model.quantise(out)
+    backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    actor = Actor("measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer)
+    rows = itertools.islice(task.problems("test", 0), 200)
+    tasks, _ = Renderer(tokenizer, "", 64).tasks("test", rows)
+    figures: dict[str, float] = {}
+    for temperature in temperatures:
+        groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",)).groups
+        scores = [score for group in groups for score in group.scores]
+        careful = [
+            score
+            for group in groups
+            for completion, score in zip(group.completions, group.scores, strict=True)
+            if "=" in completion.text
+        ]
+        best = [max(group.scores) for group in groups]
+        lengths = [len(c.token_ids) for group in groups for c in group.completions]
+        figures |= {
+            f"pass@1 at temperature {temperature}": sum(scores) / len(scores),
+            f"pass@8 at temperature {temperature}": sum(best) / len(best),
+            f"share of worked answers at temperature {temperature}": len(careful) / len(scores),
+            f"worked answers that are right at temperature {temperature}": sum(careful)
+            / max(1, len(careful)),
+            f"mean length at temperature {temperature}": sum(lengths) / len(lengths),
+        }
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=BASE)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)  # fixed, so that sums are taken in the same order on every machine
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    started = time.time()
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, arguments.seed)
+    train(model, tokenizer, arguments.steps, arguments.seed)
+    save(model, tokenizer, arguments.out)
+    figures = {
+        "command": f"python -m unslothrl.embedded.make_base --steps {arguments.steps} "
+        f"--seed {arguments.seed}",
+        "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        **measure(arguments.out),
+        "seconds": round(time.time() - started),
+    }
+    (arguments.out / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Reading metrics: rows to curves, numbers to text. Used by the terminal and the report."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+Row = Mapping[str, Any]
+Points = list[tuple[int, float]]  # (step, value)
+
+NOT_COMPONENTS = {"reward/mean", "reward/zero_signal_groups", "reward/failed"}
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def series(rows: Iterable[Row], name: str) -> Points:
+    """The curve of one metric; rows that lack it or hold null are left out."""
+    return [(row["step"], row[name]) for row in rows if is_number(row.get(name))]
+
+
+def components(rows: Iterable[Row]) -> list[str]:
+    """The names of the rewards: `reward/<name>`."""
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith("reward/"))
+    return [name for name in names if name not in NOT_COMPONENTS]
+
+
+def eval_sets(rows: Iterable[Row]) -> list[str]:
+    """The <set> of every `eval/<set>/pass@1`."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [
+        name.removeprefix("eval/").removesuffix("/pass@1")
+        for name in names
+        if name.startswith("eval/") and name.endswith("/pass@1")
+    ]
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A curve in one line of at most `width` characters; neighbours are averaged to fit."""
+    values = [math.fsum(part) / len(part) for part in buckets(values, width)]
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    if high == low:
+        return BARS[3] * len(values)
+    top = len(BARS) - 1
+    return "".join(BARS[round((value - low) / (high - low) * top)] for value in values)
+
+
+def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
+    """At most `count` runs of neighbours, none empty."""
+    count = max(0, min(count, len(values)))
+    edges = [i * len(values) // count for i in range(count + 1)] if count else []
+    return [values[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def duration(seconds: float) -> str:
+    """4.2 -> "4 s", 83 -> "1:23", 3723 -> "1:02:03"."""
+    whole = max(0, round(seconds))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}" if minutes else f"{rest} s"
+
+
+def short(value: float | None) -> str:
+    """A number in at most seven characters: 0.341, 12.3, 3,105, 1.2e-05, -0.0031."""
+    if not is_number(value):
+        return "-"
+    size = abs(value)
+    if size >= 1e7:
+        return f"{value:.1e}"
+    if isinstance(value, int) or size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.1 or value == 0:
+        return f"{value:.3f}"
+    return f"{value:.4f}" if size >= 1e-3 else f"{value:.1e}"

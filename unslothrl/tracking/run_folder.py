@@ -1,0 +1,273 @@
+"""The run folder: everything that a run leaves behind, in the layout that others may rely on.
+
+    <output_dir>/<run_name>/
+      config.toml                  all options as resolved
+      metrics.jsonl                a line for every step and every evaluation, in order
+      summary.json                 how the run ended
+      rollouts/step_000010.jsonl   what was generated and what it earned
+      adapters/v000010/            PEFT format
+      checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
+      report.html
+
+Files are whole or absent, whenever the process dies: they are written under another name and
+renamed. metrics.jsonl grows instead, and a line without its line feed does not count.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unslothrl.adapter import write_adapter
+from unslothrl.errors import UserError
+from unslothrl.types import Adapter, Group
+
+CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
+ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
+KEPT_CHECKPOINTS = 2  # the second is for the day on which the newest turns out to be unreadable
+
+
+class RunFolder:
+    """The folder of one run. Raises OSError when the disk is full or gone."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":
+        """Raises UserError if the folder holds a run already or cannot be written."""
+        folder = cls(Path(output_dir) / run_name)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            found = {entry.name for entry in folder.path.iterdir()}
+            if found & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+                raise UserError(
+                    f"run_name {run_name}: {folder.path} already holds a run: set another "
+                    f"--run_name, or continue it with --resume {folder.path}"
+                )
+            write_whole(folder.path / CONFIG, config_toml.encode())
+        except OSError as error:
+            raise UserError(
+                f"output_dir {output_dir} cannot be written ({error.strerror}): "
+                "set --output_dir to a folder of your own"
+            ) from None
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path | str) -> "RunFolder":
+        """The folder of an earlier run. Raises UserError if it is none."""
+        folder = cls(path)
+        if not (folder.path / CONFIG).is_file():
+            raise UserError(
+                f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
+                "set --resume runs/<run_name>"
+            )
+        return folder
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets what came after `step`, so that a resumed run does not tell it twice."""
+        (self.path / SUMMARY).unlink(missing_ok=True)  # the run goes on
+        if (self.path / METRICS).exists():
+            kept = [row for row in self.read_metrics() if row["step"] <= step]
+            write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
+        for later in self.rollout_steps():
+            if later > step:
+                self._rollouts(later).unlink()
+        for later, checkpoint in self._checkpoints():
+            if later > step:
+                shutil.rmtree(checkpoint)
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Appends a line to metrics.jsonl. `metrics` has "step" and numbers by name."""
+        with (self.path / METRICS).open("a+b") as file:
+            drop_torn_line(file)
+            file.write(json_line(metrics))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; not-a-number and infinity read as None."""
+        return read_jsonl(self.path / METRICS)
+
+    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes the rollouts of a step: see `rollout_rows`."""
+        path = self._rollouts(step)
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, b"".join(map(json_line, rows)))
+        return path
+
+    def read_rollouts(self, step: int) -> list[dict[str, Any]]:
+        return read_jsonl(self._rollouts(step))
+
+    def rollout_steps(self) -> list[int]:
+        """The steps that have rollouts, ascending."""
+        return sorted(
+            int(path.stem.removeprefix("step_"))
+            for path in (self.path / ROLLOUTS).glob("step_*.jsonl")
+        )
+
+    def save_adapter(self, adapter: Adapter) -> Path:
+        """Writes adapters/v<version>/ and returns it."""
+        return write_adapter(adapter, self.path / ADAPTERS)
+
+    @contextmanager
+    def checkpoint_dir(self, step: int) -> Iterator[Path]:
+        """A folder to write a checkpoint into. It counts once the block has ended without error.
+
+        Then `latest` names it, and all but the last two are deleted.
+        """
+        parent = self.path / CHECKPOINTS
+        parent.mkdir(exist_ok=True)
+        for left_over in parent.glob(".*"):  # of a process that was killed while it wrote
+            shutil.rmtree(left_over, ignore_errors=True)
+        temporary, target = parent / f".{step_name(step)}", parent / step_name(step)
+        temporary.mkdir()
+        try:
+            yield temporary
+            flush_tree(temporary)
+        except BaseException:  # Ctrl-C included
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        replace_folder(temporary, target)
+        write_whole(parent / LATEST, f"{target.name}\n".encode())
+        older = [path for found, path in self._checkpoints() if found < step]
+        for path in older[: max(0, len(older) + 1 - KEPT_CHECKPOINTS)]:
+            shutil.rmtree(path)
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        latest = self.path / CHECKPOINTS / LATEST
+        if latest.is_file():
+            named = latest.parent / latest.read_text().strip()
+            if named.is_dir() and named != latest.parent:
+                return named
+        found = self._checkpoints()  # `latest` was lost, or the process died just before it
+        return found[-1][1] if found else None
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Writes summary.json: "status" (finished, interrupted or failed), "steps", ..."""
+        text = json.dumps(plain(summary), indent=2, ensure_ascii=False, allow_nan=False)
+        write_whole(self.path / SUMMARY, encoded(text) + b"\n")
+        return self.path / SUMMARY
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary, empty while the run goes on."""
+        path = self.path / SUMMARY
+        return json.loads(path.read_bytes()) if path.exists() else {}
+
+    def _rollouts(self, step: int) -> Path:
+        return self.path / ROLLOUTS / f"{step_name(step)}.jsonl"
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        """(step, folder) of every complete checkpoint, ascending."""
+        return sorted(
+            (int(path.name.removeprefix("step_")), path)
+            for path in (self.path / CHECKPOINTS).glob("step_*")
+        )
+
+
+def rollout_rows(
+    groups: Sequence[Group],
+    advantages: Sequence[Sequence[float]],
+    chosen: Sequence[Sequence[int]],
+) -> Iterator[dict[str, Any]]:
+    """One row a candidate. `advantages` is [groups][candidates]; `chosen` has the indices of the
+    selected candidates of every group."""
+    for group, values, picked in zip(groups, advantages, chosen, strict=True):
+        for index, completion in enumerate(group.completions):
+            yield {
+                "task": group.task.id,
+                "candidate": index,
+                "prompt": group.task.prompt,
+                "completion": completion.text,
+                "finish_reason": completion.finish_reason,
+                "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},
+                "score": group.scores[index],
+                "advantage": values[index],
+                "selected": index in picked,
+                "policy_version": completion.policy_version,
+            }
+
+
+def step_name(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types: not-a-number and infinity, which JSON lacks, become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "item"):  # a NumPy number
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    return encoded(json.dumps(plain(row), ensure_ascii=False, allow_nan=False)) + b"\n"
+
+
+def encoded(text: str) -> bytes:
+    """JSON as UTF-8. Half a surrogate pair, which UTF-8 lacks, becomes its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; a last line without its line feed was torn by a crash and is left out.
+
+    Raises ValueError for any other line that is not JSON.
+    """
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
+    return rows
+
+
+def drop_torn_line(file) -> None:
+    """Cuts a file that is open for reading and appending after its last line feed."""
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is complete whenever it is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def flush_tree(folder: Path) -> None:
+    """Brings every file below `folder` onto the disk, so that a later rename cannot overtake it."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Renames `source` to `target`. What stood there is moved aside before it is deleted."""
+    aside = target.with_name(f".{target.name}.replaced")
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
