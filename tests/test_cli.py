@@ -25,10 +25,10 @@ def runs(monkeypatch):
     import types
 
     reached = []
-    trainer = types.ModuleType("unslothrl.trainer")
-    trainer.run = lambda config, notes: reached.append((config, notes)) or 0
-    monkeypatch.setitem(sys.modules, "unslothrl.trainer", trainer)
-    monkeypatch.setattr("unslothrl.trainer", trainer, raising=False)
+    run = types.ModuleType("unslothrl.run")
+    run.run = lambda config, notes: reached.append((config, notes)) or 0
+    monkeypatch.setitem(sys.modules, "unslothrl.run", run)
+    monkeypatch.setattr("unslothrl.run", run, raising=False)
     return reached
 
 
@@ -99,7 +99,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
     def refuse(config, notes):
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
-    monkeypatch.setattr(sys.modules["unslothrl.trainer"], "run", refuse)
+    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", refuse)
     assert cli.main([]) == 2
     assert capfd.readouterr().err == (
         "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
@@ -107,7 +107,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 
 
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
-    monkeypatch.setattr(sys.modules["unslothrl.trainer"], "run", lambda config, notes: 130)
+    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda config, notes: 130)
     assert cli.main([]) == 130
 
 

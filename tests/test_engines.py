@@ -101,9 +101,7 @@ def test_a_damaged_adapter_is_refused(engine, backend):
         engine.load(bad)
 
 
-def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(
-    engine, bases, make_backend
-):
+def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(engine, bases, make_backend):
     """A version that biases one token makes it come out; the next one does so no more."""
     token = 77
     biased = bias_towards(token, make_backend(bases["biases"], trained=False))

@@ -66,7 +66,11 @@ def test_tag_count(completion, expected):
 
 def test_rewards_come_by_name_and_candidate():
     scored = rewards.score_completions([GOOD, "2"], "2")
-    assert scored == {"accuracy": (1.0, 0.0), "format": (0.1, 0.0), "tags": (pytest.approx(0.2), 0.0)}
+    assert scored == {
+        "accuracy": (1.0, 0.0),
+        "format": (0.1, 0.0),
+        "tags": (pytest.approx(0.2), 0.0),
+    }
 
 
 def test_hostile_text_is_only_text():
@@ -82,12 +86,16 @@ def test_gold_answers_of_gsm8k_score_full_accuracy():
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
     assert len(rows) == 1319
     right = sum(
-        tags.accuracy(f"<think>so</think>\n<answer>{gold_answer(row['answer'])}</answer>",
-                      gold_answer(row["answer"]))
+        tags.accuracy(
+            f"<think>so</think>\n<answer>{gold_answer(row['answer'])}</answer>",
+            gold_answer(row["answer"]),
+        )
         for row in rows
     )
     raw = sum(
-        tags.accuracy(f"<answer>{row['answer'].split('####')[1]}</answer>", gold_answer(row["answer"]))
+        tags.accuracy(
+            f"<answer>{row['answer'].split('####')[1]}</answer>", gold_answer(row["answer"])
+        )
         for row in rows
     )
     assert (right, raw) == (1319, 1319)

@@ -1,10 +1,10 @@
 """Adapter versions on disk: PEFT's format, written whole or not at all."""
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from unslothrl.files import replace_folder, write_whole
 from unslothrl.types import Adapter
 
 CONFIG_FILE = "adapter_config.json"
@@ -17,18 +17,10 @@ def write_adapter(adapter: Adapter, parent: Path) -> Path:
     target = parent / f"v{adapter.version:06d}"
     temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
     try:
-        for name, content in (
-            (CONFIG_FILE, adapter.config.encode()),
-            (WEIGHTS_FILE, adapter.weights),
-        ):
-            with (temporary / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
         temporary.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        temporary.rename(target)
+        write_whole(temporary / CONFIG_FILE, adapter.config.encode())
+        write_whole(temporary / WEIGHTS_FILE, adapter.weights)
+        replace_folder(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target

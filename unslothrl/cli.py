@@ -78,9 +78,9 @@ def train(**flags: str | bool | None) -> int:
     """Resolves the flags and runs the trainer; -> its exit code."""
     given = {name: value for name, value in flags.items() if value is not None}
     resolved = config.resolve(given)
-    from unslothrl import trainer
+    from unslothrl.run import run
 
-    return trainer.run(resolved.config, resolved.notes)
+    return run(resolved.config, resolved.notes)
 
 
 def flag(name: str) -> inspect.Parameter:
@@ -116,6 +116,22 @@ def command_of(function: Any) -> Any:
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     return function
+
+
+@app.command()
+def ask(
+    question: str = typer.Argument(help="What to ask."),
+    adapter: str = typer.Option(help="Adapter folder, e.g. runs/<run>/adapters/v000020."),
+    max_new_tokens: int = typer.Option(1200, min=1, help="Longest completion (tokens)."),
+    temperature: float = typer.Option(0.6, min=0.01, max=5, help="Sampling temperature."),
+) -> int:
+    """Ask a trained adapter a question and print its completion."""
+    from pathlib import Path
+
+    from unslothrl.ask import ask as answer
+
+    print(answer(Path(adapter), question, max_new_tokens, temperature))
+    return 0
 
 
 app.command(help=TRAIN_HELP, epilog="unslothrl --version prints the version.")(command_of(train))

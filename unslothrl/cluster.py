@@ -6,6 +6,7 @@ the in-process one is for debugging, and for machines without Ray.
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ POLL_S = 0.25
 class Worker(Protocol):
     """An actor or a learner, wherever it runs."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Begins a call; its result comes from the cluster's `gather`.
@@ -33,8 +35,11 @@ class Worker(Protocol):
 
 
 class Cluster(Protocol):
-    actors: Sequence[Worker]
-    learners: Sequence[Worker]
+    @property
+    def actors(self) -> Sequence[Worker]: ...
+
+    @property
+    def learners(self) -> Sequence[Worker]: ...
 
     def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
         """The results of calls, in order; raises what a call raised.
@@ -114,7 +119,7 @@ class LocalCluster:
             for i in range(config.number_of_actors)
         ]
 
-    def gather(self, calls: Sequence[LocalCall], progress: Progress | None = None) -> list[Any]:
+    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
         results, before = [], (0, 0)
         for call in calls:
             meter = call.worker.target.progress
@@ -131,19 +136,25 @@ class LocalCluster:
 
     def close(self) -> None:
         for worker in (*self.actors, *self.learners):
-            worker.target.close()
+            worker.call("close").result()
 
 
+@dataclass(frozen=True)
+class RayCall:
+    """A call that runs in a worker's process; `ref` is where its result will be."""
+
+    worker: "RayWorker"
+    ref: Any
+
+
+@dataclass(frozen=True)
 class RayWorker:
-    def __init__(self, name: str, handle: Any):
-        self.name, self.handle = name, handle
+    name: str
+    handle: Any
 
-    def call(self, method: str, *arguments: Any) -> tuple["RayWorker", Any]:
-        unwrapped = [
-            a[1] if isinstance(a, tuple) and a and a[0].__class__ is RayWorker else a
-            for a in arguments
-        ]
-        return self, self.handle.call.remote(method, *unwrapped)
+    def call(self, method: str, *arguments: Any) -> RayCall:
+        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
+        return RayCall(self, self.handle.call.remote(method, *refs))
 
 
 class Host:
@@ -165,7 +176,10 @@ class RayCluster:
     def __init__(self, config: Config, base: Path, machine: Machine, stage: Stage):
         import ray
 
-        self.ray, self.machine = ray, machine
+        self.ray: Any = ray
+        self.machine = machine
+        self.learners: Sequence[RayWorker] = ()
+        self.actors: Sequence[RayWorker] = ()
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         self._init(config, machine)
         try:
@@ -206,27 +220,21 @@ class RayCluster:
         cluster = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
         where = plan(config, base, cluster)
         strategies = self._reserve(where, config)
-        self.learners, self.actors = [], []
-        stage(
-            f"loading {config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
-        )
-        shared = 0 < where.actor_gpus < 1
-        for kind, build, count, gpus, into in (
-            (
-                "learner",
-                build_learner,
-                config.number_of_learners,
-                where.learner_gpus,
-                self.learners,
-            ),
-            ("actor", build_actor, config.number_of_actors, where.actor_gpus, self.actors),
+        counts = f"{config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
+        stage(f"loading {counts}")
+        started: list[RayWorker] = []
+        for kind, build, count, gpus in (
+            ("learner", build_learner, config.number_of_learners, where.learner_gpus),
+            ("actor", build_actor, config.number_of_actors, where.actor_gpus),
         ):
             for index in range(count):
                 handle = self._host(next(strategies), gpus).remote(build, config, base, index)
-                into.append(RayWorker(f"{kind}-{index}", handle))
-                if shared:  # engines on one card measure its free memory: one after the other
+                started.append(RayWorker(f"{kind}-{index}", handle))
+                if 0 < gpus < 1:  # engines on one card measure its free memory: one by one
                     self.ray.get(handle.progress.remote())
-        self.ray.get([w.handle.progress.remote() for w in (*self.learners, *self.actors)])
+        self.learners = started[: config.number_of_learners]
+        self.actors = started[config.number_of_learners :]
+        self.ray.get([worker.handle.progress.remote() for worker in started])
 
     def _reserve(self, where: placement.Placement, config: Config):
         """Yields a scheduling strategy for each worker, learners first."""
@@ -260,19 +268,19 @@ class RayCluster:
         progress = self.ray.method(concurrency_group="watch")(Host.progress)
         return type("Host", (Host,), {"progress": progress})
 
-    def gather(
-        self, calls: Sequence[tuple[RayWorker, Any]], progress: Progress | None = None
-    ) -> list[Any]:
-        waiting = [ref for _, ref in calls]
+    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
+        refs = [call.ref for call in calls]
+        waiting = refs
         while waiting:
             _, waiting = self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)
             if progress is not None and waiting:
-                states = self.ray.get([worker.handle.progress.remote() for worker, _ in calls])
+                asked = [call.worker.handle.progress.remote() for call in calls]
+                states = self.ray.get(asked)
                 progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
-        return self.ray.get([ref for _, ref in calls])
+        return self.ray.get(refs)
 
     def close(self) -> None:
-        for worker in (*getattr(self, "actors", ()), *getattr(self, "learners", ())):
+        for worker in (*self.actors, *self.learners):
             self.ray.kill(worker.handle)
         self.ray.shutdown()
 

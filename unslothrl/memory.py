@@ -5,7 +5,7 @@ import sys
 
 
 def peak_memory_mb() -> float:
-    """The peak so far in MB (2**20 bytes): of the card if this process uses one, else of the host."""
+    """The peak in MB (2**20 bytes): of the card if this process uses one, else of the host."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved() / 2**20

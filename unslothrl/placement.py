@@ -65,8 +65,8 @@ def place(
         )
     if actors and learner_share + actors * actor_share > 1:
         raise UserError(
-            f"actor_gpu_usage {actor_share}: 1 GPU cannot hold {actors} actors at {actor_share} and "
-            f"a learner at {learner_share} of its memory: set --number_of_actors 0, or "
+            f"actor_gpu_usage {actor_share}: 1 GPU cannot hold {actors} actors at {actor_share} "
+            f"and a learner at {learner_share} of its memory: set --number_of_actors 0, or "
             f"--actor_gpu_usage {_fraction((1 - learner_share) / actors):.2f}"
         )
     return Placement(_fraction(1 / (1 + actors)), _fraction(1 / (1 + actors)))

@@ -1,32 +1,23 @@
 """The loop: draw tasks, roll out, select, update, publish; evaluate and save between steps."""
 
-import shutil
-import signal
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from unslothrl import (
-    __version__,
-    base_model,
     batching,
     checkpoint,
     cluster,
-    environment,
     placement,
 )
 from unslothrl.algorithms import OBJECTIVES, diagnostics
 from unslothrl.checkpoint import RunState
-from unslothrl.config import Config, to_toml
-from unslothrl.data import tasks
+from unslothrl.config import Config
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import UserError
-from unslothrl.machine import Machine
-from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Batch, Group, Sampling, Task, UpdateStats, seed_of
@@ -42,31 +33,37 @@ class Trainer:
         workers: cluster.Cluster,
         folder: RunFolder,
         view: Terminal,
+        steps: int,
     ):
         self.config, self.data, self.workers = config, data, workers
         self.folder, self.view = folder, view
         self.objective = OBJECTIVES[config.learner]
         self.state = RunState()
-        self.total_steps = total_steps(config, data)
+        self.total_steps = steps
         self.published = None  # the call that holds the newest version, wherever it lies
 
     def train(self) -> None:
         """Trains to the last step; the state is whole between any two steps."""
         self.sync()
         if self.config.eval_every and not self.state.evals:
-            self.evaluate()
+            self.log(self.evaluate())
         while self.state.step < self.total_steps:
-            self.step()
-            due = self.state.step == self.total_steps
-            if self.config.eval_every and (due or self.state.step % self.config.eval_every == 0):
-                self.evaluate()
-            if due or self.state.step % self.config.save_every == 0:
+            metrics = self.step()
+            if self.due(self.config.eval_every):
+                metrics |= self.evaluate()
+            self.log(metrics)
+            if self.due(self.config.save_every):
                 self.save_adapter()
-            if due or self.state.step % self.config.checkpoint_every == 0:
+            if self.due(self.config.checkpoint_every):
                 self.save_checkpoint()
 
-    def step(self) -> None:
-        """One batch of tasks: rollout, update, sync."""
+    def due(self, every: int | None) -> bool:
+        """Whether the finished step is one of every `every` (0: none), or the last."""
+        step = self.state.step
+        return every not in (None, 0) and (step % every == 0 or step == self.total_steps)
+
+    def step(self) -> dict[str, float]:
+        """One batch of tasks: rollout, update, sync. -> the step's metrics."""
         started = time.perf_counter()
         step = self.state.step + 1
         tasks = self.data.train.batch(step, self.config.batch_size)
@@ -87,7 +84,8 @@ class Trainer:
         self.state.samples_seen += sum(len(group.completions) for group in groups)
         metrics["timing/step_s"] = time.perf_counter() - started
         self.state.seconds += metrics["timing/step_s"]
-        self.log(metrics)
+        self.view.step(metrics, step, self.total_steps)
+        return metrics
 
     def rollout(self, tasks: Sequence[Task], step: int) -> tuple[list[Group], dict[str, float]]:
         config = self.config
@@ -108,6 +106,7 @@ class Trainer:
                 f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
                 for name in groups[0].rewards
             },
+            "rollout/score": mean(score for group in groups for score in group.scores),
             "rollout/tokens": tokens,
             "rollout/tokens_per_s": tokens / seconds,
             "rollout/mean_length": tokens / len(completions),
@@ -128,7 +127,7 @@ class Trainer:
         kind: str,
     ):
         """-> (groups in the order of `tasks`, every generator's Rollout)."""
-        generators = [*self.workers.actors, *self.workers.learners]
+        generators: Sequence[cluster.Worker] = [*self.workers.actors, *self.workers.learners]
         counts = placement.shares(
             len(tasks),
             len(self.workers.actors),
@@ -191,8 +190,8 @@ class Trainer:
             "timing/sync_s": time.perf_counter() - started,
         }
 
-    def evaluate(self) -> None:
-        """pass@1 (mean over candidates) and best-of-n on the held-out tasks."""
+    def evaluate(self) -> dict[str, float]:
+        """pass@1 (mean over candidates) and best-of-n on the held-out tasks, as metrics."""
         config = self.config
         sampling = Sampling(config.eval_temperature, config.eval_top_p, 0, config.max_new_tokens)
         started = time.perf_counter()
@@ -209,20 +208,19 @@ class Trainer:
             "timing/eval_s": time.perf_counter() - started,
         }
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **result}]
-        self.log(result, evaluation=True)
+        self.view.evaluation(self.state.step, result)
+        return result
 
-    def log(self, metrics: dict[str, float], evaluation: bool = False) -> None:
-        row = {
-            "step": self.state.step,
-            "policy_version": self.state.policy_version,
-            "samples_seen": self.state.samples_seen,
-            **metrics,
-        }
-        self.folder.log(row)
-        if evaluation:
-            self.view.evaluation(self.state.step, row)
-        else:
-            self.view.step(row, self.state.step, self.total_steps)
+    def log(self, metrics: dict[str, float]) -> None:
+        """One object a step; step 0 has the evaluation before the first."""
+        self.folder.log(
+            {
+                "step": self.state.step,
+                "policy_version": self.state.policy_version,
+                "samples_seen": self.state.samples_seen,
+                **metrics,
+            }
+        )
 
     def save_adapter(self) -> Path:
         """Saves the version that was published last, and returns its folder."""
@@ -245,6 +243,10 @@ class Trainer:
 def total_steps(config: Config, data: Data) -> int:
     """`--max_steps`, or as many as `--episodes` over a finite data set make, whichever is less."""
     if not isinstance(data.train, FiniteTasks):
+        if not config.max_steps:
+            raise UserError(
+                "max_steps is not set, and the embedded problems never end: set --max_steps 20"
+            )
         return config.max_steps
     steps = config.episodes * data.train.steps_per_episode(config.batch_size)
     return min(steps, config.max_steps or steps)
@@ -265,133 +267,3 @@ def update_metrics(parts: Sequence[UpdateStats]) -> dict[str, float]:
 
 def mean(values) -> float:
     return statistics.fmean(values)
-
-
-def run(config: Config, notes: Sequence[str]) -> int:
-    """The main job: checks everything that can be checked, then starts, trains and sums up.
-
-    -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
-    """
-    machine = Machine.detect()
-    environment.apply(machine.cpus, bool(machine.gpus))
-    from unslothrl.workers import load_tokenizer
-
-    base = base_model.prepare(config.model)
-    data = tasks.load(config, load_tokenizer(base))
-    check_steps(config, data)
-    resumed = resumable(config)
-    folder = open_folder(config, resumed)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Terminal() as view:
-        view.header(header(config, data, notes))
-        outcome = Outcome(folder, view, config)
-        try:
-            workers = cluster.start(config, base, machine, view.stage)
-            outcome.workers = workers
-            outcome.trainer = Trainer(config, data, workers, folder, view)
-            outcome.base_hash = same_base(workers)
-            if resumed is not None:
-                outcome.trainer.restore(resumed)
-            outcome.trainer.train()
-        except KeyboardInterrupt:
-            return outcome.close("interrupted")
-        except BaseException:
-            outcome.close("failed")
-            raise
-        return outcome.close("finished")
-
-
-@dataclass
-class Outcome:
-    """Ends a run, however it ends: saves what there is, stops the processes, writes the summary."""
-
-    folder: RunFolder
-    view: Terminal
-    config: Config
-    workers: cluster.Cluster | None = None
-    trainer: Trainer | None = None
-    base_hash: str = ""
-
-    def close(self, status: str) -> int:
-        adapter = self._save_adapter(status)
-        if self.workers is not None:
-            self.workers.close()
-        summary = self._summary(status, adapter)
-        self.folder.write_summary(summary)
-        write_report(self.folder.path)
-        self.view.finish(summary)
-        return 130 if status == "interrupted" else 0
-
-    def _save_adapter(self, status: str) -> Path | None:
-        if self.trainer is None or self.trainer.published is None or status == "failed":
-            return None
-        adapter = self.trainer.save_adapter()
-        if self.config.lora_save_path:
-            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
-        return adapter
-
-    def _summary(self, status: str, adapter: Path | None) -> dict:
-        state = self.trainer.state if self.trainer else RunState()
-        evals = state.evals or []
-        key = next((name for name in (evals[0] if evals else {}) if name.endswith("/pass@1")), "")
-        return {
-            "status": status,
-            "steps": state.step,
-            "seconds": state.seconds,
-            "first_eval": evals[0] if evals else None,
-            "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
-            "last_eval": evals[-1] if evals else None,
-            "adapter": str(adapter) if adapter else None,
-            "base_hash": self.base_hash,
-            "version": __version__,
-        }
-
-
-def check_steps(config: Config, data: Data) -> None:
-    if not isinstance(data.train, FiniteTasks) and not config.max_steps:
-        raise UserError(
-            "max_steps is not set, and the embedded problems never end: set --max_steps 20"
-        )
-
-
-def resumable(config: Config) -> Path | None:
-    """-> the checkpoint that `--resume` names. UserError if there is none."""
-    if config.resume is None:
-        return None
-    found = RunFolder.reopen(Path(config.resume)).latest_checkpoint()
-    if found is None:
-        raise UserError(f"resume {config.resume}: no complete checkpoint there: start a new run")
-    return found
-
-
-def open_folder(config: Config, resumed: Path | None) -> RunFolder:
-    if resumed is None:
-        return RunFolder.create(config.output_dir, config.run_name, to_toml(config))
-    folder = RunFolder.reopen(Path(config.resume))
-    folder.truncate_after(checkpoint.load(resumed)[0].step)
-    return folder
-
-
-def same_base(workers: cluster.Cluster) -> str:
-    """-> the hash of the 4-bit base that every process holds. RuntimeError if they differ."""
-    everyone = [*workers.learners, *workers.actors]
-    hashes = workers.gather([worker.call("fingerprint") for worker in everyone])
-    if len(set(hashes)) > 1:
-        found = ", ".join(f"{w.name} {h}" for w, h in zip(everyone, hashes, strict=True))
-        raise RuntimeError(f"actors and learner hold different 4-bit weights: {found}")
-    return hashes[0]
-
-
-def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
-    lines = [
-        f"{config.learner} on {config.dataset}, base {config.model}",
-        f"{config.number_of_actors} actors ({config.engine}), {config.number_of_learners} learner "
-        f"({config.backend}), cluster {config.cluster}",
-        *notes,
-    ]
-    if data.dropped_prompts:
-        lines.append(
-            f"{data.dropped_prompts} prompts are longer than {config.max_prompt_tokens} tokens "
-            "and were dropped"
-        )
-    return lines

@@ -112,7 +112,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """One learner's part of an update, in sums and per-token arrays, so that parts can be joined."""
+    """One learner's part of an update, in sums and per-token arrays that can be joined."""
 
     loss: float
     clipped: int  # tokens whose gradient the clip removed

@@ -7,13 +7,15 @@ its kind in a process, and a process that trains needs no vLLM.
 from pathlib import Path
 
 from unslothrl.config import Config
-from unslothrl.fit import MAX_NUM_SEQS
+from unslothrl.fit import EMBEDDED, MAX_NUM_SEQS
 
 
 def build_actor(config: Config, base: Path, index: int):
     """-> an `Actor` with an engine, and on it a 4-bit base, of its own."""
     from unslothrl.actor import Actor
+    from unslothrl.engines.base import Engine
 
+    engine: Engine
     seqs = config.max_num_seqs or MAX_NUM_SEQS
     if config.engine == "vllm":
         from unslothrl.engines.vllm import VllmEngine
@@ -78,7 +80,14 @@ def peft_backend(config: Config, base: Path):
         dropout=config.lora_dropout,
         seed=config.seed,
         start=Path(config.adapter) if config.adapter else None,
+        name=base_name(config, base),
     )
+
+
+def base_name(config: Config, base: Path) -> str:
+    """What a published adapter calls its base: the hub's id, so that it can be used elsewhere."""
+    is_hub_id = config.model != EMBEDDED and not Path(config.model).expanduser().exists()
+    return config.model if is_hub_id else str(base)
 
 
 def load_tokenizer(base: Path):

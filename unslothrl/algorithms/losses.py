@@ -1,8 +1,9 @@
 """Policy losses over one micro-batch, as sums that add up to the whole batch's loss.
 
-    pg     L = -1/N sum_i A_i 1/|o_i| sum_t log pi(o_it)                     (REINFORCE, Williams 1992)
+    pg     L = -1/N sum_i A_i 1/|o_i| sum_t log pi(o_it)
+           REINFORCE (Williams 1992), each sequence's log-probability averaged over its tokens
     grpo   L = -1/N sum_i 1/|o_i| sum_t min(rho_it A_i, clip(rho_it, 1 - low, 1 + high) A_i)
-           rho_it = pi(o_it) / pi_old(o_it)                     (arXiv 2402.03300, equation 3, beta = 0)
+           rho_it = pi(o_it) / pi_old(o_it); arXiv 2402.03300, equation 3 with beta = 0
 
 N counts the sequences of the whole batch, over all micro-batches and learners, so neither can
 change the gradient. With one update a rollout pi_old is the learner's own pi, detached: rho is 1

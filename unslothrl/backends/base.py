@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ class Backend(Protocol):
     def reference(self) -> AbstractContextManager[None]:
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
 
-    def generating(self) -> AbstractContextManager[torch.nn.Module]:
+    def generating(self) -> AbstractContextManager[Any]:
         """Inside it, the yielded model generates; afterwards it trains as if nothing had been."""
 
     def optimizer(self, lr: float) -> torch.optim.Optimizer:
@@ -40,4 +40,4 @@ class Backend(Protocol):
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
 
     def memory_mb(self) -> float:
-        """Peak memory of this process so far, in MB: the card's if there is one, else the host's."""
+        """Peak memory of this process, in MB: the card's if it uses one, else the host's."""

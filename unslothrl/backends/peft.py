@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -28,7 +29,8 @@ class PeftBackend:
     """See `backends.base.Backend`. Trains float32 LoRA weights over the frozen base.
 
     `base` is a checkpoint folder, 4-bit or not; `dtype` what the base computes in; `start` a PEFT
-    folder to start from, which is then the reference policy as well.
+    folder to start from, which is then the reference policy as well; `name` what published adapters
+    call their base, where that is not the folder.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class PeftBackend:
         dropout: float,
         seed: int,
         start: Path | None = None,
+        name: str | None = None,
     ):
+        self.name = name or str(base)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=self.device)
         _keep_4bit_weights_packed(model, dtype)
-        self.model = add_lora(model, rank, alpha, dropout, seed, start)
+        self.model: Any = add_lora(model, rank, alpha, dropout, seed, start)
         self.has_reference_adapter = start is not None
         if self.device.type == "cuda":
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -89,7 +93,7 @@ class PeftBackend:
             self.model.base_model.set_adapter("default")
 
     @contextlib.contextmanager
-    def generating(self) -> Iterator[torch.nn.Module]:
+    def generating(self) -> Iterator[Any]:
         self.model.eval()
         try:
             with torch.no_grad():
@@ -106,7 +110,7 @@ class PeftBackend:
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
 
     def publish(self, version: int) -> Adapter:
-        return pack_adapter(self.model, version)
+        return pack_adapter(self.model, version, self.name)
 
     def restore_adapter(self, adapter: Adapter) -> None:
         """Puts a published version's weights into the LoRA, in place."""
@@ -152,8 +156,8 @@ def gather_logprobs(
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
-def pack_adapter(model: PeftModel, version: int) -> Adapter:
-    """The model's default LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
+def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
+    """The default LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
     state = get_peft_model_state_dict(model, adapter_name="default")
     weights = safetensors.torch.save(
         {
@@ -166,6 +170,7 @@ def pack_adapter(model: PeftModel, version: int) -> Adapter:
         config = json.loads((Path(folder) / "adapter_config.json").read_text())
     config["target_modules"] = sorted(config["target_modules"])
     config["inference_mode"] = True
+    config["base_model_name_or_path"] = base
     return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
 
 

@@ -26,7 +26,8 @@ def read_row(row: Mapping, where: str) -> tuple[str, str]:
     for column, value in ((problem_column, problem), (ANSWER_COLUMN, answer)):
         if not isinstance(value, str | int | float) or not str(value).strip():
             raise UserError(
-                f"dataset {where}: column {column} must be text, got {value!r}: mend or drop the row"
+                f"dataset {where}: column {column} must be text, got {value!r}: "
+                "mend or drop the row"
             )
     return str(problem), gold_answer(str(answer))
 

@@ -98,7 +98,8 @@ def load(config, tokenizer) -> Data:
     if config.dataset == sources.EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
         train.batch(1, 1)  # says now if no prompt fits
-        held_out, dropped = [], 0
+        held_out: list[dict] = []
+        dropped = 0
     else:
         rows, held_out = split(config)
         tasks, lengths = renderer.tasks(config.dataset, rows)
@@ -136,8 +137,8 @@ def split(config) -> tuple[list[dict], list[dict]]:
     count = max(1, round(config.holdout * len(rows)))
     if count >= len(rows):
         raise UserError(
-            f"dataset {config.dataset}: {len(rows)} rows leave nothing to train on when {count} are "
-            "held out: give more rows, or --eval_dataset"
+            f"dataset {config.dataset}: {len(rows)} rows leave nothing to train on when "
+            f"{count} are held out: give more rows, or --eval_dataset"
         )
     held_out = set(order[:count])
     return (

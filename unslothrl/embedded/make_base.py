@@ -79,7 +79,7 @@ def training_batch(
     tokenizer: PreTrainedTokenizerFast, draw: random.Random, careful_share: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """-> (token ids, labels), each [BATCH, longest]; only the assistant's part has labels."""
-    rows = []
+    rows: list[tuple[str, str]] = []
     while len(rows) < BATCH:
         a, sign, b = task.draw_operands(draw)
         if task.is_held_out(a, sign, b):
@@ -121,7 +121,9 @@ def decoder_linears(model: Qwen2ForCausalLM) -> list[torch.nn.Linear]:
 
 def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int):
     draw = random.Random(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01
+    )
     started = time.time()
     for step in range(steps):
         if step == int(MIXED_PART * steps):
@@ -147,7 +149,7 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 
@@ -167,7 +169,9 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     base = base_model.quantise(out)
     backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    actor = Actor("measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer)
+    actor = Actor(
+        "measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer
+    )
     rows = itertools.islice(task.problems("test", 0), 200)
     tasks, _ = Renderer(tokenizer, "", 64).tasks("test", rows)
     figures: dict[str, float] = {}

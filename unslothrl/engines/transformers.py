@@ -4,9 +4,10 @@ Serves two purposes: the learner generates with the weights it trains (no second
 and a machine without vLLM still runs.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
@@ -62,6 +63,11 @@ def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return logits
 
 
+def _report(progress: Progress, done: int, tokens: int, rows: int, steps: int) -> None:
+    """Progress inside a chunk of `rows` that has taken `steps` tokens each."""
+    progress(done, tokens + rows * steps)
+
+
 class TransformersEngine:
     """See `engines.base.Engine`. Generates with the model of a training backend.
 
@@ -90,12 +96,8 @@ class TransformersEngine:
         with self.backend.generating() as model:
             for start in range(0, len(by_length), self.max_num_seqs):
                 chunk = by_length[start : start + self.max_num_seqs]
-                drawn = self._generate_chunk(
-                    model,
-                    [requests[i] for i in chunk],
-                    sampling,
-                    lambda steps, n=len(chunk): progress(len(results), tokens + steps * n),  # noqa: B023
-                )
+                report = functools.partial(_report, progress, len(results), tokens, len(chunk))
+                drawn = self._generate_chunk(model, [requests[i] for i in chunk], sampling, report)
                 results.update(zip(chunk, drawn, strict=True))
                 tokens += sum(len(sampled.token_ids) for sampled in drawn)
                 progress(len(results), tokens)
@@ -103,7 +105,7 @@ class TransformersEngine:
 
     def _generate_chunk(
         self,
-        model: torch.nn.Module,
+        model: Any,
         requests: Sequence[Request],
         sampling: Sampling,
         progress: Callable[[int], None],

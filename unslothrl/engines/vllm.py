@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unslothrl import base_model
 from unslothrl.adapter import write_adapter
@@ -38,7 +39,7 @@ class VllmEngine:
         self,
         base: Path,
         *,
-        dtype: str,
+        dtype: Any,
         context: int,
         rank: int,
         max_num_seqs: int,
@@ -69,7 +70,7 @@ class VllmEngine:
         )
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
-        self.current = None  # the LoRARequest of the version in use
+        self.current: Any = None  # the LoRARequest of the version in use
         self.version = -1
 
     def load(self, adapter: Adapter) -> None:
@@ -90,7 +91,7 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, progress: Progress
     ) -> list[Sampled]:
-        engine = self.llm.llm_engine
+        engine: Any = self.llm.llm_engine
         for index, request in enumerate(requests):
             engine.add_request(
                 str(index),

@@ -1,9 +1,9 @@
 """The think-and-answer rewards: a correct answer, its form, and its tags.
 
-    accuracy  1     the text between the last `<answer>` and the `</answer>` after it is the gold one
+    accuracy  1     what stands between the last `<answer>` and the `</answer>` after it is right
     format    0.1   the completion opens with <think>...</think> and <answer>...</answer> follows
-    tags      0.05  for each of the four tags that stands exactly once, less 0.001 for each character
-                    after `</answer>`; never below zero, so that a correct answer cannot be spoilt
+    tags      0.05  for each of the four tags that stands exactly once, less 0.001 a character after
+                    `</answer>`; never below zero, so that a correct answer cannot be spoilt
 
 Answers are compared as text after trimming, with the commas of thousands taken out ("1,000" is
 "1000"; "1,2" is not "12").

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from unslothrl.files import write_whole
 from unslothrl.tracking import charts
 from unslothrl.tracking.charts import Curve
 from unslothrl.tracking.metrics import (
@@ -21,7 +22,7 @@ from unslothrl.tracking.metrics import (
     series,
     short,
 )
-from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, write_whole
+from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
 
 LONGEST_TEXT = 6000  # characters of a prompt or completion that are shown
 TIMINGS = ("generation", "reward", "update", "sync")

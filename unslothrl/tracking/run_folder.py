@@ -2,7 +2,7 @@
 
     <output_dir>/<run_name>/
       config.toml                  all options as resolved
-      metrics.jsonl                a line for every step and every evaluation, in order
+      metrics.jsonl                one object a step; step 0 is the evaluation before the first
       summary.json                 how the run ended
       rollouts/step_000010.jsonl   what was generated and what it earned
       adapters/v000010/            PEFT format
@@ -24,6 +24,7 @@ from typing import Any
 
 from unslothrl.adapter import write_adapter
 from unslothrl.errors import UserError
+from unslothrl.files import flush_tree, replace_folder, write_whole
 from unslothrl.types import Adapter, Group
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
@@ -241,33 +242,3 @@ def drop_torn_line(file) -> None:
         if file.read(1) != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is complete whenever it is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def flush_tree(folder: Path) -> None:
-    """Brings every file below `folder` onto the disk, so that a later rename cannot overtake it."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("r+b") as file:
-                os.fsync(file.fileno())
-
-
-def replace_folder(source: Path, target: Path) -> None:
-    """Renames `source` to `target`. What stood there is moved aside before it is deleted."""
-    aside = target.with_name(f".{target.name}.replaced")
-    if target.exists():
-        target.rename(aside)
-    source.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,516 @@
+"""The run folder, the terminal's lines and the report, on real files and a clock moved by hand."""
+
+import io
+import json
+import math
+import os
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from fakes import group
+from rich.console import Console
+
+from unslothrl.errors import UserError
+from unslothrl.tracking import charts, metrics
+from unslothrl.tracking.report import write_report
+from unslothrl.tracking.run_folder import RunFolder, rollout_rows
+from unslothrl.tracking.terminal import Schedule, Terminal
+from unslothrl.types import Adapter
+
+CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
+
+
+class Clock:
+    """Seconds, moved by the test."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs", "first", CONFIG)
+
+
+# The run folder
+
+
+def test_create_writes_the_config_and_refuses_a_folder_with_a_run(folder):
+    assert (folder.path / "config.toml").read_text() == CONFIG
+    with pytest.raises(UserError, match=r"run_name first: .* set another --run_name"):
+        RunFolder.create(folder.path.parent, "first", CONFIG)
+
+
+def test_create_accepts_a_folder_without_a_run(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    RunFolder.create(tmp_path, "mine", CONFIG)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+
+
+def test_create_names_an_output_dir_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"output_dir .*file cannot be written .*--output_dir"):
+        RunFolder.create(tmp_path / "file", "run", CONFIG)
+
+
+def test_reopen_wants_a_run(tmp_path, folder):
+    assert RunFolder.reopen(folder.path).path == folder.path
+    with pytest.raises(UserError, match=r"it has no config\.toml"):
+        RunFolder.reopen(tmp_path)
+
+
+def test_metrics_are_one_json_object_a_line_with_null_for_what_json_lacks(folder):
+    folder.log(
+        {"step": 1, "train/loss": math.nan, "reward/mean": np.float32(0.5), "n": np.int64(3)}
+    )
+    folder.log({"step": 2, "train/loss": -math.inf})
+    lines = (folder.path / "metrics.jsonl").read_text().splitlines()
+    assert lines[0] == '{"step": 1, "train/loss": null, "reward/mean": 0.5, "n": 3}'
+    assert folder.read_metrics()[1] == {"step": 2, "train/loss": None}
+
+
+def test_a_torn_last_line_is_ignored_and_cut_by_the_next_log(folder):
+    folder.log({"step": 1})
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "rew')
+    assert folder.read_metrics() == [{"step": 1}]
+    folder.log({"step": 2})
+    assert folder.read_metrics() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_broken_line_elsewhere_is_named(folder):
+    (folder.path / "metrics.jsonl").write_text('{"step": 1}\nrubbish\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is not JSON"):
+        folder.read_metrics()
+
+
+def test_resume_forgets_what_came_after_the_step(folder):
+    for step in (9, 10, 11):
+        folder.log({"step": step})
+        folder.write_rollouts(step, [])
+        with folder.checkpoint_dir(step):
+            pass
+    folder.write_summary({"status": "interrupted", "steps": 11})
+    folder.truncate_after(10)
+    assert [row["step"] for row in folder.read_metrics()] == [9, 10]
+    assert folder.rollout_steps() == [9, 10]
+    assert folder.latest_checkpoint().name == "step_000010"
+    assert folder.read_summary() == {}
+
+
+def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
+    groups = [group("a", [0.0, 1.0]), group("b", [0.5, 0.5])]
+    rows = rollout_rows(groups, [[-1.0, 1.0], [0.0, 0.0]], [[1], [0, 1]])
+    path = folder.write_rollouts(10, rows)
+    assert path == folder.path / "rollouts" / "step_000010.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[1] == {
+        "task": "a",
+        "candidate": 1,
+        "prompt": "prompt a",
+        "completion": "",
+        "finish_reason": "stop",
+        "rewards": {"accuracy": 1.0},
+        "score": 1.0,
+        "advantage": 1.0,
+        "selected": True,
+        "policy_version": 0,
+    }
+    assert [row["selected"] for row in rows] == [False, True, True, True]
+
+
+def test_rollouts_keep_any_text(folder):
+    hostile = "line\u2028separator \ud83d half \x00 é\n"
+    folder.write_rollouts(1, [{"completion": hostile}])
+    assert folder.read_rollouts(1) == [{"completion": hostile}]
+
+
+def test_an_adapter_is_written_byte_for_byte(folder):
+    path = folder.save_adapter(Adapter.of(10, b"\x00weights", '{"r": 32}'))
+    assert path == folder.path / "adapters" / "v000010"
+    assert (path / "adapter_model.safetensors").read_bytes() == b"\x00weights"
+    assert json.loads((path / "adapter_config.json").read_text()) == {"r": 32}
+    assert sorted(os.listdir(path.parent)) == ["v000010"]
+
+
+def checkpoint(folder: RunFolder, step: int, content: str) -> None:
+    with folder.checkpoint_dir(step) as temporary:
+        (temporary / "state").write_text(content)
+
+
+def test_checkpoints_keep_the_last_two_and_latest_names_the_newest(folder):
+    assert folder.latest_checkpoint() is None
+    for step in (5, 10, 15):
+        checkpoint(folder, step, str(step))
+    parent = folder.path / "checkpoints"
+    assert sorted(os.listdir(parent)) == ["latest", "step_000010", "step_000015"]
+    assert (parent / "latest").read_text() == "step_000015\n"
+    assert folder.latest_checkpoint() == parent / "step_000015"
+    checkpoint(folder, 15, "again")
+    assert (folder.latest_checkpoint() / "state").read_text() == "again"
+    assert sorted(os.listdir(parent)) == ["latest", "step_000010", "step_000015"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_checkpoint_that_fails_leaves_nothing(folder, error):
+    checkpoint(folder, 5, "five")
+    with pytest.raises(error), folder.checkpoint_dir(10) as temporary:
+        (temporary / "state").write_text("half")
+        assert folder.latest_checkpoint().name == "step_000005"
+        raise error
+    assert sorted(os.listdir(folder.path / "checkpoints")) == ["latest", "step_000005"]
+    assert (folder.path / "checkpoints" / "latest").read_text() == "step_000005\n"
+
+
+def test_a_killed_process_leaves_nothing_that_counts(folder):
+    checkpoint(folder, 5, "five")
+    left_over = folder.path / "checkpoints" / ".step_000010"
+    left_over.mkdir()
+    (left_over / "state").write_text("half")
+    assert folder.latest_checkpoint().name == "step_000005"
+    checkpoint(folder, 10, "whole")
+    assert (folder.latest_checkpoint() / "state").read_text() == "whole"
+    (folder.path / "checkpoints" / "latest").unlink()
+    assert folder.latest_checkpoint().name == "step_000010"
+
+
+def test_the_summary_is_json_and_replaced_whole(folder):
+    folder.write_summary({"status": "failed", "adapter": folder.path, "best": {"x": math.inf}})
+    read = json.loads((folder.path / "summary.json").read_text())
+    assert read == {"status": "failed", "adapter": str(folder.path), "best": {"x": None}}
+    with pytest.raises(TypeError):
+        folder.write_summary({"status": object()})
+    assert folder.read_summary() == read
+    assert sorted(os.listdir(folder.path)) == ["config.toml", "summary.json"]
+
+
+# Numbers as text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (83, "1:23"), (3723, "1:02:03"), (-1, "0 s")],
+)
+def test_duration(seconds, text):
+    assert metrics.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.3412, "0.341"), (12.34, "12.3"), (3105.3, "3,105"), (1.2e-5, "1.2e-05"), (0.0, "0.000"),
+     (-0.0031, "-0.0031"), (7, "7"), (None, "-"), (math.nan, "-")],
+)  # fmt: skip
+def test_short(value, text):
+    assert metrics.short(value) == text
+
+
+def test_sparkline_averages_neighbours_to_fit():
+    assert metrics.sparkline([0, 1], 10) == "▁█"
+    assert metrics.sparkline([0, 0, 1, 1, 7, 7], 3) == "▁▂█"
+    assert metrics.sparkline([2, 2], 10) == "▄▄"
+    assert metrics.sparkline([], 10) == metrics.sparkline([1], 0) == ""
+
+
+# The time to go
+
+
+def test_time_to_go_by_hand():
+    clock = Clock()
+    schedule = Schedule(eval_every=5, clock=clock)
+    schedule.evaluated(0, 20.0)
+    assert schedule.to_end() is schedule.to_next_eval() is None
+    schedule.stepped(1, 12, 8.0)
+    schedule.stepped(2, 12, 10.0)
+    # Mean step 9 s; evaluations after 5, 10 and 12, 20 s each.
+    assert schedule.to_next_eval() == 3 * 9
+    assert schedule.to_end() == 10 * 9 + 3 * 20
+    clock.now += 7
+    assert schedule.to_next_eval() == 20
+    assert schedule.to_end() == 143
+
+
+def test_time_to_go_counts_an_evaluation_until_it_is_done():
+    schedule = Schedule(eval_every=5, clock=Clock())
+    schedule.evaluated(0, 20.0)
+    schedule.stepped(5, 10, 8.0)
+    assert (schedule.to_next_eval(), schedule.to_end()) == (0, 5 * 8 + 2 * 20)
+    schedule.evaluated(5, 30.0)
+    assert (schedule.to_next_eval(), schedule.to_end()) == (40, 5 * 8 + 25)
+    schedule.stepped(10, 10, 8.0)
+    assert (schedule.to_next_eval(), schedule.to_end()) == (0, 25)
+    schedule.evaluated(10, 25.0)
+    assert (schedule.to_next_eval(), schedule.to_end()) == (None, 0)
+
+
+def test_time_to_go_without_evaluations_uses_recent_steps_only():
+    schedule = Schedule(eval_every=0, clock=Clock())
+    for step in range(1, 21):
+        schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
+    assert (schedule.to_next_eval(), schedule.to_end()) == (None, 20)
+
+
+# The terminal
+
+
+def view(live: bool, width: int = 80, encoding: str = "utf-8", eval_every: int = 5):
+    """-> (terminal, its clock, a function that returns what was written)"""
+    clock, raw = Clock(), io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, newline="\n", write_through=True)
+    console = Console(
+        file=file,
+        force_terminal=live,
+        width=width,
+        height=24,
+        color_system=None,
+        legacy_windows=False,
+    )
+    terminal = Terminal(eval_every, console, live, clock)
+    return terminal, clock, lambda: raw.getvalue().decode(encoding)
+
+
+STEP = {
+    "step": 1,
+    "reward/mean": 0.341,
+    "rollout/score": 0.25,
+    "rollout/mean_length": 91.6,
+    "rollout/tokens_per_s": 3105.3,
+    "timing/step_s": 8.2,
+    "train/sampler_gap": 0.00134,
+}
+EVAL = {"eval/gsm8k/pass@1": 0.5, "eval/gsm8k/best_of_n": 0.9, "timing/eval_s": 20.0}
+AFTER = {"eval/gsm8k/pass@1": 0.875, "eval/gsm8k/best_of_n": 1.0, "timing/eval_s": 20.0}
+SUMMARY = {
+    "status": "finished",
+    "steps": 2,
+    "seconds": 83.0,
+    "first_eval": {"step": 0, **EVAL},
+    "last_eval": {"step": 2, **AFTER},
+    "adapter": "runs/first/adapters/v000002",
+    "command": "unslothrl chat --adapter runs/first/adapters/v000002",
+    "report": "runs/first/report.html",
+}
+
+
+def play(terminal: Terminal, clock: Clock) -> None:
+    """A run of two steps."""
+    with terminal:
+        terminal.header(["grpo on gsm8k\x1b[2J", "1 actor"])
+        terminal.stage("starting Ray")
+        clock.now += 3
+        terminal.evaluation(0, EVAL)
+        terminal.progress("generation", 0, 64, 0)
+        clock.now += 61
+        terminal.progress("generation", 16, 64, 6100)
+        terminal.progress("update", 0, 64, 0)
+        terminal.step(STEP, 1, 2)
+        terminal.step({"reward/mean": 0.5, "timing/step_s": 8.0}, 2, 2)
+        terminal.evaluation(2, AFTER)
+        terminal.finish(SUMMARY)
+
+
+def test_plain_output_is_these_lines():
+    terminal, clock, written = view(live=False, encoding="ascii")
+    play(terminal, clock)
+    assert written().splitlines() == [
+        "grpo on gsm8k?[2J",
+        "  1 actor",
+        "starting Ray",
+        "evaluation after step 0 on gsm8k: pass@1 0.500, best of n 0.900, 20.0 s",
+        "generation: 16 of 64, 100 tokens/s",
+        "step 1/2: reward 0.341, score 0.250, length 92, seconds 8.2, gap 0.0013, tokens/s 3,105, "
+        "end in 28 s",
+        "step 2/2: reward 0.500, seconds 8.0",
+        "evaluation after step 2 on gsm8k: pass@1 0.875, best of n 1.000, 20.0 s",
+        "finished: 2 steps in 1:23",
+        "pass@1: 0.500 -> 0.875  +0.375  gsm8k, held out",
+        "best of n: 0.900 -> 1.000  +0.100  gsm8k, held out",
+        "reward: 0.341 -> 0.500  +0.159  in training, first and last step",
+        "adapter: runs/first/adapters/v000002",
+        "use it: unslothrl chat --adapter runs/first/adapters/v000002",
+        "report: runs/first/report.html",
+    ]
+    assert all(character.isprintable() or character == "\n" for character in written())
+
+
+def test_failure_before_the_first_step_is_told():
+    terminal, _, written = view(live=False)
+    with terminal:
+        terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
+        terminal.failed("actor-0 died: out of memory")
+    assert written() == "failed: 0 steps in 0 s\nfailed: actor-0 died: out of memory\n"
+
+
+def shown(terminal: Terminal) -> list[str]:
+    """The live area as text."""
+    with terminal.console.capture() as captured:
+        terminal.console.print(terminal.area())
+    return captured.get().rstrip("\n").split("\n")
+
+
+def test_the_live_area_tells_reward_progress_and_time():
+    terminal, clock, _ = view(live=True)
+    terminal.evaluation(0, EVAL)
+    terminal.step(STEP, 1, 12)
+    terminal.step({**STEP, "reward/mean": 0.882}, 2, 12)
+    terminal.progress("generation", 0, 64, 0)
+    clock.now += 2
+    terminal.progress("generation", 16, 64, 6200)
+    assert shown(terminal) == [
+        "",
+        "   reward ▁█  0.341 → 0.882",
+        "     3/12 generation " + "━" * 8 + "─" * 22 + " 16/64  3,100 tokens/s",
+        "          2 s so far, end in 2:20, next evaluation in 23 s",
+    ]
+
+
+def test_the_live_area_starts_over_with_each_phase():
+    terminal, clock, _ = view(live=True)
+    terminal.progress("generation", 64, 64, 6400)
+    clock.now += 10
+    terminal.progress("generation", 8, 64, 100)
+    clock.now += 2
+    terminal.progress("generation", 16, 64, 300)
+    assert "100 tokens/s" in shown(terminal)[1]
+    terminal.stage("saving the adapter")
+    clock.now += 4
+    assert shown(terminal)[1].strip() == "saving the adapter  4 s"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [12, 30, 40, 60, 80, 200])
+def test_no_line_of_a_live_view_reaches_the_last_column(width, encoding):
+    terminal, clock, written = view(live=True, width=width, encoding=encoding)
+    for step in range(1, 41):
+        terminal.step(STEP, step, 40)
+    rows = [line for line in written().splitlines() if line]
+    terminal.progress("generation", 0, 4096, 0)
+    clock.now += 1
+    terminal.progress("generation", 1000, 4096, 123456)
+    assert all(len(line) < width for line in [*rows, *shown(terminal)])
+    assert len(rows) == 40 + 2  # a heading every twenty rows
+
+
+def test_a_live_view_ends_with_its_cursor_back_and_the_outcome_unbroken():
+    terminal, clock, written = view(live=True, width=40)
+    play(terminal, clock)
+    assert written().count("\x1b[?25l") == written().count("\x1b[?25h") == 1
+    last = written().split("\x1b[?25h")[-1]
+    assert "  use it    unslothrl chat --adapter runs/first/adapters/v000002\n" in last
+    assert "→ 0.875" in last
+
+
+def test_an_interrupt_gives_the_terminal_back():
+    terminal, _, written = view(live=True)
+    with pytest.raises(KeyboardInterrupt), terminal:
+        terminal.progress("generation", 1, 2, 3)
+        raise KeyboardInterrupt
+    assert "\x1b[?25h" in written()
+    assert terminal.live is None
+
+
+def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("JPY_PARENT_PID", "COLAB_RELEASE_TAG"):
+        monkeypatch.delenv(name, raising=False)
+    assert Terminal(console=Console(file=Screen())).live_area
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not Terminal(console=Console(file=io.StringIO())).live_area
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
+    assert not Terminal(console=Console(file=Screen())).live_area
+
+
+# The report
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, read as a browser would."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00</pre>"
+
+
+def a_run(folder: RunFolder, steps: int) -> Page:
+    folder.log({"step": 0, **EVAL})
+    for step in range(1, steps + 1):
+        timings = {"timing/generation_s": 5.0, "timing/update_s": 2.0}
+        folder.log({**STEP, **timings, "step": step, "train/loss": math.nan if step == 2 else 0.1})
+        row = next(iter(rollout_rows([group("a", [1.0])], [[0.0]], [[0]])))
+        folder.write_rollouts(step, [{**row, "completion": HOSTILE, "task": HOSTILE}])
+    folder.log({"step": steps, **AFTER})
+    folder.write_summary({**SUMMARY, "command": HOSTILE})
+    return Page(write_report(folder).read_text())
+
+
+def test_the_report_escapes_what_the_model_wrote(folder):
+    page = a_run(folder, 3)
+    assert not {"script", "img", "iframe", "link"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert page.tags.count("pre") == 4  # prompt and completion of the first and the last step
+    assert HOSTILE.replace("\x00", "\ufffd") in "".join(page.text)
+    assert "\x00" not in (folder.path / "report.html").read_text()
+
+
+def test_the_report_needs_no_network(folder):
+    page = a_run(folder, 3)
+    assert not [a for a in page.attributes if a[0] in ("src", "href") or "url(" in (a[1] or "")]
+    source = (folder.path / "report.html").read_text()
+    assert "http://" not in source and "https://" not in source and "@import" not in source
+
+
+def test_the_report_has_before_after_curves_and_options(folder):
+    page = a_run(folder, 3)
+    told = "".join(page.text)
+    for part in (
+        "0.500",
+        "0.875",
+        "+0.375",
+        "Reward",
+        "Loss",
+        "Seconds of a step",
+        "shuffle_rewards",
+    ):
+        assert part in told
+    # reward, evaluation, loss, gap, length, tokens per second, seconds of a step
+    assert page.tags.count("svg") == 7
+    assert "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, other 1.200" in told
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_the_report_of_a_run_that_hardly_began(folder, steps):
+    if steps:
+        a_run(folder, 1)
+    page = Page(write_report(folder.path).read_text())
+    assert ("finished" if steps else "running") in "".join(page.text)
+
+
+def test_ticks_enclose_the_values():
+    assert charts.nice_ticks(0.0, 1.0) == [0.0, 0.5, 1.0]
+    assert charts.nice_ticks(3.0, 3.0) == [3.0, 4.0, 5.0, 6.0]
+    assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
+
+
+def test_long_runs_make_no_long_pages():
+    curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
+    assert len(curve.thinned) == charts.MOST_POINTS
+    assert curve.thinned[-1][0] == 10_000
+    assert len(charts.stacked("time", [curve, curve])) < 200_000

@@ -1,0 +1,35 @@
+"""Files and folders that are whole or absent, whenever the process dies."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is complete whenever it is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def flush_tree(folder: Path) -> None:
+    """Brings every file below `folder` onto the disk, so that a later rename cannot overtake it."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Renames `source` to `target`. What stood there is moved aside before it is deleted."""
+    aside = target.with_name(f".{target.name}.replaced")
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)

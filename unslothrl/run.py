@@ -1,0 +1,148 @@
+"""A run from its options to its summary: check, start, train, and end well however it ends."""
+
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl import __version__, base_model, checkpoint, cluster, environment
+from unslothrl.checkpoint import RunState
+from unslothrl.config import Config, to_toml
+from unslothrl.data import tasks
+from unslothrl.data.tasks import Data
+from unslothrl.errors import UserError
+from unslothrl.machine import Machine
+from unslothrl.tracking.report import write_report
+from unslothrl.tracking.run_folder import REPORT, RunFolder
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.trainer import Trainer, total_steps
+
+
+def run(config: Config, notes: Sequence[str]) -> int:
+    """The main job: checks everything that can be checked, then starts, trains and sums up.
+
+    -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
+    """
+    machine = Machine.detect()
+    environment.apply(machine.cpus, bool(machine.gpus))
+    from unslothrl.workers import load_tokenizer
+
+    base = base_model.prepare(config.model)
+    data = tasks.load(config, load_tokenizer(base))
+    steps = total_steps(config, data)
+    resumed = resumable(config.resume) if config.resume else None
+    folder = open_folder(config, resumed)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Terminal(config.eval_every) as view:
+        view.header(header(config, data, notes))
+        outcome = Outcome(folder, view, config)
+        try:
+            workers = cluster.start(config, base, machine, view.stage)
+            outcome.workers = workers
+            outcome.trainer = Trainer(config, data, workers, folder, view, steps)
+            outcome.base_hash = same_base(workers)
+            if resumed is not None:
+                outcome.trainer.restore(resumed)
+            outcome.trainer.train()
+        except KeyboardInterrupt:
+            outcome.close("interrupted")
+            return 130
+        except BaseException as error:
+            outcome.close("failed", error)
+            raise
+        outcome.close("finished")
+        return 0
+
+
+@dataclass
+class Outcome:
+    """Ends a run, however it ends: saves what there is, stops the processes, writes the summary."""
+
+    folder: RunFolder
+    view: Terminal
+    config: Config
+    workers: cluster.Cluster | None = None
+    trainer: Trainer | None = None
+    base_hash: str = ""
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """`error` is what ended a run that failed; a dead worker has no adapter to give."""
+        self.view.stage("saving and stopping")
+        adapter = None if error else self._save_adapter()
+        if self.workers is not None:
+            self.workers.close()
+        summary = self._summary(status, adapter)
+        self.folder.write_summary(summary)
+        write_report(self.folder)
+        if error is None:
+            self.view.finish(summary)
+        else:
+            self.view.failed(f"{type(error).__name__}: {error}".splitlines()[0])
+
+    def _save_adapter(self) -> Path | None:
+        if self.trainer is None or self.trainer.published is None:
+            return None
+        adapter = self.trainer.save_adapter()
+        if self.config.lora_save_path:
+            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
+        return adapter
+
+    def _summary(self, status: str, adapter: Path | None) -> dict:
+        state = self.trainer.state if self.trainer else RunState()
+        evals = state.evals or []
+        key = next((name for name in (evals[0] if evals else {}) if name.endswith("/pass@1")), "")
+        return {
+            "status": status,
+            "steps": state.step,
+            "seconds": state.seconds,
+            "first_eval": evals[0] if evals else None,
+            "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(adapter) if adapter else None,
+            "command": f'unslothrl ask --adapter {adapter} "..."' if adapter else None,
+            "report": str(self.folder.path / REPORT),
+            "base_hash": self.base_hash,
+            "version": __version__,
+        }
+
+
+def resumable(folder: str) -> Path:
+    """-> the newest complete checkpoint of a run's folder. UserError if there is none."""
+    found = RunFolder.reopen(folder).latest_checkpoint()
+    if found is None:
+        raise UserError(f"resume {folder}: no complete checkpoint there: start a new run")
+    return found
+
+
+def open_folder(config: Config, resumed: Path | None) -> RunFolder:
+    if config.resume is None or resumed is None:
+        return RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
+    folder = RunFolder.reopen(config.resume)
+    folder.truncate_after(checkpoint.load(resumed)[0].step)
+    return folder
+
+
+def same_base(workers: cluster.Cluster) -> str:
+    """-> the hash of the 4-bit base that every process holds. RuntimeError if they differ."""
+    everyone = [*workers.learners, *workers.actors]
+    hashes = workers.gather([worker.call("fingerprint") for worker in everyone])
+    if len(set(hashes)) > 1:
+        found = ", ".join(f"{w.name} {h}" for w, h in zip(everyone, hashes, strict=True))
+        raise RuntimeError(f"actors and learner hold different 4-bit weights: {found}")
+    return hashes[0]
+
+
+def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
+    lines = [
+        f"{config.learner} on {config.dataset}, base {config.model}",
+        f"{config.number_of_actors} actors ({config.engine}), {config.number_of_learners} learner "
+        f"({config.backend}), cluster {config.cluster}",
+        *notes,
+    ]
+    if data.dropped_prompts:
+        lines.append(
+            f"{data.dropped_prompts} prompts are longer than {config.max_prompt_tokens} tokens "
+            "and were dropped"
+        )
+    return lines
