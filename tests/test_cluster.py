@@ -1,0 +1,94 @@
+"""Ray with two real vLLM actors: every version reaches every actor, and speaks at once."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from test_engines import bias_towards
+
+from unslothrl import cluster
+from unslothrl.config import Config
+from unslothrl.machine import Machine
+from unslothrl.types import Sampling, Task
+
+TOKEN = 77
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(bases):
+    config = replace(
+        Config(),
+        model=str(bases["biases"]),
+        dataset="embedded",
+        number_of_actors=2,
+        engine="vllm",
+        backend="peft",
+        dtype="bfloat16",
+        max_lora_rank=8,
+        lora_alpha=16,
+        max_new_tokens=16,
+        max_prompt_tokens=16,
+        kv_cache_mb=64,
+    )
+    started = cluster.start(config, bases["biases"], Machine.detect(), lambda stage: None)
+    yield started
+    started.close()
+
+
+def spoken(workers, published, version) -> list[float]:
+    """The share of TOKEN in what each actor says under a version."""
+    workers.gather([actor.call("load", published) for actor in workers.actors])
+    tasks = [Task(str(i), "", "", "", (5, 6, 7 + i)) for i in range(8)]
+    sampling = Sampling(1.0, 1.0, 0, 16)
+    calls = [
+        actor.call("generate", tasks, 2, sampling, ("test", version)) for actor in workers.actors
+    ]
+    shares = []
+    for rollout in workers.gather(calls):
+        drawn = [one for group in rollout.groups for one in group.completions]
+        assert {one.policy_version for one in drawn} == {version}
+        ids = [token for one in drawn for token in one.token_ids]
+        shares.append(ids.count(TOKEN) / len(ids))
+    return shares
+
+
+def test_a_biased_version_speaks_on_every_actor_at_the_next_rollout(
+    ray_cluster, bases, make_backend
+):
+    published = ray_cluster.learners[0].call("publish", 1)
+    assert max(spoken(ray_cluster, published, 1)) < 0.05
+    biased = bias_towards(TOKEN, make_backend(bases["biases"], trained=False)).publish(2)
+    assert min(spoken(ray_cluster, biased, 2)) > 0.9
+    published = ray_cluster.learners[0].call("publish", 3)
+    assert max(spoken(ray_cluster, published, 3)) < 0.05
+
+
+def test_everyone_holds_the_same_base(ray_cluster):
+    everyone = [*ray_cluster.actors, *ray_cluster.learners]
+    hashes = set(ray_cluster.gather([worker.call("fingerprint") for worker in everyone]))
+    assert len(hashes) == 1 and hashes != {""}
+
+
+def test_every_process_has_the_same_threads(ray_cluster):
+    assert os.environ["OMP_NUM_THREADS"]
+    environment = cluster.worker_environment(Machine.detect())
+    assert environment["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
+
+
+def test_progress_is_told_while_calls_run(ray_cluster):
+    tasks = [Task(str(i), "", "", "", (5, 6, 7 + i)) for i in range(16)]
+    call = ray_cluster.actors[0].call("generate", tasks, 8, Sampling(1.0, 1.0, 0, 16), (1,))
+    seen = []
+    ray_cluster.gather([call], lambda done, tokens: seen.append((done, tokens)))
+    assert all(0 <= done <= 128 for done, _ in seen)
+
+
+def test_the_object_store_fits_small_hosts():
+    gigabyte = 2**30
+    assert cluster.object_store(Machine(ram_mb=12 * 1024, shm_mb=64)) == (
+        1228 * 2**20,
+        "/tmp",
+    )  # a tenth of 12 GB, on disk
+    assert cluster.object_store(Machine(ram_mb=24 * 1024, shm_mb=12 * 1024))[1] is None
+    assert cluster.object_store(Machine(ram_mb=512 * 1024, shm_mb=256 * 1024))[0] == 4 * gigabyte
+    assert cluster.object_store(Machine(ram_mb=600, shm_mb=64))[0] == 128 * 2**20

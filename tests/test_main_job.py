@@ -1,0 +1,294 @@
+"""The command itself, all parts real: Ray, vLLM, the 4-bit base, adapters, the run folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import safetensors.torch
+from conftest import targets_by_layer
+
+from unslothrl import base_model
+from unslothrl.types import LORA_TARGETS
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+SMALL = {
+    "batch_size": 8,
+    "num_candidates": 4,
+    "topk": 3,
+    "learner_chunk_size": 2,
+    "number_of_actors": 1,
+    "train_batch_size": 8,
+    "max_steps": 3,
+    "eval_problems": 6,
+    "eval_candidates": 2,
+    "eval_every": 2,
+    "save_every": 1,
+    "kv_cache_mb": 64,
+}
+
+
+def command(output: Path, name: str, **options) -> list[str]:
+    flags = {**SMALL, "learner": "grpo", "output_dir": output, "run_name": name, **options}
+    return [
+        sys.executable,
+        str(ROOT / "train_distributed.py"),
+        *(text for flag, value in flags.items() for text in (f"--{flag}", str(value))),
+    ]
+
+
+def train(output: Path, name: str, **options) -> Path:
+    """Runs the command to its end and returns the run folder."""
+    done = subprocess.run(
+        command(output, name, **options), capture_output=True, text=True, timeout=500, cwd=output
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return output / name
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def local(output) -> Path:
+    return train(output, "local", cluster="local")
+
+
+@pytest.fixture(scope="module")
+def ray(output) -> Path:
+    return train(output, "ray", cluster="ray")
+
+
+def weights(folder: Path) -> dict:
+    return safetensors.torch.load_file(folder / "adapter_model.safetensors")
+
+
+def test_ray_and_one_process_train_the_same_adapter_bit_for_bit(local, ray):
+    for version in (1, 2, 3):
+        name = f"adapters/v{version:06d}/adapter_model.safetensors"
+        assert (local / name).read_bytes() == (ray / name).read_bytes(), version
+
+
+def test_every_target_of_every_layer_has_been_trained(local, make_backend):
+    import torch
+
+    from unslothrl import embedded
+    from unslothrl.backends.peft import PeftBackend
+
+    initial = PeftBackend(
+        base_model.quantise(embedded.BASE),
+        dtype=torch.bfloat16,
+        rank=16,
+        alpha=32,
+        dropout=0.0,
+        seed=0,
+    )
+    before = safetensors.torch.load(initial.publish(0).weights)
+    after = weights(local / "adapters" / "v000003")
+    assert before.keys() == after.keys()
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    layers = json.loads((embedded.BASE / "config.json").read_text())["num_hidden_layers"]
+    assert targets_by_layer(moved) == {(i, t) for i in range(layers) for t in LORA_TARGETS}
+
+
+def test_the_run_folder_keeps_the_contract(ray):
+    found = {path.name for path in ray.iterdir()}
+    assert found >= {
+        "config.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "rollouts",
+        "adapters",
+        "checkpoints",
+        "report.html",
+    }
+    assert [row["step"] for row in metrics(ray)] == [0, 1, 2, 3]  # one object a step
+    assert "eval/held_out/pass@1" in metrics(ray)[0]
+    assert [("eval/held_out/pass@1" in row) for row in metrics(ray)] == [True, False, True, True]
+    names = {
+        "reward/mean reward/accuracy reward/format reward/tags reward/zero_signal_groups",
+        "train/loss train/grad_norm train/entropy train/clip_fraction train/kl_reference",
+        "train/sampler_gap train/sampler_gap_p99 train/ess train/correction_truncated",
+        "train/selected_advantage_mean train/selected_completions rollout/tokens",
+        "rollout/tokens_per_s rollout/mean_length rollout/truncated rollout/staleness sync/bytes",
+        "timing/generation_s timing/reward_s timing/update_s timing/sync_s timing/step_s",
+        "memory/learner_peak_mb memory/actor_peak_mb policy_version samples_seen",
+    }
+    for row in metrics(ray)[1:]:
+        assert set(" ".join(names).split()) <= set(row)
+    summary = json.loads((ray / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 3)
+    assert Path(summary["adapter"]).name == "v000003"
+    assert summary["base_hash"]
+    assert (ray / "checkpoints" / "latest").read_text().strip() == "step_000003"
+
+
+def test_rollouts_say_what_was_drawn_and_why_it_was_chosen(ray):
+    rows = [
+        json.loads(line)
+        for line in (ray / "rollouts" / "step_000002.jsonl").read_text().splitlines()
+    ]
+    assert len(rows) == 8 * 4
+    assert {row["policy_version"] for row in rows} == {1}
+    assert sum(row["selected"] for row in rows) == 8 * 3
+    for row in rows:
+        assert row["prompt"].startswith("<|im_start|>user\nWhat is ")
+        assert set(row["rewards"]) == {"accuracy", "format", "tags"}
+
+
+@pytest.mark.parametrize("run", ["local", "ray"])
+def test_sampler_and_learner_agree_on_every_step(run, request):
+    for row in metrics(request.getfixturevalue(run))[1:]:
+        assert row["train/sampler_gap"] < 0.01
+        assert 0.9 < row["train/ess"] <= 1
+        assert row["rollout/staleness"] == 0
+
+
+def test_the_bytes_that_travel_are_the_adapters(ray):
+    for row in metrics(ray)[1:]:
+        file = ray / f"adapters/v{row['policy_version']:06d}/adapter_model.safetensors"
+        tensors = safetensors.torch.load_file(file)
+        assert {str(tensor.dtype) for tensor in tensors.values()} == {"torch.bfloat16"}
+        assert row["sync/bytes"] == file.stat().st_size
+        payload = sum(2 * tensor.numel() for tensor in tensors.values())
+        assert 0 <= file.stat().st_size - payload < 20_000  # the header with the names
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output):
+    options = {"cluster": "local", "number_of_actors": 0, "engine": "transformers"}
+    whole = train(output, "whole", max_steps=4, **options)
+    half = train(output, "half", max_steps=2, **options)
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl", "--resume", str(half), "--max_steps", "4"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    name = "adapters/v000004/adapter_model.safetensors"
+    assert (half / name).read_bytes() == (whole / name).read_bytes()
+    same = ("reward/mean", "train/loss", "train/grad_norm", "samples_seen", "policy_version")
+    assert [row["step"] for row in metrics(half)] == [0, 1, 2, 3, 4]
+    for one, other in zip(metrics(half)[1:], metrics(whole)[1:], strict=True):
+        assert [one[key] for key in same] == [other[key] for key in same]
+
+
+def test_a_starting_adapter_is_where_training_starts(output, local):
+    """Continues from the local run's adapter: same tokens as that policy, and it moves on."""
+    start = local / "adapters" / "v000003"
+    folder = train(
+        output, "from", adapter=start, cluster="local", number_of_actors=0, max_steps=1,
+        engine="transformers", lora_save_path=output / "copy",
+    )  # fmt: skip
+    assert (output / "copy" / "adapter_config.json").is_file()
+    row = metrics(folder)[1]
+    assert row["train/kl_reference"] == pytest.approx(0, abs=1e-9)  # it is its own reference
+    assert (folder / "adapters/v000001/adapter_model.safetensors").read_bytes() != (
+        start / "adapter_model.safetensors"
+    ).read_bytes()
+
+
+def test_shuffled_rewards_are_recorded_as_shuffled(output):
+    folder = train(
+        output, "shuffled", cluster="local", number_of_actors=0, max_steps=1,
+        engine="transformers",
+    )  # fmt: skip
+    plain = (folder / "rollouts" / "step_000001.jsonl").read_text().splitlines()
+    done = subprocess.run(
+        [*command(output, "control", cluster="local", number_of_actors=0, max_steps=1,
+                  engine="transformers"), "--shuffle_rewards"],
+        capture_output=True, text=True, timeout=300, cwd=output,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    control = (output / "control/rollouts/step_000001.jsonl").read_text().splitlines()
+    pairs = [(json.loads(a), json.loads(b)) for a, b in zip(plain, control, strict=True)]
+    assert all(a["completion"] == b["completion"] for a, b in pairs)
+    assert any(a["rewards"] != b["rewards"] for a, b in pairs)
+    assert all(b["score"] == a["score"] for a, b in pairs)
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the data is not beside the checkout (../shared)")
+@pytest.mark.parametrize(
+    ("name", "file"), [("gsm8k", "gsm8k/train.jsonl"), ("math500", "math500/test.jsonl")]
+)
+def test_real_problems_run_through_the_main_job(name, file, output):
+    folder = train(
+        output, name, dataset=DATA / file, max_prompt_tokens=2300, max_new_tokens=32,
+        batch_size=3, num_candidates=2, topk=2, learner_chunk_size=1, eval_problems=2,
+        train_batch_size=2, cluster="local",
+    )  # fmt: skip
+    rows = [
+        json.loads(line)
+        for step in (1, 2, 3)
+        for line in (folder / f"rollouts/step_{step:06d}.jsonl").read_text().splitlines()
+    ]
+    assert len(rows) == 3 * 3 * 2
+    assert all("<answer>" in row["prompt"] for row in rows)  # the system prompt is there
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 3
+    real = (DATA / file).read_text()
+    problem = rows[0]["prompt"].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+    assert json.dumps(problem)[1:-1] in real
+
+
+def test_ctrl_c_ends_well_and_leaves_no_process(output):
+    process = subprocess.Popen(
+        command(output, "stopped", max_steps=500, eval_every=0, cluster="ray"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that the signal reaches the whole group, as from a keyboard
+        cwd=output,
+    )
+    assert process.stdout is not None
+    family: list[psutil.Process] = []
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.startswith("step 1/500"):
+            family = psutil.Process(process.pid).children(recursive=True)
+            break
+    assert family, "".join(seen)
+    started = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(timeout=30) == 130, rest
+    assert time.monotonic() - started < 15
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive, alive
+    summary = json.loads((output / "stopped" / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    assert (Path(summary["adapter"]) / "adapter_model.safetensors").is_file()
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": "no/such/model"}, "no such folder"),
+        ({"model": "./nowhere"}, "no such file or folder"),
+        ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
+        ({"number_of_actors": "-1"}, "number_of_actors"),
+        ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_started(options, said, tmp_path):
+    done = subprocess.run(
+        command(tmp_path / "out", "x", **options), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not (tmp_path / "out").exists()
