@@ -33,17 +33,11 @@ def cache(tmp_path_factory):
 def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
     """Random 16-bit bases by kind: Qwen2 has biases in its attention, Llama has none."""
     import torch
-    from transformers import (
-        AutoTokenizer,
-        LlamaConfig,
-        LlamaForCausalLM,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-    )
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    from unslothrl import embedded
+    from unslothrl import base_model, embedded
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded.BASE)
+    tokenizer = base_model.load_tokenizer(embedded.BASE)
     special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     folders = {}
     for kind, config, build in (

@@ -26,7 +26,6 @@ def ask(adapter: Path, question: str, max_new_tokens: int, temperature: float) -
         json.loads((adapter / CONFIG_FILE).read_text())["base_model_name_or_path"]
     )
     import torch
-    from transformers import AutoTokenizer
 
     from unslothrl.backends.peft import PeftBackend
     from unslothrl.engines.transformers import TransformersEngine
@@ -34,7 +33,7 @@ def ask(adapter: Path, question: str, max_new_tokens: int, temperature: float) -
     half = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8
     dtype = torch.float16 if half else torch.bfloat16
     backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer = base_model.load_tokenizer(base)
     prompt = prompts.render(tokenizer, question, system_prompt(adapter))
     (ids,) = prompts.tokenise(tokenizer, [prompt])
     engine = TransformersEngine(backend, base, max_num_seqs=1, own=False)

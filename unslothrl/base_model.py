@@ -17,6 +17,7 @@ from unslothrl.embedded import BASE as EMBEDDED_BASE
 from unslothrl.errors import UserError
 
 EMBEDDED = "embedded"
+TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 
 def prepare(model: str) -> Path:
@@ -80,7 +81,7 @@ def quantise(source: Path) -> Path:
     if target.is_dir():
         return target
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
@@ -96,7 +97,9 @@ def quantise(source: Path) -> Path:
             device_map="cuda:0" if torch.cuda.is_available() else "cpu",
             dtype=torch.bfloat16,
         ).save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
+        for path in source.iterdir():  # the tokenizer and what goes with it, as they are
+            if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
+                shutil.copyfile(path, temporary / path.name)
         try:
             temporary.rename(target)
         except OSError:  # another run was first; its copy is the same
@@ -105,6 +108,20 @@ def quantise(source: Path) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def load_tokenizer(base: Path):
+    """The tokenizer of a checkpoint exactly as it was saved.
+
+    AutoTokenizer replaces a plain tokenizer by the one that is registered for the model's type;
+    Qwen2's would fold Unicode and add a token.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    file = base / "tokenizer_config.json"
+    saved = json.loads(file.read_text()).get("tokenizer_class") if file.is_file() else None
+    plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(base)
 
 
 def _content_key(source: Path) -> str:

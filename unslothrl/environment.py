@@ -23,6 +23,7 @@ def defaults(cpus: int, gpu: bool) -> dict[str, str]:
         "OMP_WAIT_POLICY": "PASSIVE",  # idle threads of one process must not spin against another's
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DOWNLOAD_TIMEOUT": "10",
     }
     if not gpu:
         # Tracing vLLM's sampler takes 20 s and a C++ compiler, and gains nothing on a CPU.

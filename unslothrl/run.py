@@ -26,10 +26,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     """
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
-    from unslothrl.workers import load_tokenizer
-
     base = base_model.prepare(config.model)
-    data = tasks.load(config, load_tokenizer(base))
+    data = tasks.load(config, base_model.load_tokenizer(base))
     steps = total_steps(config, data)
     resumed = resumable(config.resume) if config.resume else None
     folder = open_folder(config, resumed)

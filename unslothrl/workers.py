@@ -6,6 +6,7 @@ its kind in a process, and a process that trains needs no vLLM.
 
 from pathlib import Path
 
+from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config
 from unslothrl.fit import EMBEDDED, MAX_NUM_SEQS
 
@@ -88,12 +89,6 @@ def base_name(config: Config, base: Path) -> str:
     """What a published adapter calls its base: the hub's id, so that it can be used elsewhere."""
     is_hub_id = config.model != EMBEDDED and not Path(config.model).expanduser().exists()
     return config.model if is_hub_id else str(base)
-
-
-def load_tokenizer(base: Path):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(base)
 
 
 def lora_rank(config: Config) -> int:

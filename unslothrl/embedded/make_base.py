@@ -157,8 +157,6 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     """What the NF4 copy can do on 200 held-out problems, 8 completions each."""
     import itertools
 
-    from transformers import AutoTokenizer
-
     from unslothrl import base_model
     from unslothrl.actor import Actor
     from unslothrl.backends.peft import PeftBackend
@@ -168,7 +166,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
 
     base = base_model.quantise(out)
     backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer = base_model.load_tokenizer(base)
     actor = Actor(
         "measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer
     )

@@ -63,6 +63,7 @@ class VllmEngine:
             max_lora_rank=next(allowed for allowed in RANKS if allowed >= rank),
             max_loras=1,
             logprobs_mode="processed_logprobs",
+            skip_tokenizer_init=True,  # token ids in, token ids out
             generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
             seed=seed % 2**31,
             kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,

@@ -1,0 +1,126 @@
+"""The embedded base and its problems: small, whole, disjoint, and able but careless."""
+
+import itertools
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unslothrl import base_model, embedded
+from unslothrl.data.prompts import render
+from unslothrl.embedded import task
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return base_model.load_tokenizer(embedded.BASE)
+
+
+def test_it_is_small():
+    import safetensors
+
+    assert sum(path.stat().st_size for path in embedded.BASE.iterdir()) <= 8_000_000
+    with safetensors.safe_open(embedded.BASE / "model.safetensors", "pt") as file:
+        tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+        count = sum(math.prod(tensor.get_shape()) for tensor in tensors)
+        assert {t.get_dtype() for t in tensors} == {"BF16"}
+    assert count <= 2_000_000
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=("Cs",))))
+def test_any_text_survives_the_tokenizer(text):
+    tokenizer = base_model.load_tokenizer(embedded.BASE)
+    for name in ("<|pad|>", "<|im_start|>", "<|im_end|>"):
+        text = text.replace(name, "")
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert all(0 <= i < 320 for i in ids)
+
+
+@pytest.mark.parametrize("text", ["e\u0301", "<think> x\n</think>", "a\x00\x7f\u200b  b\r\n", "😀"])
+def test_hard_texts_survive_the_tokenizer(text, tokenizer):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_the_tags_are_one_token_each_and_are_kept_in_the_text(tokenizer):
+    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
+        assert len(tokenizer(tag, add_special_tokens=False)["input_ids"]) == 1
+        assert tag not in tokenizer.all_special_tokens
+
+
+def test_worked_answers_by_hand():
+    assert task.careful_answer(347, "+", 285) == (
+        "<think>7+5=12 4+8+1=13 3+2+1=6</think>\n<answer>632</answer>"
+    )
+    assert task.worked(532, "-", 278) == "12-8=4 13-7-1=5 5-2-1=2"
+    assert task.careful_answer(512, "-", 478).endswith("<answer>34</answer>")
+    assert task.careful_answer(999, "+", 999).endswith("9+9+1=19</think>\n<answer>1998</answer>")
+
+
+def test_every_step_of_a_worked_answer_is_true():
+    draw = random.Random(0)
+    for _ in range(500):
+        a, sign, b = task.draw_operands(draw)
+        for step in task.worked(a, sign, b).split():
+            left, right = step.split("=")
+            assert eval(left) == int(right), (a, sign, b, step)  # digits and signs of our own
+
+
+def test_answers_are_right_and_never_negative():
+    for split in task.SPLITS:
+        for row in itertools.islice(task.problems(split, 3), 300):
+            a, sign, b = re.fullmatch(r"What is (\d+) ([+-]) (\d+)\?", row["problem"]).groups()
+            expected = int(a) + int(b) if sign == "+" else int(a) - int(b)
+            assert int(row["answer"]) == expected >= 0
+
+
+def test_splits_are_disjoint_seeded_and_endless():
+    train = {row["problem"] for row in itertools.islice(task.problems("train", 0), 3000)}
+    test = {row["problem"] for row in itertools.islice(task.problems("test", 0), 3000)}
+    assert train.isdisjoint(test)
+    assert len(test) > 2900
+    first = list(itertools.islice(task.problems("train", 1), 5))
+    assert first == list(itertools.islice(task.problems("train", 1), 5))
+    assert first != list(itertools.islice(task.problems("train", 2), 5))
+    held_out = sum(task.is_held_out(a, "+", 500) for a in range(100, 1000))
+    assert 60 < held_out < 120  # about a tenth of 900
+    with pytest.raises(ValueError, match="split must be one of"):
+        next(task.problems("validation", 0))
+
+
+def test_prompts_and_worked_answers_are_short(tokenizer):
+    for row in itertools.islice(task.problems("test", 0), 50):
+        assert len(tokenizer(render(tokenizer, row["problem"], ""))["input_ids"]) <= 64
+    assert len(tokenizer(task.careful_answer(999, "+", 999))["input_ids"]) <= 45
+
+
+def test_the_base_is_able_but_careless(tokenizer, make_backend):
+    """48 held-out problems, 8 completions at 0.6: the figures of base/MEASURED.json, roughly."""
+    from unslothrl.actor import Actor
+    from unslothrl.data.tasks import Renderer
+    from unslothrl.engines.transformers import TransformersEngine
+    from unslothrl.types import Sampling
+
+    base = base_model.quantise(embedded.BASE)
+    engine = TransformersEngine(
+        make_backend(base, trained=False), base, max_num_seqs=400, own=False
+    )
+    rows = itertools.islice(task.problems("test", 0), 48)
+    problems, dropped = Renderer(tokenizer, "", 64).tasks("test", rows)
+    assert not dropped
+    actor = Actor("a", engine, tokenizer)
+    groups = actor.generate(problems, 8, Sampling(0.6, 1.0, 0, 64), ("ability",)).groups
+    scores = [score for group in groups for score in group.scores]
+    assert 0.25 < sum(scores) / len(scores) < 0.55
+    assert sum(max(group.scores) for group in groups) / len(groups) >= 0.9
+    worked = [
+        score
+        for group in groups
+        for score, one in zip(group.scores, group.completions, strict=True)
+        if "=" in one.text
+    ]
+    assert sum(worked) / len(worked) > 0.95
