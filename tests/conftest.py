@@ -5,6 +5,7 @@ import os
 from unslothrl import environment
 
 environment.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 from pathlib import Path
 
@@ -26,7 +27,6 @@ SMALL = {
 def cache(tmp_path_factory):
     """Quantised bases of the tests go into a folder of their own."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-    os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +49,8 @@ def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
         for name, parameter in model.named_parameters():
             if name.endswith(".bias"):
                 torch.nn.init.normal_(parameter, std=0.3)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(5)  # a fresh one is too flat for a LoRA to favour any token
         folders[kind] = tmp_path_factory.mktemp(f"base-{kind}")
         model.save_pretrained(folders[kind])
         tokenizer.save_pretrained(folders[kind])

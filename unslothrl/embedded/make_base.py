@@ -7,6 +7,7 @@ is how the base will be used. Only problems of the training split are seen.
 """
 
 import argparse
+import importlib.metadata
 import json
 import math
 import os
@@ -148,7 +149,6 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    shutil.rmtree(out, ignore_errors=True)
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
 
@@ -195,28 +195,45 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     return figures
 
 
+def versions() -> dict[str, str]:
+    packages = ("torch", "transformers", "tokenizers", "bitsandbytes", "peft")
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def holds_something_else(out: Path) -> bool:
+    """Whether replacing `out` would delete what is not an earlier base."""
+    return out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=BASE)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    if holds_something_else(out):
+        parser.error(f"--out {out}: the folder holds something else: give a new or an empty one")
+    making = out.with_name(f".{out.name}.making")  # takes its place when all is measured
+    shutil.rmtree(making, ignore_errors=True)
     torch.set_num_threads(2)  # fixed, so that sums are taken in the same order on every machine
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     started = time.time()
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.steps, arguments.seed)
-    save(model, tokenizer, arguments.out)
+    save(model, tokenizer, making)
     figures = {
         "command": f"python -m unslothrl.embedded.make_base --steps {arguments.steps} "
         f"--seed {arguments.seed}",
-        "torch": torch.__version__,
+        **versions(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        **measure(arguments.out),
+        **measure(making),
         "seconds": round(time.time() - started),
     }
-    (arguments.out / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (making / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
+    shutil.rmtree(out, ignore_errors=True)
+    making.rename(out)
     print(json.dumps(figures, indent=2))
 
 
