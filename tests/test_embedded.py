@@ -4,9 +4,11 @@ import itertools
 import math
 import random
 import re
+import subprocess
+import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl import base_model, embedded
@@ -14,7 +16,7 @@ from unslothrl.data.prompts import render
 from unslothrl.embedded import task
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tokenizer():
     return base_model.load_tokenizer(embedded.BASE)
 
@@ -30,9 +32,9 @@ def test_it_is_small():
     assert count <= 2_000_000
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=("Cs",))))
-def test_any_text_survives_the_tokenizer(text):
-    tokenizer = base_model.load_tokenizer(embedded.BASE)
+@settings(deadline=None)  # loading transformers counts as part of the first example
+@given(text=st.text(alphabet=st.characters(exclude_categories=("Cs",))))
+def test_any_text_survives_the_tokenizer(tokenizer, text):
     for name in ("<|pad|>", "<|im_start|>", "<|im_end|>"):
         text = text.replace(name, "")
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -50,6 +52,71 @@ def test_the_tags_are_one_token_each_and_are_kept_in_the_text(tokenizer):
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
         assert len(tokenizer(tag, add_special_tokens=False)["input_ids"]) == 1
         assert tag not in tokenizer.all_special_tokens
+
+
+def test_the_chat_template_by_hand(tokenizer):
+    assert render(tokenizer, "What is 1 + 2?", "") == (
+        "<|im_start|>user\nWhat is 1 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert render(tokenizer, "b", "a").startswith(
+        "<|im_start|>system\na<|im_end|>\n<|im_start|>user\nb"
+    )
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "<answer>3</answer>"},
+    ]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == (
+        "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<answer>3</answer><|im_end|>\n"
+    )
+
+
+def test_the_saved_ids_agree(tokenizer):
+    assert base_model.stop_token_ids(embedded.BASE) == [tokenizer.eos_token_id]
+    assert tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id) == "<|im_end|>"
+    assert tokenizer.pad_token == "<|pad|>"
+
+
+def test_the_auto_classes_load_it():
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(embedded.BASE)
+    assert type(model).__name__ == "Qwen2ForCausalLM"
+    assert model.config.hidden_size // model.config.num_attention_heads == 32  # vLLM's least on CPU
+    auto = AutoTokenizer.from_pretrained(embedded.BASE)  # Qwen2's class: same ids for plain text
+    ids = auto("What is 347 + 285?", add_special_tokens=False)["input_ids"]
+    assert auto.decode(ids) == "What is 347 + 285?"
+    assert len(auto) <= model.config.vocab_size
+
+
+def test_the_task_imports_nothing_heavy():
+    code = (
+        "import sys, unslothrl.embedded.task; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_careless_answers_are_mostly_wrong_and_sometimes_lack_the_form():
+    draw = random.Random(0)
+    rows = [(a, sign, b) for a, sign, b in (task.draw_operands(draw) for _ in range(2000))]
+    answers = [task.careless_answer(*row, draw) for row in rows]
+    right = sum(
+        re.findall(r"\d+", answer)[-1] == str(task.result(*row))
+        for row, answer in zip(rows, answers, strict=True)
+    )
+    assert 0 < right / len(rows) < 0.1
+    formless = sum("<answer>" not in answer for answer in answers)
+    assert 0.15 < formless / len(rows) < 0.25
+
+
+def test_a_folder_of_someone_elses_is_not_replaced(tmp_path):
+    from unslothrl.embedded.make_base import holds_something_else
+
+    assert not holds_something_else(tmp_path / "new")
+    assert not holds_something_else(tmp_path)
+    (tmp_path / "mine").touch()
+    assert holds_something_else(tmp_path)
+    assert not holds_something_else(embedded.BASE)
 
 
 def test_worked_answers_by_hand():

@@ -4,6 +4,7 @@ Equal thread counts are what makes the in-process cluster and Ray agree bit for 
 fixes them for good when it starts, and Ray would set one thread for each worker.
 """
 
+import logging
 import os
 
 INHERITED = (
@@ -35,6 +36,8 @@ def apply(cpus: int, gpu: bool) -> None:
     """Sets the defaults in this process; to be called before torch is imported."""
     for name, value in defaults(cpus, gpu).items():
         os.environ.setdefault(name, value)
+    # It warns of a kernel package that a CPU may do without, in every process.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def of_workers(cpus: int, gpu: bool) -> dict[str, str]:

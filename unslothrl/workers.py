@@ -19,9 +19,9 @@ def build_actor(config: Config, base: Path, index: int):
     engine: Engine
     seqs = config.max_num_seqs or MAX_NUM_SEQS
     if config.engine == "vllm":
-        from unslothrl.engines.vllm import VllmEngine
+        from unslothrl.engines import vllm
 
-        engine = VllmEngine(
+        engine = vllm.start(
             base,
             dtype=dtype_name(config),
             context=config.max_prompt_tokens + config.max_new_tokens,
@@ -40,19 +40,9 @@ def build_actor(config: Config, base: Path, index: int):
 
 def build_learner(config: Config, base: Path, index: int):
     """-> a `Learner` whose engine shares its weights."""
-    if config.backend == "unsloth":
-        from unslothrl.backends.unsloth import UnslothBackend  # first: it patches what follows
-        from unslothrl.engines.unsloth import UnslothEngine
-
-        backend = UnslothBackend.from_config(config, base)
-        engine = UnslothEngine(backend, base)
-    else:
-        from unslothrl.engines.transformers import TransformersEngine
-
-        backend = peft_backend(config, base)
-        engine = TransformersEngine(
-            backend, base, max_num_seqs=config.max_num_seqs or MAX_NUM_SEQS, own=False
-        )
+    backend = (
+        unsloth_backend(config, base) if config.backend == "unsloth" else peft_backend(config, base)
+    )
     from unslothrl.actor import Actor
     from unslothrl.algorithms import OBJECTIVES
     from unslothrl.learner import Learner
@@ -60,7 +50,7 @@ def build_learner(config: Config, base: Path, index: int):
     return Learner(
         backend,
         OBJECTIVES[config.learner],
-        Actor(f"learner-{index}", engine, load_tokenizer(base)),
+        Actor(f"learner-{index}", shared_engine(config, base, backend), load_tokenizer(base)),
         lr=config.lr,
         micro_batch=config.train_batch_size,
         temperature=config.temperature,
@@ -68,21 +58,50 @@ def build_learner(config: Config, base: Path, index: int):
     )
 
 
-def peft_backend(config: Config, base: Path):
-    import torch
+def shared_engine(config: Config, base: Path, backend):
+    """An engine over the learner's own weights: Unsloth's vLLM where there is one."""
+    if getattr(backend, "llm", None) is not None:
+        from unslothrl.engines.vllm import VllmEngine
 
+        return VllmEngine(backend.llm, base)
+    from unslothrl.engines.transformers import TransformersEngine
+
+    seqs = config.max_num_seqs or MAX_NUM_SEQS
+    return TransformersEngine(backend, base, max_num_seqs=seqs, own=False)
+
+
+def unsloth_backend(config: Config, base: Path):
+    from unslothrl.backends.unsloth import UnslothBackend  # first: it patches what comes after
+
+    generates = config.number_of_actors == 0 or config.learner_chunk_size > 0
+    return UnslothBackend(
+        base,
+        **lora_options(config, base),
+        context=config.max_prompt_tokens + config.max_new_tokens,
+        memory_share=config.learner_gpu_usage if generates and config.engine == "vllm" else None,
+        max_num_seqs=config.max_num_seqs or MAX_NUM_SEQS,
+    )
+
+
+def peft_backend(config: Config, base: Path):
     from unslothrl.backends.peft import PeftBackend
 
-    return PeftBackend(
-        base,
-        dtype=getattr(torch, dtype_name(config)),
-        rank=config.max_lora_rank,
-        alpha=config.lora_alpha,
-        dropout=config.lora_dropout,
-        seed=config.seed,
-        start=Path(config.adapter) if config.adapter else None,
-        name=base_name(config, base),
-    )
+    return PeftBackend(base, **lora_options(config, base))
+
+
+def lora_options(config: Config, base: Path) -> dict:
+    """What every backend is told about the LoRA and the base."""
+    import torch
+
+    return {
+        "dtype": getattr(torch, dtype_name(config)),
+        "rank": config.max_lora_rank,
+        "alpha": config.lora_alpha,
+        "dropout": config.lora_dropout,
+        "seed": config.seed,
+        "start": Path(config.adapter) if config.adapter else None,
+        "name": base_name(config, base),
+    }
 
 
 def base_name(config: Config, base: Path) -> str:

@@ -29,46 +29,52 @@ ENVIRONMENT = {
 }
 
 
-class VllmEngine:
-    """See `engines.base.Engine`.
+def start(
+    base: Path,
+    *,
+    dtype: Any,
+    context: int,
+    rank: int,
+    max_num_seqs: int,
+    seed: int,
+    kv_cache_mb: int | None = None,
+    memory_share: float = 0.9,
+) -> "VllmEngine":
+    """Loads `base` into a vLLM of this process.
 
     `kv_cache_mb` fixes the KV cache; without it vLLM takes `memory_share` of the card's memory.
     """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import torch
+    from vllm import LLM
 
-    def __init__(
-        self,
-        base: Path,
-        *,
-        dtype: Any,
-        context: int,
-        rank: int,
-        max_num_seqs: int,
-        seed: int,
-        kv_cache_mb: int | None = None,
-        memory_share: float = 0.9,
-    ):
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        import torch
-        from vllm import LLM
+    on_gpu = torch.cuda.is_available()
+    llm = LLM(
+        str(base),
+        dtype=dtype,
+        max_model_len=context,
+        max_num_seqs=max_num_seqs,
+        enforce_eager=not on_gpu,
+        enable_lora=True,
+        max_lora_rank=next(allowed for allowed in RANKS if allowed >= rank),
+        max_loras=1,
+        logprobs_mode="processed_logprobs",
+        skip_tokenizer_init=True,  # token ids in, token ids out
+        generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
+        seed=seed % 2**31,
+        kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
+        **({"gpu_memory_utilization": memory_share} if on_gpu else on_cpu(context)),
+    )
+    return VllmEngine(llm, base)
 
-        on_gpu = torch.cuda.is_available()
-        self.llm = LLM(
-            str(base),
-            dtype=dtype,
-            max_model_len=context,
-            max_num_seqs=max_num_seqs,
-            enforce_eager=not on_gpu,
-            enable_lora=True,
-            max_lora_rank=next(allowed for allowed in RANKS if allowed >= rank),
-            max_loras=1,
-            logprobs_mode="processed_logprobs",
-            skip_tokenizer_init=True,  # token ids in, token ids out
-            generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
-            seed=seed % 2**31,
-            kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
-            **({"gpu_memory_utilization": memory_share} if on_gpu else on_cpu(context)),
-        )
+
+class VllmEngine:
+    """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
+    lets the learner's weights share: `llm` must report processed log-probabilities."""
+
+    def __init__(self, llm: Any, base: Path):
+        self.llm = llm
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
         self.current: Any = None  # the LoRARequest of the version in use
@@ -92,7 +98,7 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, progress: Progress
     ) -> list[Sampled]:
-        engine: Any = self.llm.llm_engine
+        engine = self.llm.llm_engine
         for index, request in enumerate(requests):
             engine.add_request(
                 str(index),

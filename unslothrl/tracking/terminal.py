@@ -312,7 +312,7 @@ class Terminal:
             for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
                 before = first.get(f"eval/{name}/{key}")
                 after = last.get(f"eval/{name}/{key}") if last != first else None
-                lines.append((label, f"{self._change(before, after)}  {name}, held out"))
+                lines.append((label, f"{self._change(before, after)}  {name}"))
         if self.rewards:
             last_reward = self.rewards[-1] if len(self.rewards) > 1 else None
             change = self._change(self.rewards[0], last_reward)

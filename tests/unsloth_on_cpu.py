@@ -1,0 +1,244 @@
+"""One backend's loss and LoRA gradients on a fixed batch, in a process of its own.
+
+    python tests/unsloth_on_cpu.py {peft,unsloth} BASE OUT [--temperature T] [--disturb]
+
+Unsloth patches its process for good, so the two are never in one. Without a card, Triton's
+interpreter runs Unsloth's kernels (TRITON_INTERPRET=1), and the few questions that Unsloth asks of
+torch.cuda are answered here. Writes OUT.safetensors (gradients) and OUT.json (loss, call counts).
+"""
+
+import argparse
+import json
+import os
+import random
+import types
+from pathlib import Path
+
+TEMPERATURE = 1.3
+LENGTHS = [(6, 10), (9, 3), (4, 7)]  # prompt, completion
+FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embedding")
+
+
+def pretend_there_is_a_card() -> list:
+    """-> [the current device]: Unsloth wants a device while loading and an index afterwards."""
+    import torch
+
+    card = types.SimpleNamespace(
+        name="cpu",
+        total_memory=24 << 30,
+        major=8,
+        minor=0,
+        multi_processor_count=2,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+    )
+    current = [torch.device("cpu", 0)]
+    torch.cuda.get_device_properties = lambda *a, **k: card
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.is_bf16_supported = lambda *a, **k: True
+    torch.cuda.max_memory_reserved = lambda *a: 0
+    torch.cuda.mem_get_info = lambda *a: (20 << 30, 24 << 30)
+    torch.cuda.current_device = lambda: current[0]
+    torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a, **k: None
+    torch._C._cuda_getCurrentRawStream = lambda index: 0
+    return current
+
+
+def teach_the_interpreter_bfloat16() -> None:
+    """Triton's interpreter (3.9) stores bfloat16 as integers and computes on those integers.
+
+    Here its operations go through float32 and are rounded to the nearest, as on a card.
+    """
+    import numpy as np
+    import torch
+    from triton import language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = {
+        name: getattr(InterpreterBuilder, name)
+        for name in ("cast_impl", "binary_op", "unary_op", "create_fma")
+    }
+
+    def is_bfloat16(handle) -> bool:
+        return handle.dtype.scalar == tl.bfloat16
+
+    def widen(handle):
+        if not is_bfloat16(handle):
+            return handle
+        bits = np.asarray(handle.data, dtype=np.uint16).astype(np.uint32) << 16
+        return TensorHandle(bits.view(np.float32), tl.float32)
+
+    def narrow(handle):
+        values = torch.from_numpy(np.ascontiguousarray(handle.data, dtype=np.float32))
+        bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        return TensorHandle(bits.reshape(np.shape(handle.data)), tl.bfloat16)
+
+    def cast_impl(self, source, target):
+        if is_bfloat16(source) and target.scalar != tl.bfloat16:
+            return plain["cast_impl"](self, widen(source), target)
+        if target.scalar == tl.bfloat16 and not is_bfloat16(source):
+            return narrow(plain["cast_impl"](self, source, tl.float32))
+        return plain["cast_impl"](self, source, target)
+
+    def through_float32(name):
+        def operate(self, *arguments):
+            handles = [a for a in arguments if isinstance(a, TensorHandle)]
+            if not any(map(is_bfloat16, handles)):
+                return plain[name](self, *arguments)
+            wide = [widen(a) if isinstance(a, TensorHandle) else a for a in arguments]
+            result = plain[name](self, *wide)
+            return result if result.data.dtype == np.bool_ else narrow(result)
+
+        return operate
+
+    InterpreterBuilder.cast_impl = cast_impl
+    InterpreterBuilder.create_fp_to_fp = lambda self, source, target, mode: cast_impl(
+        self, source, target
+    )
+    for name in ("binary_op", "unary_op", "create_fma"):
+        setattr(InterpreterBuilder, name, through_float32(name))
+
+
+def build_unsloth(base: Path, **options):
+    teach_the_interpreter_bfloat16()
+    current = pretend_there_is_a_card()
+    import torch
+    import unsloth  # noqa: F401  (before what it patches)
+    import unsloth.models._utils as unsloth_utils
+    import unsloth.models.llama as llama
+
+    unsloth_utils.SUPPORTS_BFLOAT16 = True  # it saw no card at import
+
+    def build_rope_cache(self, index):
+        size = self.current_rope_size
+        self._set_cos_sin_cache(
+            seq_len=self._rope_cache_rows(),
+            device=torch.device("cpu", 0),
+            dtype=self._rope_cache_dtype,
+        )
+        self.current_rope_size = size
+        self._rope_cache_versions[index] = self._rope_cache_version
+
+    llama._PerDeviceRopeCache._build_rope_cache = build_rope_cache
+    from unslothrl.backends.unsloth import UnslothBackend
+
+    backend = UnslothBackend(
+        base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
+    )
+    current[0] = 0
+    return backend
+
+
+def count_fused_calls() -> dict[str, int]:
+    """Wraps forward and backward of Unsloth's autograd functions; -> the counts, filled later."""
+    from unsloth.kernels import fast_lora, rms_layernorm, rope_embedding
+
+    counts: dict[str, int] = {}
+    for module in (fast_lora, rms_layernorm, rope_embedding):
+        for name in FUSED:
+            function = getattr(module, name, None)
+            if function is not None and f"{name}.forward" not in counts:
+                for step in ("forward", "backward"):
+                    counts[f"{name}.{step}"] = 0
+                    setattr(function, step, counted(counts, f"{name}.{step}", function, step))
+    return counts
+
+
+def counted(counts: dict[str, int], key: str, function, step: str):
+    inner = getattr(function, step)
+
+    def call(*arguments):
+        counts[key] += 1
+        return inner(*arguments)
+
+    return staticmethod(call)
+
+
+def batch():
+    from unslothrl.types import Sample
+
+    draw = random.Random(0)
+    return [
+        Sample(
+            tuple(draw.choices(range(3, 250), k=prompt)),
+            tuple(draw.choices(range(3, 250), k=completion)),
+            (),
+            draw.uniform(-2, 2),
+            0,
+        )
+        for prompt, completion in LENGTHS
+    ]
+
+
+def gradients(backend, temperature: float):
+    """-> (loss, gradient by name) of the grpo loss over the batch in two micro-batches."""
+    from unslothrl.algorithms import losses
+
+    total = 0.0
+    for parameter in backend.parameters().values():
+        parameter.grad = None
+    for samples in (batch()[:2], batch()[2:]):
+        logprobs, _ = backend.token_logprobs(samples, temperature)
+        loss = losses.pg(
+            logprobs,
+            [sample.advantage for sample in samples],
+            [len(sample.completion_ids) for sample in samples],
+            len(LENGTHS),
+        ).value
+        loss.backward()
+        total += loss.item()
+    return total, {
+        name: parameter.grad.detach().float().clone()
+        for name, parameter in backend.parameters().items()
+    }
+
+
+def disturb(backend) -> None:
+    """A reference pass and a forward in inference mode, as between two updates."""
+    import torch
+
+    with torch.no_grad(), backend.reference():
+        backend.token_logprobs(batch()[:1], 1.0)
+    with backend.generating():
+        backend.token_logprobs(batch()[:1], 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=["peft", "unsloth"])
+    parser.add_argument("base", type=Path)
+    parser.add_argument("out")
+    parser.add_argument("--temperature", type=float, default=TEMPERATURE)
+    parser.add_argument("--disturb", action="store_true")
+    arguments = parser.parse_args()
+    os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
+    import torch
+
+    options = {"dtype": torch.bfloat16, "rank": 8, "alpha": 16, "dropout": 0.0, "seed": 0}
+    if arguments.kind == "unsloth":
+        backend = build_unsloth(arguments.base, **options)
+        counts = count_fused_calls()
+    else:
+        from unslothrl.backends.peft import PeftBackend
+
+        backend, counts = PeftBackend(arguments.base, **options), {}
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for _, parameter in sorted(backend.parameters().items()):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    import safetensors.torch
+
+    loss, found = gradients(backend, arguments.temperature)
+    result = {"loss": loss, "counts": dict(counts)}
+    if arguments.disturb:
+        disturb(backend)
+        again, after = gradients(backend, arguments.temperature)
+        result["undisturbed"] = again == loss and all(
+            torch.equal(found[name], after[name]) for name in found
+        )
+    safetensors.torch.save_file(found, f"{arguments.out}.safetensors")
+    Path(f"{arguments.out}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
