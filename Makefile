@@ -27,8 +27,8 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 test: setup     ## set up, then the fast tests
 	$(bin)/python -m pytest $(ARGS)
 
-slow: setup     ## the long proofs
-	$(bin)/python -m pytest -m slow $(ARGS)
+slow: unsloth-test  ## the long proofs: Unsloth against PEFT, then the embedded runs (resumable)
+	$(bin)/python bench/embedded.py
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu

@@ -220,6 +220,29 @@ def test_shuffled_rewards_are_recorded_as_shuffled(output):
     assert all(b["score"] == a["score"] for a, b in pairs)
 
 
+def test_a_trained_adapter_answers_a_question(local):
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl", "ask", "--adapter", str(local / "adapters/v000003"),
+         "--max_new_tokens", "48", "What is 347 + 285?"],
+        capture_output=True, text=True, timeout=120, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith(("<think>", "It is"))
+    assert "<|im_end|>" not in done.stdout
+
+
+def test_asking_a_folder_that_is_no_adapter_is_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl", "ask", "--adapter", str(tmp_path), "2 + 2?"],
+        capture_output=True, text=True, timeout=120, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [
+        f"unslothrl: adapter {tmp_path}: no adapter_config.json in it: "
+        "give runs/<run>/adapters/v..."
+    ]
+
+
 @pytest.mark.skipif(not DATA.exists(), reason="the data is not beside the checkout (../shared)")
 @pytest.mark.parametrize(
     ("name", "file"), [("gsm8k", "gsm8k/train.jsonl"), ("math500", "math500/test.jsonl")]

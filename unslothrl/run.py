@@ -138,6 +138,11 @@ def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
         f"({config.backend}), cluster {config.cluster}",
         *notes,
     ]
+    if config.top_p < 1 or config.sampling_top_k:
+        lines.append(
+            "warning: top_p and sampling_top_k leave out tokens that the learner gives probability: "
+            "the ratio of policy and sampler is biased"
+        )
     if data.dropped_prompts:
         lines.append(
             f"{data.dropped_prompts} prompts are longer than {config.max_prompt_tokens} tokens "
