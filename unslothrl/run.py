@@ -140,7 +140,7 @@ def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
     ]
     if config.top_p < 1 or config.sampling_top_k:
         lines.append(
-            "warning: top_p and sampling_top_k leave out tokens that the learner gives probability: "
+            "warning: top_p and sampling_top_k leave out tokens that the learner does not: "
             "the ratio of policy and sampler is biased"
         )
     if data.dropped_prompts:
