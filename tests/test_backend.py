@@ -187,3 +187,13 @@ def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
     for name, parameter in whole.backend.parameters().items():
         other = pair[0].backend.parameters()[name]
         assert torch.allclose(parameter, other, atol=2e-5), name
+
+
+def test_a_checkpoint_of_another_rank_is_refused(bases, make_backend):
+    from unslothrl.backends.peft import PeftBackend
+
+    saved = learner_of(make_backend(bases["plain"]), bases["plain"]).save_state()
+    options = {"alpha": 16, "dropout": 0.0, "seed": 0, "dtype": torch.bfloat16}
+    other = learner_of(PeftBackend(bases["plain"], rank=1, **options), bases["plain"])
+    with pytest.raises(ValueError, match="another LoRA"):
+        other.load_state(saved)

@@ -161,3 +161,20 @@ def test_sampling_follows_the_distribution():
     assert shares[0] == 0  # a token of probability 0 never comes out
     assert shares.tolist() == pytest.approx([0, 0.5, 0.3, 0.2], abs=0.03)
     assert torch.allclose(sampler.logprobs[0].exp(), probabilities[drawn])
+
+
+def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
+    """Qwen2.5 ships a repetition penalty and a top-k; `generate` would take them from the model."""
+    backend = make_backend(bases["biases"])
+    settings = backend.model.get_base_model().generation_config
+    settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
+    engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
+    drawn = engine.generate(requests(), SAMPLING, nothing)
+    batch = [
+        Sample(request.prompt_ids, one.token_ids, one.logprobs, 0.0, 0)
+        for request, one in zip(requests(), drawn, strict=True)
+    ]
+    with torch.no_grad():
+        learner, _ = backend.token_logprobs(batch, 1.0)
+    sampler = np.concatenate([one.logprobs for one in drawn])
+    assert np.abs(learner.numpy() - sampler).mean() < 0.01

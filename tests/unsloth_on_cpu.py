@@ -1,10 +1,11 @@
 """One backend's loss and LoRA gradients on a fixed batch, in a process of its own.
 
-    python tests/unsloth_on_cpu.py {peft,unsloth} BASE OUT [--temperature T] [--disturb]
+    python tests/unsloth_on_cpu.py {peft,unsloth} BASE OUT [--start ADAPTER] [--temperature T]
 
 Unsloth patches its process for good, so the two are never in one. Without a card, Triton's
 interpreter runs Unsloth's kernels (TRITON_INTERPRET=1), and the few questions that Unsloth asks of
-torch.cuda are answered here. Writes OUT.safetensors (gradients) and OUT.json (loss, call counts).
+torch.cuda are answered here. Writes OUT.safetensors (gradients, log-probabilities), OUT.json (loss,
+call counts, checks) and the LoRA as OUT/v000001.
 """
 
 import argparse
@@ -103,11 +104,14 @@ def build_unsloth(base: Path, **options):
     teach_the_interpreter_bfloat16()
     current = pretend_there_is_a_card()
     import torch
-    import unsloth  # noqa: F401  (before what it patches)
-    import unsloth.models._utils as unsloth_utils
-    import unsloth.models.llama as llama
+
+    from unslothrl.backends.unsloth import UnslothBackend  # imports Unsloth, before what it patches
+
+    import unsloth.models._utils as unsloth_utils  # isort: skip
+    import unsloth.models.llama as llama  # isort: skip
 
     unsloth_utils.SUPPORTS_BFLOAT16 = True  # it saw no card at import
+    llama.DEVICE_TYPE_TORCH = "cpu"  # where it generates
 
     def build_rope_cache(self, index):
         size = self.current_rope_size
@@ -120,8 +124,6 @@ def build_unsloth(base: Path, **options):
         self._rope_cache_versions[index] = self._rope_cache_version
 
     llama._PerDeviceRopeCache._build_rope_cache = build_rope_cache
-    from unslothrl.backends.unsloth import UnslothBackend
-
     backend = UnslothBackend(
         base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
     )
@@ -171,7 +173,11 @@ def batch():
 
 
 def gradients(backend, temperature: float):
-    """-> (loss, gradient by name) of the grpo loss over the batch in two micro-batches."""
+    """-> (loss, gradient by name) over the batch in two micro-batches.
+
+    The gradient is grpo's. On a first update its value is that of the advantages alone, so the loss
+    is pg's, which has the same gradient.
+    """
     from unslothrl.algorithms import losses
 
     total = 0.0
@@ -179,28 +185,71 @@ def gradients(backend, temperature: float):
         parameter.grad = None
     for samples in (batch()[:2], batch()[2:]):
         logprobs, _ = backend.token_logprobs(samples, temperature)
-        loss = losses.pg(
-            logprobs,
+        rest = (
             [sample.advantage for sample in samples],
             [len(sample.completion_ids) for sample in samples],
             len(LENGTHS),
-        ).value
-        loss.backward()
-        total += loss.item()
+        )
+        losses.grpo(logprobs, *rest).value.backward()
+        total += losses.pg(logprobs.detach(), *rest).value.item()
     return total, {
         name: parameter.grad.detach().float().clone()
         for name, parameter in backend.parameters().items()
     }
 
 
-def disturb(backend) -> None:
-    """A reference pass and a forward in inference mode, as between two updates."""
+def logprobs_of(backend, temperature: float) -> dict:
+    """The policy's and the reference's log-probabilities of the batch."""
     import torch
 
-    with torch.no_grad(), backend.reference():
-        backend.token_logprobs(batch()[:1], 1.0)
-    with backend.generating():
-        backend.token_logprobs(batch()[:1], 1.0)
+    with torch.no_grad():
+        policy = backend.token_logprobs(batch(), temperature)[0]
+        with backend.reference():
+            reference = backend.token_logprobs(batch(), temperature)[0]
+    return {"policy": policy, "reference": reference}
+
+
+def sampler_gap(backend, base: Path) -> float:
+    """Samples with the weights that train; -> the largest |sampler - learner| log-probability."""
+    import torch
+
+    from unslothrl.engines.transformers import TransformersEngine
+    from unslothrl.types import Request, Sample, Sampling
+
+    prompts = [sample.prompt_ids for sample in batch()]
+    sampling = Sampling(temperature=TEMPERATURE, top_p=1.0, top_k=0, max_new_tokens=4)
+    drawn = TransformersEngine(backend, base, max_num_seqs=8, own=False).generate(
+        [Request(prompt, seed) for seed, prompt in enumerate(prompts)], sampling, lambda *_: None
+    )
+    samples = [
+        Sample(prompt, sampled.token_ids, sampled.logprobs, 0.0, 0)
+        for prompt, sampled in zip(prompts, drawn, strict=True)
+    ]
+    with torch.no_grad():
+        learner = backend.token_logprobs(samples, TEMPERATURE)[0]
+    sampler = torch.tensor([logprob for sampled in drawn for logprob in sampled.logprobs])
+    return (learner - sampler).abs().max().item()
+
+
+def build(arguments):
+    """-> (backend, calls of fused functions); the LoRA is a seeded one, not zero."""
+    import torch
+
+    options = {"dtype": torch.bfloat16, "rank": 8, "alpha": 16, "dropout": 0.0, "seed": 0}
+    options["start"] = arguments.start
+    counts: dict[str, int] = {}
+    if arguments.kind == "unsloth":
+        backend = build_unsloth(arguments.base, **options)
+        counts = count_fused_calls()
+    else:
+        from unslothrl.backends.peft import PeftBackend
+
+        backend = PeftBackend(arguments.base, **options)
+    generator = torch.Generator().manual_seed(7 if arguments.start is None else 8)
+    with torch.no_grad():
+        for _, parameter in sorted(backend.parameters().items()):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    return backend, counts
 
 
 def main() -> None:
@@ -208,36 +257,29 @@ def main() -> None:
     parser.add_argument("kind", choices=["peft", "unsloth"])
     parser.add_argument("base", type=Path)
     parser.add_argument("out")
+    parser.add_argument("--start", type=Path)
     parser.add_argument("--temperature", type=float, default=TEMPERATURE)
-    parser.add_argument("--disturb", action="store_true")
     arguments = parser.parse_args()
     os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
+    backend, counts = build(arguments)
+    import safetensors.torch
     import torch
 
-    options = {"dtype": torch.bfloat16, "rank": 8, "alpha": 16, "dropout": 0.0, "seed": 0}
-    if arguments.kind == "unsloth":
-        backend = build_unsloth(arguments.base, **options)
-        counts = count_fused_calls()
-    else:
-        from unslothrl.backends.peft import PeftBackend
-
-        backend, counts = PeftBackend(arguments.base, **options), {}
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for _, parameter in sorted(backend.parameters().items()):
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    import safetensors.torch
+    from unslothrl.adapter import write_adapter
 
     loss, found = gradients(backend, arguments.temperature)
-    result = {"loss": loss, "counts": dict(counts)}
-    if arguments.disturb:
-        disturb(backend)
-        again, after = gradients(backend, arguments.temperature)
-        result["undisturbed"] = again == loss and all(
-            torch.equal(found[name], after[name]) for name in found
-        )
-    safetensors.torch.save_file(found, f"{arguments.out}.safetensors")
-    Path(f"{arguments.out}.json").write_text(json.dumps(result))
+    facts = {"loss": loss, "counts": dict(counts)}
+    tensors = {**found, **logprobs_of(backend, arguments.temperature)}
+    facts["sampler_gap"] = sampler_gap(backend, arguments.base)
+    again, after = gradients(backend, arguments.temperature)
+    facts["undisturbed"] = again == loss and all(
+        torch.equal(found[name], after[name]) for name in found
+    )
+    parameters = backend.parameters()
+    facts["dtypes"] = sorted({str(parameter.dtype) for parameter in parameters.values()})
+    write_adapter(backend.publish(1), Path(arguments.out))
+    safetensors.torch.save_file(tensors, f"{arguments.out}.safetensors")
+    Path(f"{arguments.out}.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

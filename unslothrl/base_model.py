@@ -23,9 +23,9 @@ TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 def prepare(model: str) -> Path:
     """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError."""
     source = find(model)
-    config = json.loads((source / "config.json").read_text())
-    method = config.get("quantization_config", {}).get("quant_method")
-    if method == "bitsandbytes":
+    quantised = read_config(source).get("quantization_config") or {}
+    method = quantised.get("quant_method")
+    if method == "bitsandbytes" and quantised.get("load_in_4bit"):
         return source
     if method:
         raise UserError(
@@ -50,6 +50,17 @@ def find(model: str) -> Path:
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
         )
     return _download(model)
+
+
+def read_config(folder: Path) -> dict:
+    """config.json. Raises UserError where it is not a JSON object."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise UserError(f"model {folder}: config.json is not JSON ({error}): mend it") from None
+    if not isinstance(config, dict):
+        raise UserError(f"model {folder}: config.json must be an object: mend it")
+    return config
 
 
 def _download(model: str) -> Path:
@@ -121,7 +132,16 @@ def load_tokenizer(base: Path):
     file = base / "tokenizer_config.json"
     saved = json.loads(file.read_text()).get("tokenizer_class") if file.is_file() else None
     plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(base)
+    try:
+        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(base)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"model {base}: no tokenizer can be read ({reason}): add its files"
+        ) from None
+    if not tokenizer.chat_template:
+        raise UserError(f"model {base}: no chat template: choose an instruct model, or add one")
+    return tokenizer
 
 
 def _content_key(source: Path) -> str:

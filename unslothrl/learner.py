@@ -137,8 +137,8 @@ class Learner:
         """Continues exactly where `save_state` was called. ValueError if the LoRA differs."""
         tensors = safetensors.torch.load(data)
         parameters = self.backend.parameters()
-        expected = {f"lora/{name}" for name in parameters}
-        found = {name for name in tensors if name.startswith("lora/")}
+        expected = {f"lora/{name}": p.shape for name, p in parameters.items()}
+        found = {name: t.shape for name, t in tensors.items() if name.startswith("lora/")}
         if expected != found:
             raise ValueError("the checkpoint holds another LoRA than this run's: use its config")
         with torch.no_grad():

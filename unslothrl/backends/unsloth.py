@@ -6,11 +6,20 @@ how `tests/test_unsloth.py` compares it with PEFT.
 What one must know of Unsloth (2026.10.7):
 - it must be imported before transformers, peft and trl: it patches them for the whole process, and
   only warns when it comes late. This module is therefore imported in the learner's process alone.
+- it sends statistics from `from_pretrained` and writes the code that it generates into the folder
+  one stands in, unless the variables below say otherwise when it is imported.
 - a 16-bit name makes it load another checkpoint (its dynamic 4-bit sibling): it is given the folder
   that everybody loads, and `use_exact_model_name`.
 - rows beyond `max_seq_length` are cut silently: it is the run's whole context here.
-- its forward returns logits, and gradients through them, when `logits_to_keep` is a number and no
-  labels are passed; attention masks are ignored in training, so padding stands on the right.
+- its forward returns logits, and gradients through them, when `logits_to_keep` is a number, no
+  labels are passed and UNSLOTH_RETURN_HIDDEN_STATES is not 1 (its GRPO trainer sets that; nothing
+  here does). Attention masks are ignored in training, so padding stands on the right.
+- projections with biases (q, k and v of Qwen2) run unfused, through PEFT.
+- the LoRA is float32 whatever the base computes in. Under float16 there is no loss scaler: small
+  gradients inside the fused layers may round to zero. Unmeasured; bfloat16 needs none.
+- its vLLM is an `LLM` of this process with processed log-probabilities, whose 4-bit weights the
+  trained model is views of. It reads adapters from folders as any vLLM does, so `VllmEngine` serves
+  it; `kv_cache_mb` does not reach it, `memory_share` (of the free memory, base included) does.
 - parts of it are AGPL-3.0 and LGPL-3.0: imported, never copied. Who passes on, or serves over a
   network, a program combined with it must meet those terms; `--backend peft` runs without it.
 """
@@ -22,9 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.base_model import cache_folder
+from unslothrl.engines.vllm import ENVIRONMENT  # importing Unsloth imports vLLM
 
-# Where it writes the code it generates; without this, into whatever folder one stands in.
-os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_folder().parent / "unsloth"))
+os.environ.update(
+    {
+        **ENVIRONMENT,
+        "UNSLOTH_DISABLE_STATISTICS": "1",
+        "UNSLOTH_COMPILE_LOCATION": str(cache_folder().parent / "unsloth"),
+        **os.environ,  # what is set already stays
+    }
+)
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
@@ -33,6 +49,7 @@ from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl.adapter import WEIGHTS_FILE
 from unslothrl.backends.peft import REFERENCE, PeftBackend
+from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
 
 
@@ -62,13 +79,21 @@ class UnslothBackend(PeftBackend):
     ):
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
-        lora = PeftConfig.from_pretrained(str(start)) if start else None
-        rank, alpha = (lora.r, lora.lora_alpha) if lora else (rank, alpha)
+        lora: dict[str, Any] = {
+            "r": rank,
+            "lora_alpha": alpha,
+            "lora_dropout": dropout,
+            "target_modules": list(LORA_TARGETS),
+        }
+        if start is not None:
+            saved = PeftConfig.from_pretrained(str(start))
+            lora = {key: getattr(saved, key) for key in (*lora, "use_rslora")}
+            lora["target_modules"] = sorted(lora["target_modules"])
         if memory_share is not None:
             loading |= {
                 "fast_inference": True,
                 "gpu_memory_utilization": memory_share,
-                "max_lora_rank": rank,
+                "max_lora_rank": lora["r"],
                 "max_num_seqs": max_num_seqs,
             }
         model, _ = unsloth.FastLanguageModel.from_pretrained(
@@ -81,13 +106,12 @@ class UnslothBackend(PeftBackend):
             **loading,
         )
         self.llm = getattr(model, "vllm_engine", None)
+        if self.llm is not None:
+            check_context(self.llm.llm_engine.model_config.max_model_len, context)
         self.device = next(model.parameters()).device
         self.model = unsloth.FastLanguageModel.get_peft_model(
             model,
-            r=rank,
-            lora_alpha=alpha,
-            lora_dropout=dropout,
-            target_modules=list(LORA_TARGETS),
+            **lora,
             use_gradient_checkpointing="unsloth" if self.device.type == "cuda" else False,
             random_state=seed,
         )
@@ -105,3 +129,13 @@ class UnslothBackend(PeftBackend):
                 yield self.model
         finally:
             unsloth.FastLanguageModel.for_training(self.model)
+
+
+def check_context(found: int, wanted: int) -> None:
+    """Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence."""
+    if found < wanted:
+        raise UserError(
+            f"learner_gpu_usage leaves the learner's engine a context of {found} tokens, the run "
+            f"needs {wanted}: set a larger --learner_gpu_usage, or --learner_chunk_size 0 and let "
+            "the actors generate"
+        )

@@ -80,6 +80,10 @@ class TransformersEngine:
         self.max_num_seqs = max_num_seqs
         self.stop = base_model.stop_token_ids(base)
         self.version = -1
+        # `generate` fills what a call leaves open from the model's own configuration, and a
+        # repetition penalty or top-k of the model would bias the ratio.
+        for holder in (backend.model, backend.model.get_base_model()):
+            holder.generation_config = GenerationConfig(eos_token_id=self.stop, pad_token_id=0)
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
