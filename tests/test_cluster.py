@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_engines import bias_towards
@@ -71,7 +72,7 @@ def test_everyone_holds_the_same_base(ray_cluster):
 
 def test_every_process_has_the_same_threads(ray_cluster):
     assert os.environ["OMP_NUM_THREADS"]
-    environment = cluster.worker_environment(Machine.detect())
+    environment = cluster.worker_environment(Machine.detect(), Path("/tmp/x"))
     assert environment["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
 
 

@@ -189,3 +189,45 @@ def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
     ]
     assert found[0] == found[1]
     assert len({task.id for task in found[0]}) == 7
+
+
+def test_rows_are_numbered_as_in_the_file(tmp_path, tokenizer):
+    rows = [*ROWS[:14], {"prob": "x", "answer": "1"}, *ROWS[14:]]
+    with pytest.raises(UserError, match="row 15: no column problem"):
+        tasks.load(options(write(tmp_path / "a.jsonl", rows)), tokenizer)
+
+
+def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
+    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS * 3)), tokenizer)
+    held_out = {task.problem for task in data.eval}
+    assert len(held_out) == 5 and len(data.eval) == 15
+    assert held_out.isdisjoint(task.problem for task in data.train.tasks)
+    same = [{"problem": "same", "answer": "1"}] * 10
+    with pytest.raises(UserError, match="1 different problems leave nothing"):
+        tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
+
+
+@pytest.mark.parametrize("answer", ["x\n####", "####  ", True, float("nan"), "\ud800"])
+def test_gold_answers_that_mean_nothing_are_refused(answer, tmp_path, tokenizer):
+    rows = [{"problem": "a", "answer": answer}] * 3
+    with pytest.raises(UserError, match="row 1: column answer"):
+        tasks.load(options(write(tmp_path / "a.jsonl", rows)), tokenizer)
+
+
+def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\r\n" for r in ROWS), "utf-8-sig")
+    assert len(tasks.load(options(tmp_path / "a.jsonl"), tokenizer).train.tasks) == 15
+    for text in ("[" * 100_000, '{"problem": ' + "9" * 5000 + "}"):
+        (tmp_path / "b.jsonl").write_text(text + "\n")
+        with pytest.raises(UserError, match="line 1 is not JSON"):
+            tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
+
+
+def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, monkeypatch):
+    path = write(tmp_path / "a.jsonl", ROWS)
+    monkeypatch.chdir(tmp_path)
+    ids = [
+        [task.id for task in tasks.load(options(name), tokenizer).train.tasks]
+        for name in (path, "a.jsonl", "./a.jsonl")
+    ]
+    assert ids[0] == ids[1] == ids[2]

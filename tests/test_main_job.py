@@ -266,9 +266,12 @@ def test_real_problems_run_through_the_main_job(name, file, output):
     assert json.dumps(problem)[1:-1] in real
 
 
-def test_ctrl_c_ends_well_and_leaves_no_process(output):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
+    name = f"stopped-{number}"
+    before = {path.name for path in Path("/dev/shm").glob("unslothrl-*")}
     process = subprocess.Popen(
-        command(output, "stopped", max_steps=500, eval_every=0, cluster="ray"),
+        command(output, name, max_steps=500, eval_every=0, cluster="ray"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -285,16 +288,17 @@ def test_ctrl_c_ends_well_and_leaves_no_process(output):
             break
     assert family, "".join(seen)
     started = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     rest = process.stdout.read()
     assert process.wait(timeout=30) == 130, rest
     assert time.monotonic() - started < 15
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive, alive
-    summary = json.loads((output / "stopped" / "summary.json").read_text())
+    summary = json.loads((output / name / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert (Path(summary["adapter"]) / "adapter_model.safetensors").is_file()
     assert "Traceback" not in rest
+    assert {path.name for path in Path("/dev/shm").glob("unslothrl-*")} <= before
 
 
 @pytest.mark.parametrize(
@@ -302,6 +306,10 @@ def test_ctrl_c_ends_well_and_leaves_no_process(output):
     [
         ({"model": "no/such/model"}, "no such folder"),
         ({"model": "./nowhere"}, "no such file or folder"),
+        ({"model": "a" * 300}, "no such folder"),
+        ({"dataset": "~nobody/x.jsonl"}, "no such file or folder"),
+        ({"adapter": "."}, "adapter_config.json"),
+        ({"lora_save_path": "/dev/null/x"}, "lora_save_path"),
         ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
         ({"number_of_actors": "-1"}, "number_of_actors"),
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),

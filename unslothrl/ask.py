@@ -47,7 +47,7 @@ def ask(adapter: Path, question: str, max_new_tokens: int, temperature: float) -
 
 def system_prompt(adapter: Path) -> str:
     """What the run of this adapter told the model, by the config.toml two folders up."""
-    file = adapter.resolve().parents[1] / "config.toml"
+    file = adapter.resolve() / ".." / ".." / "config.toml"
     run = tomllib.loads(file.read_text()) if file.is_file() else {}
     default = "" if run.get("dataset") == sources.EMBEDDED else prompts.SYSTEM_PROMPT
     return run.get("system_prompt", default)

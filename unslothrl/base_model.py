@@ -15,6 +15,7 @@ from pathlib import Path
 
 from unslothrl.embedded import BASE as EMBEDDED_BASE
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 
 EMBEDDED = "embedded"
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
@@ -38,8 +39,8 @@ def find(model: str) -> Path:
     """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub."""
     if model == EMBEDDED:
         return EMBEDDED_BASE
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(model))
+    if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"model {model}: the folder has no config.json: give a model folder")
         if not any(folder.glob("*.safetensors")):

@@ -5,6 +5,8 @@ the in-process one is for debugging, and for machines without Ray.
 """
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 
 from unslothrl import environment, placement
 from unslothrl.config import Config
+from unslothrl.engines.vllm import SCRATCH, adapter_room
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
 
@@ -108,16 +111,18 @@ class LocalCluster:
                 "--number_of_actors 1 with --cluster local, or --cluster ray"
             )
         plan(config, base, placement.Cluster(len(machine.gpus), machine.ram_mb))
-        stage(f"loading {config.number_of_learners} learner(s)")
-        self.learners = [
-            LocalWorker(f"learner-{i}", build_learner(config, base, i))
-            for i in range(config.number_of_learners)
-        ]
-        stage(f"loading {config.number_of_actors} actor(s)")
-        self.actors = [
-            LocalWorker(f"actor-{i}", build_actor(config, base, i))
-            for i in range(config.number_of_actors)
-        ]
+        self.learners: list[LocalWorker] = []
+        self.actors: list[LocalWorker] = []
+        try:
+            for i in range(config.number_of_learners):
+                stage(f"loading learner {i}")
+                self.learners.append(LocalWorker(f"learner-{i}", build_learner(config, base, i)))
+            for i in range(config.number_of_actors):
+                stage(f"loading actor {i}")
+                self.actors.append(LocalWorker(f"actor-{i}", build_actor(config, base, i)))
+        except BaseException:
+            self.close()
+            raise
 
     def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
         results, before = [], (0, 0)
@@ -178,6 +183,7 @@ class RayCluster:
 
         self.ray: Any = ray
         self.machine = machine
+        self.scratch = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
         self.learners: Sequence[RayWorker] = ()
         self.actors: Sequence[RayWorker] = ()
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
@@ -260,7 +266,7 @@ class RayCluster:
             num_cpus=0,
             num_gpus=gpus,
             concurrency_groups={"watch": 1},
-            runtime_env={"env_vars": worker_environment(self.machine)},
+            runtime_env={"env_vars": worker_environment(self.machine, self.scratch)},
             scheduling_strategy=strategy,
         )(self._watched_host())
 
@@ -283,6 +289,7 @@ class RayCluster:
         for worker in (*self.actors, *self.learners):
             self.ray.kill(worker.handle)
         self.ray.shutdown()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:
@@ -297,10 +304,11 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
     return size, "/tmp"
 
 
-def worker_environment(machine: Machine) -> dict[str, str]:
+def worker_environment(machine: Machine, scratch: Path) -> dict[str, str]:
     """What a worker process gets: this process's environment, and where to import us from."""
     paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     return {
         **environment.of_workers(machine.cpus, bool(machine.gpus)),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        SCRATCH: str(scratch),
     }

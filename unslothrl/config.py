@@ -9,6 +9,7 @@ import datetime
 import difflib
 import json
 import math
+import os
 import re
 import tomllib
 import types
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import fit
+from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 from unslothrl.machine import Machine
+from unslothrl.types import LORA_TARGETS
 
 EMBEDDED = fit.EMBEDDED
 EMBEDDED_RECIPE = "tiny-cpu"
@@ -263,8 +267,8 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/. Raises UserError."""
-    path = Path(name).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(name))
+    if exists(name) and path.is_file():
         return read_toml(path)
     known = {file.stem: file for folder in RECIPE_FOLDERS for file in sorted(folder.glob("*.toml"))}
     if name not in known:
@@ -279,7 +283,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The options in a file, each checked on its own. Raises UserError."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number without end
         reason = " ".join(str(error).split())
         raise UserError(
             f"recipe {path} is not TOML ({reason}): write lines like lr = 2e-5"
@@ -343,6 +347,8 @@ def _as_kind(name: str, value: Any, is_flag: bool) -> Any:
 def _inside(value: Any, limits: Mapping[str, Any]) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return False
     return (
         ("over" not in limits or value > limits["over"])
         and ("at_least" not in limits or value >= limits["at_least"])
@@ -401,25 +407,44 @@ def check_paths(config: Config) -> None:
     """Raises UserError for a local file or folder that is not there, or not what it must be."""
     for name in ("model", "dataset", "eval_dataset"):
         value = getattr(config, name)
-        if value is not None and _is_path(value) and not Path(value).expanduser().exists():
+        if value is not None and _is_path(value) and not exists(value):
             raise UserError(f"{name} {value}: no such file or folder: check the path")
     if config.adapter is not None:
-        folder = Path(config.adapter)
-        if not folder.is_dir():
-            raise UserError(f"adapter {config.adapter}: no such folder: check the path")
-        if not (folder / "adapter_config.json").is_file():
-            raise UserError(
-                f"adapter {config.adapter}: no adapter_config.json in it: give a PEFT folder"
-            )
+        check_adapter(config.adapter)
     for name in ("output_dir", "lora_save_path"):
         value = getattr(config, name)
-        if value is not None and Path(value).exists() and not Path(value).is_dir():
+        if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
-    if config.run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]*", config.run_name):
+    if config.run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", config.run_name):
         raise UserError(
-            f"run_name must be letters, digits and . _ - + = @, got {config.run_name!r}: "
-            "set --run_name and put folders into --output_dir"
+            "run_name must be at most 100 letters, digits and . _ - + = @, got "
+            f"{config.run_name[:120]!r}: set --run_name and put folders into --output_dir"
         )
+
+
+def check_adapter(name: str) -> None:
+    """Raises UserError for a folder that is no LoRA that every engine can load."""
+    folder = Path(os.path.expanduser(name))
+    if not exists(name) or not folder.is_dir():
+        raise UserError(f"adapter {name}: no such folder: check the path")
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise UserError(f"adapter {name}: no {file} in it: give a folder in PEFT's format")
+    try:
+        lora = json.loads((folder / CONFIG_FILE).read_text())
+        kind, rank, targets = lora["peft_type"], lora["r"], set(lora["target_modules"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"adapter {name}: {CONFIG_FILE} is damaged ({error}): export it again"
+        ) from None
+    most = OPTIONS["max_lora_rank"].metadata["at_most"]
+    if kind != "LORA" or lora.get("use_dora") or lora.get("modules_to_save"):
+        raise UserError(f"adapter {name}: only a plain LoRA can be served: give one")
+    if not isinstance(rank, int) or not 1 <= rank <= most:
+        raise UserError(f"adapter {name}: rank {rank} must be from 1 to {most}: give another")
+    if not targets <= set(LORA_TARGETS):
+        extra = ", ".join(sorted(targets - set(LORA_TARGETS)))
+        raise UserError(f"adapter {name}: it has targets besides the usual seven ({extra})")
 
 
 def _is_path(name: str) -> bool:

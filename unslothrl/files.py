@@ -5,6 +5,14 @@ import shutil
 from pathlib import Path
 
 
+def exists(name: str) -> bool:
+    """Whether a path that a user gave is there; a name that no file could have is not."""
+    try:
+        return Path(os.path.expanduser(name)).exists()
+    except (OSError, ValueError):  # too long, or with a null byte
+        return False
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file that is complete whenever it is there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -8,6 +8,7 @@ run starts all the same: the estimate may be wrong.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 from unslothrl.machine import Gpu, Machine
 
 if TYPE_CHECKING:
@@ -234,11 +236,11 @@ QWEN25 = {  # billions of parameters, as in the name -> Qwen2.5's shape
 
 def shape_of(model: str) -> Shape | None:
     """From a local folder's config.json, else by the size in the name as Qwen2.5's, else None."""
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))
     if model == EMBEDDED:
         from unslothrl.embedded import BASE as folder
     file = folder / "config.json"
-    if file.is_file():
+    if exists(str(file)):
         try:
             return _shape_from(json.loads(file.read_text()))
         except (KeyError, TypeError, ValueError):

@@ -57,7 +57,7 @@ class Learner:
         self.progress.set(0, 0)
         self.optimizer.zero_grad(set_to_none=True)
         micro_batches = split(batch.samples, self.micro_batch)
-        kl = self._reference_divergence(micro_batches[0])
+        kl = self._reference_divergence(micro_batches[len(micro_batches) // 2])
         loss, clipped, entropy, logprobs, done, tokens = 0.0, 0, 0.0, [], 0, 0
         for samples in micro_batches:
             policy, entropies = self.backend.token_logprobs(samples, self.temperature)
@@ -87,7 +87,7 @@ class Learner:
 
     @torch.no_grad()
     def _reference_divergence(self, samples: Sequence[Sample]) -> np.ndarray:
-        """k3 of the first micro-batch's tokens: an estimate, not a term of the loss."""
+        """k3 of the tokens of middling sequences: an estimate, not a term of the loss."""
         policy, _ = self.backend.token_logprobs(samples, self.temperature)
         with self.backend.reference():
             reference, _ = self.backend.token_logprobs(samples, self.temperature)

@@ -1,5 +1,6 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
+import os
 import shutil
 import signal
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     data = tasks.load(config, base_model.load_tokenizer(base))
     steps = total_steps(config, data)
     resumed = resumable(config.resume) if config.resume else None
+    check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
@@ -38,10 +40,12 @@ def run(config: Config, notes: Sequence[str]) -> int:
         try:
             workers = cluster.start(config, base, machine, view.stage)
             outcome.workers = workers
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
             outcome.trainer = Trainer(config, data, workers, folder, view, steps)
             outcome.base_hash = same_base(workers)
             if resumed is not None:
                 outcome.trainer.restore(resumed)
+                folder.truncate_after(outcome.trainer.state.step)
             outcome.trainer.train()
         except KeyboardInterrupt:
             outcome.close("interrupted")
@@ -67,9 +71,11 @@ class Outcome:
     def close(self, status: str, error: BaseException | None = None) -> None:
         """`error` is what ended a run that failed; a dead worker has no adapter to give."""
         self.view.stage("saving and stopping")
-        adapter = None if error else self._save_adapter()
-        if self.workers is not None:
-            self.workers.close()
+        try:
+            adapter = None if error else self._save_adapter()
+        finally:
+            if self.workers is not None:
+                self.workers.close()
         summary = self._summary(status, adapter)
         self.folder.write_summary(summary)
         write_report(self.folder)
@@ -110,15 +116,32 @@ def resumable(folder: str) -> Path:
     found = RunFolder.reopen(folder).latest_checkpoint()
     if found is None:
         raise UserError(f"resume {folder}: no complete checkpoint there: start a new run")
+    try:
+        checkpoint.load(found)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"resume {folder}: checkpoint {found.name} cannot be read ({error}): remove its folder "
+            "to use the one before it"
+        ) from None
     return found
 
 
 def open_folder(config: Config, resumed: Path | None) -> RunFolder:
     if config.resume is None or resumed is None:
         return RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
-    folder = RunFolder.reopen(config.resume)
-    folder.truncate_after(checkpoint.load(resumed)[0].step)
-    return folder
+    return RunFolder.reopen(config.resume)
+
+
+def check_writable(folder: str | None) -> None:
+    """Makes the folder that the final adapter goes to. UserError where that cannot be done."""
+    if folder is None:
+        return
+    try:
+        Path(os.path.expanduser(folder)).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"lora_save_path {folder} cannot be written ({error.strerror}): set another folder"
+        ) from None
 
 
 def same_base(workers: cluster.Cluster) -> str:

@@ -119,7 +119,7 @@ class UpdateStats:
     entropy_sum: float  # over completion tokens
     sampler_logprobs: np.ndarray  # [tokens]
     learner_logprobs: np.ndarray  # [tokens]
-    kl: np.ndarray  # [tokens of the first micro-batch], policy against reference
+    kl: np.ndarray  # [tokens of one micro-batch], policy against reference
     seconds: float
 
 

@@ -4,6 +4,7 @@ problem, answer     MATH-500 and system D: the answer as it stands
 question, answer    GSM8K: the gold answer follows `####`; without it, the answer as it stands
 """
 
+import math
 from collections.abc import Mapping
 
 from unslothrl.errors import UserError
@@ -24,12 +25,29 @@ def read_row(row: Mapping, where: str) -> tuple[str, str]:
         )
     problem, answer = row[problem_column], row[ANSWER_COLUMN]
     for column, value in ((problem_column, problem), (ANSWER_COLUMN, answer)):
-        if not isinstance(value, str | int | float) or not str(value).strip():
+        if not is_text(value):
             raise UserError(
-                f"dataset {where}: column {column} must be text, got {value!r}: "
+                f"dataset {where}: column {column} must be text, got {repr(value)[:60]}: "
                 "mend or drop the row"
             )
-    return str(problem), gold_answer(str(answer))
+    gold = gold_answer(str(answer))
+    if not gold:
+        raise UserError(
+            f"dataset {where}: column {ANSWER_COLUMN} has nothing after ####: mend or drop the row"
+        )
+    return str(problem), gold
+
+
+def is_text(value: object) -> bool:
+    """Text or a finite number that can be written as UTF-8 and is not empty."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    try:
+        return bool(str(value).strip().encode())
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
 
 
 def gold_answer(answer: str) -> str:

@@ -1,10 +1,12 @@
 """Where rows come from: the embedded generator, a local file, or the Hugging Face hub."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 
 EMBEDDED = "embedded"
 FILE_SUFFIXES = (".jsonl", ".json")
@@ -12,7 +14,7 @@ FILE_SUFFIXES = (".jsonl", ".json")
 
 def is_local(name: str) -> bool:
     """Whether the name can only mean a file: it exists, or it is written like a path."""
-    return Path(name).exists() or name.endswith(FILE_SUFFIXES) or name.startswith((".", "/", "~"))
+    return exists(name) or name.endswith(FILE_SUFFIXES) or name.startswith((".", "/", "~"))
 
 
 def load_splits(name: str) -> dict[str, list[dict]]:
@@ -21,7 +23,7 @@ def load_splits(name: str) -> dict[str, list[dict]]:
     Raises UserError for a file or data set that is not there, is empty or cannot be read.
     """
     if is_local(name):
-        return {"all": read_file(Path(name).expanduser())}
+        return {"all": read_file(Path(os.path.expanduser(name)))}
     return _load_from_hub(name)
 
 
@@ -32,7 +34,7 @@ def read_file(path: Path) -> list[dict]:
     if path.suffix not in FILE_SUFFIXES:
         raise UserError(f"dataset {path}: unknown kind of file: use {' or '.join(FILE_SUFFIXES)}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
     except UnicodeDecodeError as error:
         raise UserError(
             f"dataset {path}: byte {error.start} is not UTF-8: save it as UTF-8"
@@ -49,10 +51,9 @@ def _parse_lines(path: Path, text: str) -> Iterator[dict]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(
-                f"dataset {path}: line {number} is not JSON ({error.msg} at column {error.colno}): "
-                "mend or remove the line"
+                f"dataset {path}: line {number} is not JSON ({error}): mend or remove the line"
             ) from None
         if not isinstance(row, dict):
             raise UserError(
@@ -65,10 +66,10 @@ def _parse_lines(path: Path, text: str) -> Iterator[dict]:
 def _parse_list(path: Path, text: str) -> list[dict]:
     try:
         rows = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"dataset {path}: line {error.lineno} is not JSON ({error.msg} at column "
-            f"{error.colno}): mend it, or name the file .jsonl if it has one object a line"
+            f"dataset {path}: it is not JSON ({error}): mend it, or name the file .jsonl if it has "
+            "one object a line"
         ) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"dataset {path}: must be a list of objects: use [{{...}}, {{...}}]")

@@ -8,12 +8,14 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from unslothrl.data import formats, prompts, sources
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.types import Task, seed_of
 
+Rows = list[tuple[str, str]]  # (problem, gold answer)
 ENDLESS_PATIENCE = 1000  # rows of an endless source that may be too long before it is given up
 
 
@@ -28,6 +30,10 @@ class Renderer:
     def tasks(self, name: str, rows: Iterable[dict]) -> tuple[list[Task], list[int]]:
         """-> (tasks whose prompt fits, prompt lengths of those dropped)."""
         read = [formats.read_row(row, f"{name} row {i}") for i, row in enumerate(rows, start=1)]
+        return self.render(name, read)
+
+    def render(self, name: str, read: Rows) -> tuple[list[Task], list[int]]:
+        """The same from (problem, answer) pairs."""
         texts = [prompts.render(self.tokenizer, problem, self.system_prompt) for problem, _ in read]
         kept, dropped = [], []
         ids = prompts.tokenise(self.tokenizer, texts)
@@ -95,19 +101,24 @@ class Data:
 def load(config, tokenizer) -> Data:
     """The data of a run as `config` asks for it. Raises UserError."""
     renderer = Renderer(tokenizer, system_prompt_of(config), config.max_prompt_tokens)
+    held_out: Rows = []
+    dropped = 0
     if config.dataset == sources.EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
         train.batch(1, 1)  # says now if no prompt fits
-        held_out: list[dict] = []
-        dropped = 0
     else:
         rows, held_out = split(config)
-        tasks, lengths = renderer.tasks(config.dataset, rows)
+        tasks, lengths = renderer.render(name_of(config.dataset), rows)
         if not tasks:
             raise_all_dropped(config.dataset, lengths, config.max_prompt_tokens)
         train, dropped = FiniteTasks(tasks, config.seed), len(lengths)
     name, tasks, eval_dropped = _eval_tasks(config, renderer, held_out)
     return Data(train, name, tasks, dropped + eval_dropped)
+
+
+def name_of(source: str) -> str:
+    """What a source is called, wherever it lies: seeds hang on it."""
+    return Path(source).name if sources.is_local(source) else source
 
 
 def system_prompt_of(config) -> str:
@@ -117,13 +128,16 @@ def system_prompt_of(config) -> str:
     return "" if config.dataset == sources.EMBEDDED else prompts.SYSTEM_PROMPT
 
 
-def split(config) -> tuple[list[dict], list[dict]]:
-    """-> (training rows, held-out rows), disjoint.
+def split(config) -> tuple[Rows, Rows]:
+    """-> (training problems, held-out problems), disjoint even where a problem is repeated.
 
     A data set with a train and a test split keeps them; one with a single split has a seeded share
     held out, unless `--eval_dataset` names another source.
     """
-    splits = sources.load_splits(config.dataset)
+    splits = {
+        name: [formats.read_row(row, f"{config.dataset} row {i}") for i, row in enumerate(rows, 1)]
+        for name, rows in sources.load_splits(config.dataset).items()
+    }
     test = splits.get("test") or splits.get("validation")
     if "train" in splits and test:
         return splits["train"], test
@@ -132,34 +146,35 @@ def split(config) -> tuple[list[dict], list[dict]]:
         raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
     if config.eval_dataset is not None:
         return rows, []
-    order = list(range(len(rows)))
-    random.Random(seed_of(config.seed, "held out")).shuffle(order)
-    count = max(1, round(config.holdout * len(rows)))
-    if count >= len(rows):
+    problems = list(dict.fromkeys(problem for problem, _ in rows))
+    count = max(1, round(config.holdout * len(problems)))
+    if count >= len(problems):
         raise UserError(
-            f"dataset {config.dataset}: {len(rows)} rows leave nothing to train on when "
-            f"{count} are held out: give more rows, or --eval_dataset"
+            f"dataset {config.dataset}: {len(problems)} different problems leave nothing to train "
+            f"on when {count} are held out: give more, or --eval_dataset"
         )
-    held_out = set(order[:count])
+    held_out = set(random.Random(seed_of(config.seed, "held out")).sample(problems, count))
     return (
-        [row for i, row in enumerate(rows) if i not in held_out],
-        [row for i, row in enumerate(rows) if i in held_out],
+        [row for row in rows if row[0] not in held_out],
+        [row for row in rows if row[0] in held_out],
     )
 
 
-def _eval_tasks(config, renderer: Renderer, held_out: list[dict]) -> tuple[str, list[Task], int]:
+def _eval_tasks(config, renderer: Renderer, held_out: Rows) -> tuple[str, list[Task], int]:
     """-> (name, at most `eval_problems` tasks, how many prompts were too long)."""
     source = config.eval_dataset or config.dataset
+    name = "held_out" if config.eval_dataset is None else Path(source).name.split(".")[0]
     if source == sources.EMBEDDED:
         # The seed is the set's, not the run's: every run is measured on the same problems.
-        rows = list(itertools.islice(arithmetic.problems("test", 0), config.eval_problems or 200))
+        problems = arithmetic.problems("test", 0)
+        rows = list(itertools.islice(problems, config.eval_problems or 200))
+        tasks, lengths = renderer.tasks(f"eval/{name}", rows)
     elif config.eval_dataset is not None:
         splits = sources.load_splits(source)
         rows = splits.get("test") or splits.get("validation") or next(iter(splits.values()))
+        tasks, lengths = renderer.tasks(f"eval/{name}", rows)
     else:
-        rows = held_out
-    name = "held_out" if config.eval_dataset is None else source.rsplit("/", 1)[-1].split(".")[0]
-    tasks, lengths = renderer.tasks(f"eval/{name}", rows)
+        tasks, lengths = renderer.render(f"eval/{name}", held_out)
     if not tasks:
         raise_all_dropped(f"the eval set {name}", lengths, config.max_prompt_tokens)
     if config.eval_problems and len(tasks) > config.eval_problems:

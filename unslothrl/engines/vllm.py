@@ -18,6 +18,7 @@ from unslothrl.memory import peak_memory_mb
 from unslothrl.types import Adapter, Request, Sampled, Sampling
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
+SCRATCH = "UNSLOTHRL_SCRATCH"
 PREFILL_TOKENS = 8192  # a CPU's prefill batch, where it must hold whole prompts
 
 ENVIRONMENT = {
@@ -171,7 +172,14 @@ def packed_weights(model) -> list[bytes]:
 
 
 def adapter_room() -> str | None:
-    """Where versions are written for vLLM to read: memory if it has room, else the disk."""
+    """Where versions are written for vLLM to read: memory if it has room, else the disk.
+
+    A driver that may have to kill this process names a folder in SCRATCH and removes it itself.
+    """
+    scratch = os.environ.get(SCRATCH)
+    if scratch:
+        Path(scratch).mkdir(parents=True, exist_ok=True)
+        return scratch
     shm = Path("/dev/shm")
     if shm.is_dir() and shutil.disk_usage(shm).free > 2**30:
         return str(shm)

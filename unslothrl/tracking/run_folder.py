@@ -165,7 +165,7 @@ class RunFolder:
         """(step, folder) of every complete checkpoint, ascending."""
         return sorted(
             (int(path.name.removeprefix("step_")), path)
-            for path in (self.path / CHECKPOINTS).glob("step_*")
+            for path in (self.path / CHECKPOINTS).glob("step_" + "[0-9]" * 6)
         )
 
 
