@@ -37,14 +37,16 @@ def run(seed: int, shuffled: bool, output: Path) -> dict:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evals = [(row["step"], row["eval/held_out/pass@1"]) for row in rows if "timing/eval_s" in row]
     evaluation_s = sum(row.get("timing/eval_s", 0) for row in rows)
-    wall = json.loads((folder / "wall.json").read_text())
+    timed = folder / "wall.json"  # absent for a run that was started by hand
+    wall = json.loads(timed.read_text()) if timed.exists() else None
     return {
-        "command": "python train_distributed.py " + " ".join([*flags[:4], *flags[8:]]),
+        "command": "python train_distributed.py "
+        + " ".join([*flags[:4], *(["--shuffle_rewards"] if shuffled else [])]),
         "pass@1 by step": evals,
         "best of 8 before": rows[0]["eval/held_out/best_of_n"],
-        "wall_s": round(wall, 1),
+        "wall_s": wall and round(wall, 1),
         "evaluation_s": round(evaluation_s, 1),
-        "wall_without_evaluation_s": round(wall - evaluation_s, 1),
+        "wall_without_evaluation_s": wall and round(wall - evaluation_s, 1),
         "seconds a step": round(sum(r.get("timing/step_s", 0) for r in rows) / (len(rows) - 1), 2),
         "largest sampler gap": max(row.get("train/sampler_gap", 0) for row in rows),
         "memory": {
