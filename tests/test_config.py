@@ -111,6 +111,8 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     resumed = resolve({"resume": str(folder), "max_steps": "40"}, CPU).config
     expected = dataclasses.replace(first.config, run_name="first", resume=str(folder), max_steps=40)
     assert resumed == expected
+    with pytest.raises(UserError, match="max_lora_rank 8: the run that is resumed has 16"):
+        resolve({"resume": str(folder), "max_lora_rank": "8"}, CPU)
 
 
 def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):

@@ -178,6 +178,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output):
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    assert "\nmax_steps = 4\n" in (half / "config.toml").read_text()
     name = "adapters/v000004/adapter_model.safetensors"
     assert (half / name).read_bytes() == (whole / name).read_bytes()
     same = ("reward/mean", "train/loss", "train/grad_norm", "samples_seen", "policy_version")
@@ -310,6 +311,7 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
         ({"dataset": "~nobody/x.jsonl"}, "no such file or folder"),
         ({"adapter": "."}, "adapter_config.json"),
         ({"lora_save_path": "/dev/null/x"}, "lora_save_path"),
+        ({"number_of_actors": 5000}, "GB of memory, the cluster has"),
         ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
         ({"number_of_actors": "-1"}, "number_of_actors"),
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),

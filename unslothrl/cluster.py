@@ -65,7 +65,14 @@ def base_size_mb(base: Path) -> float:
     return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20
 
 
-def plan(config: Config, base: Path, has: placement.Cluster) -> placement.Placement:
+def plan(
+    config: Config, base: Path, machine: Machine, joined: placement.Cluster | None = None
+) -> placement.Placement:
+    """Where the processes go, on this machine or on the cluster that was joined.
+
+    Raises UserError where they do not fit.
+    """
+    has = joined or placement.Cluster(len(machine.gpus), machine.ram_mb)
     return placement.place(
         has,
         learners=config.number_of_learners,
@@ -110,7 +117,7 @@ class LocalCluster:
                 f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
                 "--number_of_actors 1 with --cluster local, or --cluster ray"
             )
-        plan(config, base, placement.Cluster(len(machine.gpus), machine.ram_mb))
+        plan(config, base, machine)
         self.learners: list[LocalWorker] = []
         self.actors: list[LocalWorker] = []
         try:
@@ -222,9 +229,11 @@ class RayCluster:
     def _start_workers(self, config: Config, base: Path, stage: Stage) -> None:
         from unslothrl.workers import build_actor, build_learner
 
-        has = self.ray.cluster_resources()
-        cluster = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
-        where = plan(config, base, cluster)
+        joined = None
+        if config.ray_address is not None:
+            has = self.ray.cluster_resources()
+            joined = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
+        where = plan(config, base, self.machine, joined)
         strategies = self._reserve(where, config)
         counts = f"{config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
         stage(f"loading {counts}")

@@ -32,6 +32,8 @@ RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parent /
 
 PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # written with ~ or without
 
+LORA_SHAPE = ("model", "adapter", "max_lora_rank", "lora_alpha")  # what a checkpoint hangs on
+
 RUN = "Run"
 TASK = "Model and data"
 SAMPLING = "Sampling"
@@ -257,12 +259,24 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
                 f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
                 "set --resume runs/<run_name>"
             )
+        before = read_toml(folder / "config.toml")
+        _check_unchanged(before, user)
         where = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
-        user = {**read_toml(folder / "config.toml"), **user, **where}
+        user = {**before, **user, **where}
     return {
         name: str(Path(value).expanduser()) if name in PATHS and value is not None else value
         for name, value in user.items()
     }
+
+
+def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
+    """Raises UserError where a resumed run would need another checkpoint than its own."""
+    for name in LORA_SHAPE:
+        if name in user and user[name] != before.get(name):
+            raise UserError(
+                f"{name} {user[name]}: the run that is resumed has {before.get(name, 'none')}, and "
+                f"its checkpoint is of that: leave --{name} out, or start a new run"
+            )
 
 
 def read_recipe(name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unslothrl import __version__, base_model, checkpoint, cluster, environment
@@ -31,6 +31,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     data = tasks.load(config, base_model.load_tokenizer(base))
     steps = total_steps(config, data)
     resumed = resumable(config.resume) if config.resume else None
+    if config.ray_address is None:
+        cluster.plan(config, base, machine)
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -129,7 +131,9 @@ def resumable(folder: str) -> Path:
 def open_folder(config: Config, resumed: Path | None) -> RunFolder:
     if config.resume is None or resumed is None:
         return RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
-    return RunFolder.reopen(config.resume)
+    folder = RunFolder.reopen(config.resume)
+    folder.write_config(to_toml(replace(config, resume=None)))
+    return folder
 
 
 def check_writable(folder: str | None) -> None:

@@ -1,9 +1,11 @@
 """Makes the embedded base: `python -m unslothrl.embedded.make_base`, seeded, minutes on 2 cores.
 
-A tiny Qwen2 is trained from scratch on worked answers, then on a mixture of worked answers and
-careless guesses: it ends up with an ability that it uses only sometimes, which is what
-reinforcement learning can bring out. The last part trains through NF4-rounded weights, because NF4
-is how the base will be used. Only problems of the training split are seen.
+A tiny Qwen2 is trained from scratch on worked answers, then on a mixture in which most additions
+are worked and most subtractions guessed: it ends up with an ability that it uses where it is not
+asked for, which is what reinforcement learning can bring out. The habit hangs on the problem, and
+firmly, because a base that tosses a coin everywhere drifts under any update, even one whose rewards
+say nothing. The last part trains through NF4-rounded weights, because NF4 is how the base will be
+used. Only problems of the training split are seen.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,7 +33,8 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-CAREFUL_SHARE = 0.4  # of the mixture
+ALL_CAREFUL = {"+": 1.0, "-": 1.0}  # sign -> the share of worked answers
+MIXTURE = {"+": 0.9, "-": 0.12}
 WORKED_PART, MIXED_PART = 0.6, 0.8  # of the steps: worked only, then mixed, then through NF4
 BATCH = 128
 PEAK_LR = 3e-3
@@ -77,7 +80,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
 
 
 def training_batch(
-    tokenizer: PreTrainedTokenizerFast, draw: random.Random, careful_share: float
+    tokenizer: PreTrainedTokenizerFast, draw: random.Random, careful_share: Mapping[str, float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """-> (token ids, labels), each [BATCH, longest]; only the assistant's part has labels."""
     rows: list[tuple[str, str]] = []
@@ -85,7 +88,7 @@ def training_batch(
         a, sign, b = task.draw_operands(draw)
         if task.is_held_out(a, sign, b):
             continue
-        careful = draw.random() < careful_share
+        careful = draw.random() < careful_share[sign]
         answer = (
             task.careful_answer(a, sign, b) if careful else task.careless_answer(a, sign, b, draw)
         )
@@ -134,7 +137,7 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
         cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimizer.param_groups:
             group["lr"] = PEAK_LR * warm_up * (0.02 + 0.98 * cosine)
-        share = 1.0 if step < WORKED_PART * steps else CAREFUL_SHARE
+        share = ALL_CAREFUL if step < WORKED_PART * steps else MIXTURE
         ids, labels = training_batch(tokenizer, draw, share)
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         optimizer.zero_grad()

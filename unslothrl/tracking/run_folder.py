@@ -50,7 +50,7 @@ class RunFolder:
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
                 )
-            write_whole(folder.path / CONFIG, config_toml.encode())
+            folder.write_config(config_toml)
         except OSError as error:
             raise UserError(
                 f"output_dir {output_dir} cannot be written ({error.strerror}): "
@@ -68,6 +68,9 @@ class RunFolder:
                 "set --resume runs/<run_name>"
             )
         return folder
+
+    def write_config(self, config_toml: str) -> None:
+        write_whole(self.path / CONFIG, config_toml.encode())
 
     def truncate_after(self, step: int) -> None:
         """Forgets what came after `step`, so that a resumed run does not tell it twice."""
