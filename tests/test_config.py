@@ -88,7 +88,7 @@ def test_the_recipe_of_a_tiny_base_is_not_used_for_another_model(tmp_path):
 def test_episodes_win_over_the_tiny_recipes_last_step(tmp_path):
     data = tmp_path / "a.jsonl"
     data.write_text("{}")
-    assert resolve({"dataset": str(data)}, CPU).config.max_steps == 20
+    assert resolve({"dataset": str(data)}, CPU).config.max_steps == 30
     assert resolve({"dataset": str(data), "episodes": "2"}, CPU).config.max_steps is None
 
 
