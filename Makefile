@@ -10,7 +10,7 @@ ARGS ?=
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 
-.PHONY: help setup check train test slow unsloth-test lint lock clean
+.PHONY: help setup check train test slow unsloth-test trl-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -27,12 +27,16 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 test: setup     ## set up, then the fast tests
 	$(bin)/python -m pytest $(ARGS)
 
-slow: unsloth-test  ## the long proofs: Unsloth against PEFT, then the embedded runs (resumable)
+slow: unsloth-test trl-test  ## the long proofs: Unsloth against PEFT, then the embedded runs (resumable)
 	$(bin)/python bench/embedded.py
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu
 	$(bin)/python -m pytest -m slow tests/test_unsloth.py $(ARGS)
+
+trl-test: setup ## losses and advantages against TRL's own code
+	$(bin)/python tools/peers.py trl
+	$(bin)/python -m pytest -m slow tests/test_trl.py $(ARGS)
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

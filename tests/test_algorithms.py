@@ -1,6 +1,8 @@
-"""Advantages, selection and losses against numbers worked out by hand."""
+"""Every part of the maths against numbers worked out by hand."""
 
+import itertools
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -8,25 +10,271 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.algorithms import OBJECTIVES, advantages, diagnostics, losses, selection
+from unslothrl.algorithms import (
+    aggregation,
+    clipping,
+    corrections,
+    diagnostics,
+    divergence,
+    filtering,
+    gae,
+    ratios,
+    schedules,
+    selection,
+)
+from unslothrl.algorithms.advantages import (
+    ADVANTAGES,
+    batch_standardised,
+    centred,
+    leave_one_out,
+    standardised,
+)
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.clipping import Clip
+from unslothrl.algorithms.values import value_terms
+
+
+def logs(*values: float) -> torch.Tensor:
+    return torch.tensor([math.log(value) for value in values], dtype=torch.float64)
+
+
+def numbers(*values: float, gradient: bool = False) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=gradient)
+
+
+# Advantages
 
 
 def test_centred_takes_the_mean_off():
-    # mean of 1, 0, 0, 1 is 1/2
-    assert advantages.centred([1.0, 0.0, 0.0, 1.0]) == [0.5, -0.5, -0.5, 0.5]
+    # mean of 1, 0, 0, 1 is 1/2; of 3, 0, 0 it is 1
+    assert centred([[1.0, 0.0, 0.0, 1.0], [3.0, 0.0, 0.0]]) == [[0.5, -0.5, -0.5, 0.5], [2, -1, -1]]
 
 
-def test_standardised_divides_by_the_population_deviation():
-    # mean 2, deviations -1 0 1 -> variance 2/3, std 0.81650; 1 / 0.81650 = 1.22474
-    expected = [-1.2247448, 0.0, 1.2247448]
-    assert advantages.standardised([1.0, 2.0, 3.0]) == pytest.approx(expected, abs=1e-6)
+def test_standardised_divides_by_the_deviation():
+    # mean 2, deviations -1 0 1 -> population variance 2/3, std 0.81650; 1 / 0.81650 = 1.22474
+    assert standardised([[1.0, 2.0, 3.0]])[0] == pytest.approx([-1.2247449, 0, 1.2247449], abs=1e-6)
+    # of the sample: variance 2/2 = 1, and with epsilon 1e-4: 1 / 1.0001
+    found = standardised([[1.0, 2.0, 3.0]], ddof=1, epsilon=1e-4)[0]
+    assert found == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001])
+
+
+def test_batch_standardised_has_one_deviation_for_all_groups():
+    # centred: 1 -1 | 3 -3; variance (1 + 1 + 9 + 9) / 4 = 5, std 2.236068
+    found = batch_standardised([[2.0, 0.0], [6.0, 0.0]])
+    assert found[0] == pytest.approx([0.4472136, -0.4472136])
+    assert found[1] == pytest.approx([1.3416408, -1.3416408])
+
+
+def test_leave_one_out_compares_with_the_others():
+    # 1 - (0 + 2) / 2 = 0, 0 - (1 + 2) / 2 = -1.5, 2 - (1 + 0) / 2 = 1.5
+    assert leave_one_out([[1.0, 0.0, 2.0]])[0] == pytest.approx([0.0, -1.5, 1.5])
 
 
 @pytest.mark.parametrize("rewards", [[0.3] * 3, [0.1] * 7, [1.3], [0.0, 0.0]])
-@pytest.mark.parametrize("name", ["pg", "grpo"])
-def test_a_group_of_equals_has_no_signal(name, rewards):
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_a_group_of_equals_or_of_one_has_no_signal(name, rewards):
     # 0.1 * 7 does not sum to 0.7 in floating point: the advantage must be 0 all the same
-    assert OBJECTIVES[name].advantages(rewards) == [0.0] * len(rewards)
+    assert ADVANTAGES[name]([rewards]) == [[0.0] * len(rewards)]
+    beside = ADVANTAGES[name]([rewards, [1.0, 0.0]])
+    assert beside[0] == [0.0] * len(rewards) and beside[1][0] > 0 > beside[1][1]
+
+
+# Generalised advantage estimation
+
+
+def test_gae_by_hand():
+    # values 1 2 3, reward 10 at the end, gamma 0.5, lambda 0.5:
+    # delta_2 = 10 - 3 = 7, delta_1 = 0.5 * 3 - 2 = -0.5, delta_0 = 0.5 * 2 - 1 = 0
+    # A_2 = 7, A_1 = -0.5 + 0.25 * 7 = 1.25, A_0 = 0 + 0.25 * 1.25 = 0.3125
+    advantages, returns = gae.gae(np.array([0, 0, 10.0]), np.array([1, 2, 3.0]), 0.5, 0.5)
+    assert advantages.tolist() == [0.3125, 1.25, 7.0]
+    assert returns.tolist() == [1.3125, 3.25, 10.0]
+
+
+def test_gae_with_lambda_one_is_the_return_less_the_value():
+    # gamma 1: returns 1 + 2 + 4 = 7, 6, 4
+    advantages, returns = gae.gae(np.array([1, 2, 4.0]), np.array([5, 5, 5.0]), 1.0, 1.0)
+    assert returns.tolist() == [7, 6, 4] and advantages.tolist() == [2, 1, -1]
+
+
+def test_gae_of_one_token_and_of_none():
+    advantages, returns = gae.gae(np.array([3.0]), np.array([1.0]), 0.9, 0.9)
+    assert advantages.tolist() == [2.0] and returns.tolist() == [3.0]
+    assert [len(part) for part in gae.gae(np.array([]), np.array([]))] == [0, 0]
+
+
+def test_whitening_is_over_all_tokens():
+    # 1 2 | 3: mean 2, variance 2/3
+    parts = gae.whiten([np.array([1.0, 2.0]), np.array([3.0])])
+    assert np.concatenate(parts) == pytest.approx([-1.2247449, 0, 1.2247449], abs=1e-6)
+    assert gae.whiten([]) == [] and len(gae.whiten([np.array([])])[0]) == 0
+    assert gae.whiten([np.array([2.0, 2.0])])[0].tolist() == [0.0, 0.0]
+
+
+def test_explained_variance():
+    # returns 0 2, values 0 1: errors 0 1, variance 1/4 of 1
+    assert gae.explained_variance(np.array([0.0, 1.0]), np.array([0.0, 2.0])) == 0.75
+    assert gae.explained_variance(np.array([0.0, 1.0]), np.array([2.0, 2.0])) == 0.0
+
+
+# Ratios: log-ratios ln 4 and ln 1 in the first sequence, ln 9 in the second
+
+
+def test_ratios_by_hand():
+    log_ratio, lengths = logs(4, 1, 9), [2, 1]
+    assert ratios.token(log_ratio, lengths).tolist() == pytest.approx([4, 1, 9])
+    assert ratios.sequence(log_ratio, lengths).tolist() == pytest.approx([2, 2, 9])  # sqrt(4 * 1)
+    assert ratios.trajectory(log_ratio, lengths).tolist() == pytest.approx([4, 4, 9])
+    assert ratios.one(log_ratio, lengths).tolist() == [1, 1, 1]
+
+
+def test_the_ratio_one_has_the_gradient_of_the_log_probability():
+    logprobs = numbers(-1, -2, gradient=True)
+    ratios.one(logprobs - numbers(-5, -5), [2]).sum().backward()
+    assert logprobs.grad.tolist() == [1, 1]
+
+
+def test_the_sequence_ratio_spreads_its_gradient():
+    # d/dx of exp((x + y) / 2), summed over both tokens: 2 * ratio / 2 = ratio
+    logprobs = numbers(math.log(4), 0, gradient=True)
+    ratios.sequence(logprobs, [2]).sum().backward()
+    assert logprobs.grad.tolist() == pytest.approx([2, 2])
+
+
+@pytest.mark.parametrize("name", ratios.RATIOS)
+def test_ratios_on_policy_are_exactly_one_and_empty_sequences_are_fine(name):
+    assert ratios.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
+    assert ratios.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
+
+
+# Clipping
+
+
+def test_surrogate_clips_what_has_moved_too_far():
+    # ratios 1.5, 0.5, 1.5, 0.5 with advantages 1, 1, -1, -1 and clip 0.2, 0.3:
+    # min(1.5, 1.3) = 1.3 (clipped), min(0.5, 0.8) = 0.5, min(-1.5, -1.3) = -1.5,
+    # min(-0.5, -0.8) = -0.8 (clipped)
+    ratio = numbers(1.5, 0.5, 1.5, 0.5, gradient=True)
+    terms, acted = clipping.surrogate(ratio, ratio, numbers(1, 1, -1, -1), Clip(0.2, 0.3))
+    assert terms.tolist() == pytest.approx([-1.3, -0.5, 1.5, 0.8])
+    assert acted.tolist() == [True, False, False, True]
+    terms.sum().backward()
+    assert ratio.grad.tolist() == [0, -1, 1, 0]
+
+
+def test_dual_clip_bounds_the_loss_of_bad_tokens_alone():
+    # dual 3, advantage -2: min is -2 * 10 = -20, the bound 3 * -2 = -6 (acts); at ratio 2 it is -4.
+    # Advantage +2 at ratio 10: clipped at 1.2 * 2 = 2.4 as ever.
+    ratio = numbers(10, 2, 10, gradient=True)
+    terms, acted = clipping.surrogate(ratio, ratio, numbers(-2, -2, 2), Clip(0.2, 0.2, 3.0))
+    assert terms.tolist() == pytest.approx([6, 4, -2.4])
+    assert acted.tolist() == [True, False, True]
+    terms.sum().backward()
+    assert ratio.grad.tolist() == [0, 2, 0]
+
+
+def test_weight_bounds_the_weight_and_keeps_the_gradient():
+    # ratios 0.5, 3, 9 under 1 + 4 = 5 and no lower bound: weights 0.5, 3, 5 (bounded);
+    # loss -w A log pi with A = 2 and log pi = -1, -2, -3: 1, 12, 30; gradient -w A: -1, -6, -10
+    logprobs = numbers(-1, -2, -3, gradient=True)
+    terms, acted = clipping.weight(numbers(0.5, 3, 9), logprobs, numbers(2, 2, 2), Clip(1.0, 4.0))
+    assert terms.tolist() == [1, 12, 30] and acted.tolist() == [False, False, True]
+    terms.sum().backward()
+    assert logprobs.grad.tolist() == [-1, -6, -10]
+
+
+def test_no_clip_is_the_plain_product():
+    terms, acted = clipping.none(numbers(7.0), numbers(-1.0), numbers(2.0), Clip())
+    assert terms.tolist() == [-14] and not acted.any()
+
+
+# Divergence
+
+
+def test_divergence_by_hand():
+    # d = ln 2: k1 0.693147; k2 0.240227; k3 1/2 - 1 + 0.693147
+    d = logs(2)
+    assert divergence.k1(d).item() == pytest.approx(0.6931472)
+    assert divergence.k2(d).item() == pytest.approx(0.2402265)
+    assert divergence.k3(d).item() == pytest.approx(0.1931472)
+    assert divergence.k3(d.numpy())[0] == pytest.approx(0.1931472)
+    assert [k(torch.zeros(1)).item() for k in divergence.ESTIMATORS.values()] == [0, 0, 0]
+
+
+def test_estimates_average_to_the_divergence():
+    # KL of (0.5, 0.5) against (0.8, 0.2): 0.5 ln(0.5/0.8) + 0.5 ln(0.5/0.2) = 0.2231436
+    d = logs(0.5 / 0.8, 0.5 / 0.2)
+    assert divergence.k1(d).mean().item() == pytest.approx(0.2231436)
+    assert divergence.k3(d).mean().item() == pytest.approx(0.2231436)
+
+
+def test_gradients_of_the_estimators_in_the_loss():
+    # by d: k1 1, k2 d, k3 1 - exp(-d); at ln 2: 1, 0.693147, 1/2
+    for name, expected in {"k1": 1.0, "k2": 0.6931472, "k3": 0.5}.items():
+        d = logs(2).requires_grad_()
+        divergence.ESTIMATORS[name](d).sum().backward()
+        assert d.grad.item() == pytest.approx(expected), name
+
+
+# Off-policy corrections: weights 4 and 1 in the first sequence, 0.1 in the second
+
+OLD, SAMPLER = logs(4, 1, 0.1), logs(1, 1, 1)
+
+
+def test_truncated_importance_sampling():
+    factors, acted = corrections.correction("truncated", OLD, SAMPLER, [2, 1])
+    assert factors.tolist() == pytest.approx([2, 1, 0.1]) and acted.tolist() == [True, False, False]
+    assert corrections.correction("truncated", OLD, SAMPLER, [2, 1], high=3.0)[0][0] == 3
+
+
+def test_masked_importance_sampling():
+    factors, acted = corrections.correction("masked", OLD, SAMPLER, [2, 1])  # 0.5 to 5
+    assert factors.tolist() == pytest.approx([4, 1, 0]) and acted.tolist() == [False, False, True]
+    factors, _ = corrections.correction("masked", OLD, SAMPLER, [2, 1], low=0.05, high=3.0)
+    assert factors.tolist() == pytest.approx([0, 1, 0.1])
+
+
+def test_the_geometric_mask_takes_whole_sequences():
+    # geometric means 2 and 0.1: within 0.5 to 3 stays the first, whole; usual bounds keep neither
+    factors, acted = corrections.correction("geometric", OLD, SAMPLER, [2, 1], low=0.5, high=3.0)
+    assert factors.tolist() == [1, 1, 0] and acted.tolist() == [False, False, True]
+    assert corrections.correction("geometric", OLD, SAMPLER, [2, 1])[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", corrections.CORRECTIONS)
+def test_corrections_are_one_where_sampler_and_learner_agree(kind):
+    factors, acted = corrections.correction(kind, OLD, OLD, [0, 2, 1])
+    assert factors.tolist() == [1, 1, 1] and not acted.any()
+    old = OLD.clone().requires_grad_()
+    assert not corrections.correction(kind, old, SAMPLER, [2, 1])[0].requires_grad
+    assert corrections.correction(kind, OLD[:0], OLD[:0], [0])[0].shape == (0,)
+
+
+# Aggregation: terms 1 2 | (none) | 6, N = 3, 3 tokens, generation limit 10
+
+
+def test_aggregation_by_hand():
+    terms, lengths, over = numbers(1, 2, 6), [2, 0, 1], Denominators(3, 3, 10)
+    assert aggregation.token(terms, lengths, over).item() == 3  # 9 / 3
+    assert aggregation.sequence(terms, lengths, over).item() == 2.5  # (1.5 + 0 + 6) / 3
+    assert aggregation.constant(terms, lengths, over).item() == pytest.approx(0.3)  # 9 / 30
+
+
+# Values
+
+
+def test_value_loss_by_hand():
+    # value 3, return 1: (3 - 1)^2 / 2 = 2. Clipped to old 2.5 + 0.2 = 2.7: (2.7 - 1)^2 / 2 = 1.445,
+    # the larger counts. Value 1, return 1, old 2: 0, clipped 1.8: 0.8^2 / 2 = 0.32 counts.
+    values = numbers(3, 1, gradient=True)
+    terms = value_terms(values, numbers(2.5, 2), numbers(1, 1), clip=0.2)
+    assert terms.tolist() == pytest.approx([2, 0.32])
+    terms.sum().backward()
+    assert values.grad.tolist() == [2, 0]  # the clipped one no longer moves
+    assert value_terms(values, numbers(0, 0), numbers(1, 1)).tolist() == [2, 0]
+
+
+# Selection
 
 
 def test_topk_keeps_the_best_in_candidate_order():
@@ -34,70 +282,89 @@ def test_topk_keeps_the_best_in_candidate_order():
     assert selection.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
 
 
-def test_ties_are_broken_by_the_seed():
-    picks = {tuple(selection.topk([1.0] * 6, k=2, seed=seed)) for seed in range(40)}
+def test_max_variance_takes_both_ends():
+    # lowest one and highest one of two: variance of (0, 1) beats (0, 0.1) and (0.9, 1)
+    assert selection.max_variance([0.1, 1.0, 0.0, 0.9], k=2, seed=0) == [1, 2]
+    # of 0 0 0 1 with k = 3: 0 0 1 (variance 2/9) beats 0 0 0
+    chosen = selection.max_variance([0.0, 0.0, 0.0, 1.0], k=3, seed=0)
+    assert 3 in chosen and len(chosen) == 3
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 99))
+def test_max_variance_is_the_best_of_all_subsets(rewards, k, seed):
+    k = min(k, len(rewards))
+    chosen = selection.max_variance([float(r) for r in rewards], k, seed)
+    best = max(statistics.pvariance(s) for s in itertools.combinations(rewards, k))
+    assert statistics.pvariance([rewards[i] for i in chosen]) == pytest.approx(best)
+
+
+def test_balanced_takes_as_many_of_both_sides_as_there_are():
+    rewards = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+    for seed in range(10):
+        chosen = selection.balanced(rewards, k=4, seed=seed)
+        assert len(chosen) == 4 and sum(rewards[i] for i in chosen) == 2
+        chosen = selection.balanced([1.0, 0.0, 0.0, 0.0], k=4, seed=seed)
+        assert chosen == [0, 1, 2, 3]  # one above: the others fill the rest
+    assert sum(rewards[i] for i in selection.balanced(rewards, k=3, seed=0)) == 2
+
+
+@pytest.mark.parametrize("name", selection.SELECTIONS)
+@given(
+    rewards=st.lists(st.floats(-2, 2), min_size=1, max_size=9),
+    k=st.integers(1, 9),
+    seed=st.integers(0, 2**62),
+)
+def test_a_selection_is_a_set_of_indices_that_the_seed_decides(name, rewards, k, seed):
+    choose = selection.SELECTIONS[name]
+    chosen = choose(rewards, k, seed)
+    assert chosen == sorted(set(chosen)) and set(chosen) <= set(range(len(rewards)))
+    assert len(chosen) == (len(rewards) if name == "all" else min(k, len(rewards)))
+    assert chosen == choose(rewards, k, seed)
+
+
+@pytest.mark.parametrize("name", ["topk", "balanced", "random", "max_variance"])
+def test_ties_and_draws_follow_the_seed(name):
+    picks = {tuple(selection.SELECTIONS[name]([1.0] * 6, 2, seed)) for seed in range(40)}
     assert len(picks) > 5
-    assert selection.topk([1.0] * 6, 2, seed=3) == selection.topk([1.0] * 6, 2, seed=3)
 
 
-def test_pg_by_hand():
-    # Sequences of 1 and 3 tokens, mean log-probabilities -1 and -2; advantages 2 and -1; N = 2:
-    # -(2 * -1 + -1 * -2) / 2 = 0; with N = 4 over two micro-batches it would be halved.
-    logprobs = torch.tensor([-1.0, -1.0, -2.0, -3.0], requires_grad=True)
-    loss = losses.pg(logprobs, [2.0, -1.0], [1, 3], sequences=2)
-    assert loss.value.item() == pytest.approx(0.0)
-    loss.value.backward()
-    # d/dlogp: -(A / length) / N: -(2/1)/2 = -1; -(-1/3)/2 = 1/6
-    assert logprobs.grad.tolist() == pytest.approx([-1.0, 1 / 6, 1 / 6, 1 / 6])
+# Filtering
 
 
-def test_grpo_on_policy_is_minus_the_mean_advantage_with_the_gradient_of_pg():
-    logprobs = torch.tensor([-1.0, -1.0, -2.0, -3.0], requires_grad=True)
-    loss = losses.grpo(logprobs, [2.0, -1.0], [1, 3], sequences=2)
-    assert loss.value.item() == pytest.approx(-0.5)  # -(2 - 1) / 2: rho is 1
-    assert loss.clipped == 0
-    loss.value.backward()
-    assert logprobs.grad.tolist() == pytest.approx([-1.0, 1 / 6, 1 / 6, 1 / 6])
+def test_groups_are_kept_by_accuracy_and_signal():
+    low, high = 0.01, 0.99
+    assert filtering.keeps([1.0, 0.0], [1.0, 0.0], low, high)
+    assert not filtering.keeps([1.0, 1.1], [1.0, 1.0], low, high)  # all solved, formats differ
+    assert not filtering.keeps([0.0, 0.1], [0.0, 0.0], low, high)
+    assert not filtering.keeps([0.5, 0.5], [1.0, 0.0], low, high)  # nothing to prefer
+    assert filtering.keeps([0.0, 0.1], [0.0, 0.0], 0.0, 1.0)
 
 
-def test_grpo_clips_what_has_moved_too_far():
-    # ratios 1.5, 0.5, 1.5, 0.5 with advantages 1, 1, -1, -1 and clip 0.2:
-    # min(1.5, 1.2) = 1.2 (clipped), min(0.5, 0.8) = 0.5, min(-1.5, -1.2) = -1.5,
-    # min(-0.5, -0.8) = -0.8 (clipped); sum -0.6; N = 4, one token each: 0.15
-    old = torch.zeros(4)
-    logprobs = torch.tensor([math.log(1.5), math.log(0.5)] * 2, requires_grad=True)
-    loss = losses.grpo(logprobs, [1.0, 1.0, -1.0, -1.0], [1] * 4, 4, old_logprobs=old)
-    assert loss.value.item() == pytest.approx(0.15)
-    assert loss.clipped == 2
-    loss.value.backward()
-    # unclipped ones: d/dlogp of -(ratio A) / 4 = -0.125 and +0.375
-    assert logprobs.grad.tolist() == pytest.approx([0.0, -0.125, 0.375, 0.0])
+def test_how_many_prompts_to_draw_next():
+    # half of 8 were kept, 4 are missing: 8 more; none kept: a whole batch; never more than that
+    assert filtering.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
+    assert filtering.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
+    assert filtering.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
+    assert filtering.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
 
 
-@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(1, 5), st.randoms())
-@pytest.mark.parametrize("name", ["pg", "grpo"])
-def test_micro_batches_add_up_to_the_batch(name, lengths, cut, random):
-    cut = min(cut, len(lengths) - 1)
-    logprobs = torch.tensor([random.uniform(-3, 0) for _ in range(sum(lengths))]).double()
-    weights = [random.uniform(-2, 2) for _ in lengths]
-    loss = OBJECTIVES[name].loss
-    whole = loss(logprobs, weights, lengths, len(lengths)).value
-    split = sum(lengths[:cut])
-    parts = loss(logprobs[:split], weights[:cut], lengths[:cut], len(lengths)).value
-    parts = parts + loss(logprobs[split:], weights[cut:], lengths[cut:], len(lengths)).value
-    assert parts.item() == pytest.approx(whole.item(), abs=1e-12)
+# Schedules
 
 
-def test_sequence_means_of_an_empty_sequence_are_zero():
-    assert losses.sequence_means(torch.tensor([3.0, 5.0]), [0, 2]).tolist() == [0.0, 4.0]
+def test_schedules_by_hand():
+    # 2 of warm-up: 1/2, 1; then steps 3 to 7 of 7 go from 1 to the floor 0.2 in 4 equal steps
+    linear = [schedules.share("linear", step, 7, warmup=2, floor=0.2) for step in range(1, 8)]
+    assert linear == pytest.approx([0.5, 1, 1, 0.8, 0.6, 0.4, 0.2])
+    # cosine at the middle is half way; (1 + cos(pi / 4)) / 2 = 0.853553
+    cosine = [schedules.share("cosine", step, 5) for step in range(1, 6)]
+    assert cosine == pytest.approx([1, 0.8535534, 0.5, 0.1464466, 0])
+    assert [schedules.share("constant", s, 3, warmup=4) for s in (1, 2, 3)] == [0.25, 0.5, 0.75]
+    assert schedules.share("cosine", 1, 1) == 1.0 and schedules.share("linear", 9, 7) == 0.0
 
 
 def test_diagnostics_by_hand():
-    # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8; one of two above 2
+    # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
     found = diagnostics.sampler_agreement(sampler, np.array([-1.0, -1.0]))
     assert found["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert found["train/ess"] == pytest.approx(0.8)
-    assert found["train/correction_truncated"] == 0.5
-    # k3 at d = ln 2: 1/2 + 0.693147 - 1
-    assert diagnostics.k3(np.array([math.log(2)]), np.array([0.0]))[0] == pytest.approx(0.1931472)

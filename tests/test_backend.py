@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
 from unslothrl.actor import Actor
-from unslothrl.algorithms import OBJECTIVES
+from unslothrl.algorithms import objectives
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.learner import Learner
+from unslothrl.learner import Hyperparameters, Learner
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
@@ -22,24 +23,23 @@ def samples(seed: int = 0) -> tuple[Sample, ...]:
             tuple(draw.choices(range(3, 250), k=prompt)),
             tuple(draw.choices(range(3, 250), k=completion)),
             (-1.0,) * completion,
-            draw.uniform(-2, 2),
+            np.full(completion, draw.uniform(-2, 2), np.float32),
             0,
         )
         for prompt, completion in LENGTHS
     )
 
 
-def learner_of(backend, base, micro_batch: int = 3) -> Learner:
+LRS = {"lora": 1e-3, "critic": 1e-3}
+
+
+def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> Learner:
     engine = TransformersEngine(backend, base, max_num_seqs=8, own=False)
-    return Learner(
-        backend,
-        OBJECTIVES["grpo"],
-        Actor("learner-0", engine, None),
-        lr=1e-3,
-        micro_batch=micro_batch,
-        temperature=1.2,
-        max_grad_norm=1.0,
+    settings = Hyperparameters(
+        temperature=1.2, max_new_tokens=12, micro_batch=micro_batch, max_grad_norm=1.0
     )
+    actor = Actor("learner-0", engine, None)
+    return Learner(backend, objectives.load(objective), actor, settings)
 
 
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:
@@ -158,7 +158,7 @@ def test_training_goes_on_exactly_after_a_restart(bases, make_backend):
     def run(learner, steps):
         for _ in range(steps):
             learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
-            learner.optim_step()
+            learner.optim_step(LRS)
 
     one = learner_of(make_backend(bases["plain"]), bases["plain"])
     run(one, 2)
@@ -176,12 +176,12 @@ def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
     batch = Batch(samples(), len(LENGTHS), 44)
     whole = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
     whole.forward_backward(batch)
-    whole.optim_step()
+    whole.optim_step(LRS)
     pair = [learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"]) for _ in "ab"]
     for learner, part in zip(pair, split_batch(batch, 2), strict=True):
         learner.forward_backward(part)
     parts = [learner.gradients() for learner in pair]
-    norms = {learner.optim_step(*parts)["train/grad_norm"] for learner in pair}
+    norms = {learner.optim_step(LRS, *parts).grad_norm for learner in pair}
     assert len(norms) == 1
     assert pair[0].backend.publish(1) == pair[1].backend.publish(1)
     for name, parameter in whole.backend.parameters().items():

@@ -107,13 +107,14 @@ def test_every_episode_has_every_task_once_in_its_own_order(tmp_path, tokenizer)
     data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS)), tokenizer)
     assert data.train.steps_per_episode(4) == 4  # 15 tasks: 4 + 4 + 4 + 3
     episodes = [
-        [task.id for step in range(first, first + 4) for task in data.train.batch(step, 4)]
-        for first in (1, 5)
+        [task.id for at in (0, 4, 8, 12) for task in data.train.draw(first + at, 4)]
+        for first in (0, 15)
     ]
     assert [len(set(ids)) for ids in episodes] == [15, 15]
     assert episodes[0] != episodes[1]
     assert sorted(episodes[0]) == sorted(episodes[1])
-    assert [t.id for t in data.train.batch(6, 4)] == episodes[1][4:8]
+    assert [t.id for t in data.train.draw(19, 4)] == episodes[1][4:8]
+    assert [t.id for t in data.train.draw(13, 4)] == episodes[0][13:]  # never two episodes at once
 
 
 def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
@@ -153,18 +154,18 @@ def test_the_system_prompt_depends_on_the_data_unless_given(tmp_path):
         assert tag in prompts.SYSTEM_PROMPT
 
 
-def test_the_embedded_problems_never_end_and_follow_the_step(tokenizer):
+def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
     data = tasks.load(options("embedded", eval_problems=50), tokenizer)
-    first = data.train.batch(1, 32)
+    first = data.train.draw(0, 32)
     assert len({task.id for task in first}) == 32
-    assert first == data.train.batch(1, 32)
-    assert first != data.train.batch(2, 32)
-    trained = {t.problem for step in range(1, 20) for t in data.train.batch(step, 32)}
+    assert first[5:] == data.train.draw(5, 27)
+    assert first != data.train.draw(32, 32)
+    trained = {t.problem for t in data.train.draw(0, 600)}
     assert trained.isdisjoint(task.problem for task in data.eval)
     assert len(data.eval) == 50
     other = tasks.load(options("embedded", eval_problems=50, seed=3), tokenizer)
     assert other.eval == data.eval  # every run is measured on the same problems
-    assert other.train.batch(1, 32) != first
+    assert other.train.draw(0, 32) != first
 
 
 def test_the_embedded_problems_with_prompts_that_never_fit(tokenizer):

@@ -47,7 +47,7 @@ def test_logprobs_are_the_learners(engine, backend):
         sampling = Sampling(temperature, 1.0, 0, 24)
         drawn = engine.generate(requests(), sampling, nothing)
         batch = [
-            Sample(request.prompt_ids, one.token_ids, one.logprobs, 0.0, 0)
+            Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
             for request, one in zip(requests(), drawn, strict=True)
         ]
         with torch.no_grad():
@@ -124,7 +124,7 @@ def bias_towards(token: int, backend):
     draw = random.Random(0)
     for _ in range(60):
         batch = [
-            Sample(tuple(draw.choices(range(3, 250), k=6)), (token,) * 8, (), 0.0, 0)
+            Sample(tuple(draw.choices(range(3, 250), k=6)), (token,) * 8, (), np.zeros(8), 0)
             for _ in range(16)
         ]
         loss = -backend.token_logprobs(batch, 1.0)[0].mean()
@@ -171,7 +171,7 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
     drawn = engine.generate(requests(), SAMPLING, nothing)
     batch = [
-        Sample(request.prompt_ids, one.token_ids, one.logprobs, 0.0, 0)
+        Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
         for request, one in zip(requests(), drawn, strict=True)
     ]
     with torch.no_grad():

@@ -15,6 +15,8 @@ import random
 import types
 from pathlib import Path
 
+import numpy as np
+
 TEMPERATURE = 1.3
 LENGTHS = [(6, 10), (9, 3), (4, 7)]  # prompt, completion
 FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embedding")
@@ -165,7 +167,7 @@ def batch():
             tuple(draw.choices(range(3, 250), k=prompt)),
             tuple(draw.choices(range(3, 250), k=completion)),
             (),
-            draw.uniform(-2, 2),
+            np.full(completion, draw.uniform(-2, 2), np.float32),
             0,
         )
         for prompt, completion in LENGTHS
@@ -175,23 +177,31 @@ def batch():
 def gradients(backend, temperature: float):
     """-> (loss, gradient by name) over the batch in two micro-batches.
 
-    The gradient is grpo's. On a first update its value is that of the advantages alone, so the loss
-    is pg's, which has the same gradient.
+    On a first update the gradient is grpo's; with its weight outside of the ratio, as in cispo, the
+    loss's value depends on the log-probabilities too.
     """
-    from unslothrl.algorithms import losses
+    import torch
 
-    total = 0.0
+    from unslothrl.algorithms.aggregation import Denominators
+    from unslothrl.algorithms.losses import Tokens, policy_loss
+    from unslothrl.algorithms.objective import Objective
+
+    objective, total = Objective(clip="weight", correction="none"), 0.0
+    over = Denominators(len(LENGTHS), sum(n for _, n in LENGTHS), max_new_tokens=10)
     for parameter in backend.parameters().values():
         parameter.grad = None
     for samples in (batch()[:2], batch()[2:]):
-        logprobs, _ = backend.token_logprobs(samples, temperature)
-        rest = (
-            [sample.advantage for sample in samples],
-            [len(sample.completion_ids) for sample in samples],
-            len(LENGTHS),
+        logprobs, entropies = backend.token_logprobs(samples, temperature)
+        tokens = Tokens(
+            lengths=[len(sample.completion_ids) for sample in samples],
+            logprobs=logprobs,
+            entropies=entropies,
+            advantages=torch.from_numpy(np.concatenate([s.advantages for s in samples])),
+            sampler=logprobs.detach(),
         )
-        losses.grpo(logprobs, *rest).value.backward()
-        total += losses.pg(logprobs.detach(), *rest).value.item()
+        loss = policy_loss(objective, tokens, over)
+        loss.value.backward()
+        total += loss.value.item()
     return total, {
         name: parameter.grad.detach().float().clone()
         for name, parameter in backend.parameters().items()
@@ -222,7 +232,7 @@ def sampler_gap(backend, base: Path) -> float:
         [Request(prompt, seed) for seed, prompt in enumerate(prompts)], sampling, lambda *_: None
     )
     samples = [
-        Sample(prompt, sampled.token_ids, sampled.logprobs, 0.0, 0)
+        Sample(prompt, sampled.token_ids, sampled.logprobs, np.zeros(len(sampled.token_ids)), 0)
         for prompt, sampled in zip(prompts, drawn, strict=True)
     ]
     with torch.no_grad():

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from unslothrl import rewards
 from unslothrl.engines.base import Engine
+from unslothrl.rewards import overlong
+from unslothrl.rewards.overlong import Overlong
 from unslothrl.types import Adapter, Completion, Group, Request, Sampled, Sampling, Task, seed_of
 
 
@@ -36,8 +38,9 @@ class ProgressMeter:
 class Actor:
     """Draws and scores `candidates` completions a task under the adapter loaded last."""
 
-    def __init__(self, name: str, engine: Engine, tokenizer):
+    def __init__(self, name: str, engine: Engine, tokenizer, overlong: Overlong | None = None):
         self.name, self.engine, self.tokenizer = name, engine, tokenizer
+        self.overlong = overlong
         self.progress = ProgressMeter()
 
     def load(self, adapter: Adapter) -> int:
@@ -86,6 +89,8 @@ class Actor:
             for one, text in zip(sampled, texts, strict=True)
         )
         scored = rewards.score_completions(texts, task.answer)
+        if self.overlong is not None:
+            scored[overlong.NAME] = tuple(self.overlong(len(one.token_ids)) for one in sampled)
         return Group(task, completions, scored, scored[rewards.SCORE])
 
     def fingerprint(self) -> str:

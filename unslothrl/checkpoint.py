@@ -10,9 +10,11 @@ PROGRESS_FILE = "progress.json"
 
 @dataclass
 class RunState:
-    """Where the loop stands. Tasks and seeds follow from the step, so there is no more to it."""
+    """Where the loop stands. Seeds follow from the step, so there is no more to it."""
 
     step: int = 0  # finished steps
+    position: int = 0  # tasks drawn
+    skipped_in_a_row: int = 0  # updates that were not finite, up to now
     policy_version: int = 0
     samples_seen: int = 0
     seconds: float = 0.0

@@ -12,9 +12,10 @@ from typing import Any
 import typer
 
 from unslothrl import __version__, config
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 
 USAGE = 2  # exit code
+FAILED = 1  # the exit code of a run that had to stop
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: ""}
 
@@ -39,11 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(usage_message(error))
     except UserError as error:
         return refuse(str(error))
+    except RunError as error:
+        return refuse(str(error), FAILED)
 
 
-def refuse(message: str) -> int:
+def refuse(message: str, code: int = USAGE) -> int:
     print("unslothrl: " + " ".join(message.split()), file=sys.stderr)
-    return USAGE
+    return code
 
 
 def usage_message(error: Any) -> str:

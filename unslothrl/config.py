@@ -21,6 +21,8 @@ from typing import Any
 
 from unslothrl import fit
 from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.algorithms import objectives
+from unslothrl.algorithms.objective import Objective
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.machine import Machine
@@ -38,6 +40,7 @@ RUN = "Run"
 TASK = "Model and data"
 SAMPLING = "Sampling"
 TRAINING = "Training"
+OBJECTIVE = "Objective"
 LORA = "LoRA"
 EVALUATION = "Evaluation and saving"
 HARDWARE = "Hardware"
@@ -49,6 +52,11 @@ def option(default: Any, help: str, group: str, **limits: Any) -> Any:
     `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help).
     """
     return field(default=default, metadata={"help": help, "group": group, **limits})
+
+
+def part(help: str, **limits: Any) -> Any:
+    """A field that the objective of the same name in `algorithms.objective` sets, where unset."""
+    return option(None, f"{help}; not set: as the learner's", OBJECTIVE, is_part=True, **limits)
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,26 @@ class Config:
         0, "sample from the k likeliest tokens, 0 = off", SAMPLING, at_least=0
     )
 
-    learner: str = option("pg", "what the learner optimises", TRAINING, choices=("pg", "grpo"))
+    learner: str = option(
+        "pg", "what the learner optimises: a name, or a .py file that defines OBJECTIVE", TRAINING
+    )
     lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
+    lr_schedule: str = option(
+        "constant",
+        "course of the learning rate",
+        TRAINING,
+        choices=("constant", "linear", "cosine"),
+    )
+    lr_floor: float = option(
+        0.0, "share of lr at the end of linear and cosine", TRAINING, at_least=0, at_most=1
+    )
+    warmup_steps: int = option(
+        0, "steps in which the learning rate grows to lr", TRAINING, at_least=0, unit="steps"
+    )
+    weight_decay: float = option(0.0, "AdamW's weight decay", TRAINING, at_least=0, at_most=1)
+    max_grad_norm: float = option(
+        1.0, "clip the gradient's norm here, 0 = off", TRAINING, at_least=0
+    )
     train_batch_size: int = option(
         8,
         "micro-batch: sequences a forward; changes memory and speed only",
@@ -116,11 +142,81 @@ class Config:
         at_least=1,
         unit="sequences",
     )
-    max_grad_norm: float = option(
-        1.0, "clip the gradient's norm here, 0 = off", TRAINING, at_least=0
+    updates_per_rollout: int = option(
+        1, "parts that a rollout is trained on one after the other", TRAINING, at_least=1
+    )
+    epochs_per_rollout: int = option(
+        1, "times that a rollout is trained on", TRAINING, at_least=1, at_most=100
+    )
+    select: str = option(
+        "topk",
+        "how the topk candidates are chosen",
+        TRAINING,
+        choices=("topk", "max_variance", "balanced", "random", "all"),
     )
     shuffle_rewards: bool = option(
         False, "control experiment: shuffle rewards inside each group", TRAINING
+    )
+
+    advantage: str | None = part(
+        "what a reward is worth",
+        choices=("centred", "standardised", "batch_standardised", "leave_one_out", "gae"),
+    )
+    advantage_std: str | None = part(
+        "what standardising divides by: n, or n - 1", choices=("population", "sample")
+    )
+    advantage_epsilon: float | None = part("added to that", at_least=0)
+    ratio: str | None = part(
+        "ratio of policy and old policy", choices=("token", "sequence", "trajectory", "one")
+    )
+    clip: str | None = part("what is clipped", choices=("surrogate", "weight", "none"))
+    clip_low: float | None = part("clip the ratio at 1 - this", at_least=0, at_most=1)
+    clip_high: float | None = part("clip the ratio at 1 + this", at_least=0)
+    clip_dual: float | None = part(
+        "bound of the loss where the advantage is negative, 0 = off, else over 1", at_least=0
+    )
+    skip_threshold: float | None = part(
+        "leave out a sequence whose mean ratio is over this, 0 = off", at_least=0
+    )
+    aggregation: str | None = part(
+        "what the loss averages over", choices=("token", "sequence", "constant")
+    )
+    kl: str | None = part("KL against the reference", choices=("none", "loss", "reward"))
+    kl_estimator: str | None = part("how it is estimated", choices=("k1", "k2", "k3"))
+    kl_coefficient: float | None = part("its weight", at_least=0)
+    entropy_coefficient: float | None = part("weight of an entropy bonus", at_least=0)
+    correction: str | None = part(
+        "what corrects for another engine's sampling",
+        choices=("none", "truncated", "masked", "geometric"),
+    )
+    correction_low: float | None = part("its lower bound, usual for it where unset", at_least=0)
+    correction_high: float | None = part("its upper bound, usual for it where unset", over=0)
+    mask_truncated: bool | None = part("leave truncated completions out of the loss")
+    overlong_cache: int | None = option(
+        None,
+        "punish completions softly over the last so many tokens before max_new_tokens, 0 = off; "
+        "not set: as the learner's",
+        OBJECTIVE,
+        at_least=0,
+        unit="tokens",
+    )
+    filter_low: float | None = part(
+        "train on groups with at least this accuracy", at_least=0, at_most=1
+    )
+    filter_high: float | None = part("and at most this", at_least=0, at_most=1)
+    max_resample: int | None = part(
+        "times to draw prompts again for groups that were filtered out", at_least=0, at_most=100
+    )
+    gamma: float = option(1.0, "discount, with gae", OBJECTIVE, over=0, at_most=1)
+    gae_lambda: float = option(
+        0.95, "lambda of gae: 1 trusts rewards, 0 the critic", OBJECTIVE, at_least=0, at_most=1
+    )
+    critic_lr: float | None = option(
+        None, "learning rate of the critic; not set: as lr", OBJECTIVE, over=0, at_most=1
+    )
+    value_clip: float = option(0.2, "clip of the critic's values, 0 = off", OBJECTIVE, at_least=0)
+    freeze_steps: int = option(
+        0, "steps in which only the critic is trained", OBJECTIVE, at_least=0, unit="steps"
     )
 
     max_lora_rank: int = option(
@@ -198,6 +294,7 @@ class Config:
 
 
 OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
+PARTS = tuple(name for name, entry in OPTIONS.items() if entry.metadata.get("is_part"))
 _TYPES = typing.get_type_hints(Config)
 
 
@@ -231,6 +328,7 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     given = frozenset(user) - {"recipe", "resume"}
     defaults = Config()
     check_paths(replace(defaults, **user))
+    objectives.load(replace(defaults, **user).learner)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
@@ -244,6 +342,7 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     config, notes = fit.fit(replace(defaults, **layers), given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
+    config = with_objective(config)
     check(config)
     return Resolved(name_run(config), given, tuple(notes))
 
@@ -251,6 +350,8 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
 def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Resumed run < recipe < flags, joined."""
     recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
+    if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
+        recipe = without_parts_of(recipe)
     user = {**recipe, **flags}
     if user.get("resume") is not None:
         folder = Path(user["resume"]).expanduser()
@@ -261,8 +362,12 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
             )
         before = read_toml(folder / "config.toml")
         _check_unchanged(before, user)
+        if user.get("learner", before.get("learner")) != before.get("learner"):
+            before = without_parts_of(before)
         where = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
         user = {**before, **user, **where}
+    if objectives.is_file(user.get("learner") or ""):
+        user["learner"] = str(Path(user["learner"]).expanduser().absolute())  # workers read it too
     return {
         name: str(Path(value).expanduser()) if name in PATHS and value is not None else value
         for name, value in user.items()
@@ -417,6 +522,43 @@ def unknown_option(name: str, mend: str = "--{} {}") -> str:
     return f"{style.format(name)} is not an option: {hint}"
 
 
+def objective_of(config: Config) -> Objective:
+    """The learner's objective with the parts that the config sets. Raises UserError."""
+    chosen = {name: value for name in PARTS if (value := getattr(config, name)) is not None}
+    return replace(objectives.load(config.learner), **chosen)
+
+
+def with_objective(config: Config) -> Config:
+    """The config with every part that is not set as its learner has it. Raises UserError.
+
+    A KL coefficient alone puts the KL into the loss; `--kl none` alone takes its coefficient away.
+    """
+    if config.kl is None and config.kl_coefficient and objective_of(config).kl == "none":
+        config = replace(config, kl="loss")
+    if config.kl == "none" and config.kl_coefficient is None:
+        config = replace(config, kl_coefficient=0.0)
+    objective = objective_of(config)
+    parts = {name: getattr(objective, name) for name in PARTS}
+    named = {name: value for name, value in parts.items() if not callable(value)}
+    cache = config.overlong_cache
+    if cache is None:
+        cache = min(1024, config.max_new_tokens // 4) if objective.overlong else 0
+    return replace(config, **named, overlong_cache=cache)
+
+
+def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe for another learner: what it has only because of its own learner is left out."""
+    own = with_objective(
+        replace(Config(), **{k: recipe[k] for k in ("learner", "max_new_tokens") if k in recipe})
+    )
+    of_the_learner = (*PARTS, "overlong_cache")
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name not in of_the_learner or value != getattr(own, name)
+    }
+
+
 def check_paths(config: Config) -> None:
     """Raises UserError for a local file or folder that is not there, or not what it must be."""
     for name in ("model", "dataset", "eval_dataset"):
@@ -468,7 +610,8 @@ def _is_path(name: str) -> bool:
 
 def check(config: Config) -> None:
     """Raises UserError where options contradict each other."""
-    if config.num_candidates < 2:
+    objective = objective_of(config)
+    if config.num_candidates < 2 and objective.compares_candidates:
         raise UserError(
             f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
             f"inside a group), got {config.num_candidates}: set --num_candidates 8"
@@ -478,6 +621,38 @@ def check(config: Config) -> None:
             f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
             f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
         )
+    if objective.clip_dual and objective.clip_dual <= 1:
+        raise UserError(
+            f"clip_dual must be over 1, or 0 for off, got {objective.clip_dual}: set --clip_dual 3"
+        )
+    if objective.filter_low > objective.filter_high:
+        raise UserError(
+            f"filter_low {objective.filter_low} is over filter_high {objective.filter_high}: no "
+            "group can be kept: set --filter_low 0.01 --filter_high 0.99"
+        )
+    if objective.kl != "none" and not objective.kl_coefficient:
+        raise UserError(
+            f"kl {objective.kl} has no weight (kl_coefficient 0): set --kl_coefficient 0.04"
+        )
+    if objective.kl == "none" and objective.kl_coefficient:
+        raise UserError(
+            f"kl_coefficient {objective.kl_coefficient} without a KL: set --kl loss or --kl reward"
+        )
+    if config.freeze_steps and not objective.has_critic:
+        raise UserError(
+            f"freeze_steps {config.freeze_steps}: {config.learner} has no critic to train "
+            "meanwhile: set --learner ppo, or leave it out"
+        )
+    if (config.overlong_cache or 0) > config.max_new_tokens:
+        raise UserError(
+            f"overlong_cache must be at most max_new_tokens ({config.max_new_tokens}), got "
+            f"{config.overlong_cache}: set --overlong_cache {config.max_new_tokens // 4}"
+        )
+    low, high = config.correction_low, config.correction_high
+    if low is not None and high is not None and low > high:
+        raise UserError(
+            f"correction_low {low} is over correction_high {high}: set them the other way round"
+        )
 
 
 def name_run(config: Config) -> Config:
@@ -485,7 +660,7 @@ def name_run(config: Config) -> Config:
     if config.resume is not None:
         return config
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    wanted = config.run_name or f"{config.learner}-{now}"
+    wanted = config.run_name or f"{Path(config.learner).stem}-{now}"
     name, number = wanted, 1
     while (Path(config.output_dir) / name).exists():
         number += 1

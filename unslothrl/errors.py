@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend."""
+"""The errors that are told in one line."""
 
 
 class UserError(Exception):
@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The command prints it as it stands and exits with code 2; nothing has been started by then.
     """
+
+
+class RunError(Exception):
+    """A run that had to stop: one line that says why and what to try. The exit code is 1."""

@@ -2,15 +2,42 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 import numpy as np
 import safetensors.torch
 import torch
 
 from unslothrl.actor import Actor, Rollout
-from unslothrl.algorithms import Objective, diagnostics
+from unslothrl.algorithms import divergence
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
+from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
-from unslothrl.types import Adapter, Batch, Sample, Sampling, Task, UpdateStats
+from unslothrl.types import (
+    Adapter,
+    Batch,
+    Measured,
+    Sample,
+    Sampling,
+    StepResult,
+    Task,
+    UpdateStats,
+)
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What an update needs besides the objective."""
+
+    temperature: float  # what the logits are divided by: the sampling temperature
+    max_new_tokens: int
+    micro_batch: int  # sequences a forward
+    max_grad_norm: float = 0.0  # 0: off
+    weight_decay: float = 0.0
+    value_clip: float = 0.0
+    seed: int = 0
 
 
 class Learner:
@@ -21,21 +48,29 @@ class Learner:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        objective: Objective,
-        actor: Actor,
-        *,
-        lr: float,
-        micro_batch: int,
-        temperature: float,
-        max_grad_norm: float,
+        self, backend: Backend, objective: Objective, actor: Actor, settings: Hyperparameters
     ):
         self.backend, self.objective, self.actor = backend, objective, actor
-        self.micro_batch, self.temperature = micro_batch, temperature
-        self.max_grad_norm = max_grad_norm
-        self.optimizer = backend.optimizer(lr)
+        self.settings = settings
+        self.optimizers = {"lora": self._optimizer(backend.parameters())}
+        if objective.has_critic:
+            backend.add_critic(settings.seed)
+            self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress = actor.progress
+
+    def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """Its learning rate comes with every step."""
+        return self.backend.optimizer(
+            list(parameters.values()), lr=0.0, weight_decay=self.settings.weight_decay
+        )
+
+    def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
+        """The parameters of every optimiser, by its name."""
+        all_of_them = {
+            "lora": self.backend.parameters(),
+            "critic": self.backend.critic_parameters(),
+        }
+        return {name: all_of_them[name] for name in self.optimizers}
 
     def generate(
         self,
@@ -51,84 +86,202 @@ class Learner:
         """Tells this learner's engine which version its weights are by now."""
         return self.actor.load(adapter)
 
-    def forward_backward(self, batch: Batch) -> UpdateStats:
-        """Accumulates the gradient of this learner's part of the batch."""
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+        """Log-probabilities and values as they are before an update, in the order of `samples`."""
+        self.progress.set(0, 0)
+        found: list[Measured | None] = [None] * len(samples)
+        done = 0
+        for indices in self._micro_batches(samples):
+            part = [samples[i] for i in indices]
+            lengths = [len(sample.completion_ids) for sample in part]
+            policy = _split(self._logprobs(part), lengths)
+            references: Sequence[np.ndarray | None] = [None] * len(part)
+            values: Sequence[np.ndarray | None] = [None] * len(part)
+            if reference:
+                references = _split(self._reference_logprobs(part), lengths)
+            if self.objective.has_critic:
+                with self.backend.critic():
+                    values = _split(self.backend.token_values(part), lengths)
+            for i, own, other, value in zip(indices, policy, references, values, strict=True):
+                found[i] = Measured(own, other, value)
+            done += len(part)
+            self.progress.set(done, 0)
+        return [one for one in found if one is not None]
+
+    def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
+        """Accumulates the gradient of this learner's part of the batch.
+
+        Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
+        """
         started = time.perf_counter()
         self.progress.set(0, 0)
-        self.optimizer.zero_grad(set_to_none=True)
-        micro_batches = split(batch.samples, self.micro_batch)
-        kl = self._reference_divergence(micro_batches[len(micro_batches) // 2])
-        loss, clipped, entropy, logprobs, done, tokens = 0.0, 0, 0.0, [], 0, 0
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
+        micro_batches = [
+            [batch.samples[i] for i in part] for part in self._micro_batches(batch.samples)
+        ]
+        total = _Sums()
+        total.kl = self._reference_divergence(micro_batches[len(micro_batches) // 2])
         for samples in micro_batches:
-            policy, entropies = self.backend.token_logprobs(samples, self.temperature)
-            share = self.objective.loss(
-                policy,
-                [sample.advantage for sample in samples],
-                [len(sample.completion_ids) for sample in samples],
-                batch.sequences,
-            )
-            share.value.backward()
-            loss += share.value.item()
-            clipped += share.clipped
-            entropy += entropies.sum().item()
-            logprobs.append(policy.detach().cpu().numpy())
-            done, tokens = done + len(samples), tokens + len(policy)
-            self.progress.set(done, tokens)
-        sampled = [s.sampler_logprobs for samples in micro_batches for s in samples]
+            with nullcontext() if train_policy else torch.no_grad():
+                self._policy_backward(samples, over, total)
+            if self.objective.has_critic:
+                self._critic_backward(samples, over, total)
+            total.done += len(samples)
+            self.progress.set(total.done, total.tokens)
+        every = [sample for samples in micro_batches for sample in samples]
         return UpdateStats(
-            loss=loss,
-            clipped=clipped,
-            entropy_sum=entropy,
-            sampler_logprobs=np.concatenate(sampled).astype(np.float32),
-            learner_logprobs=np.concatenate(logprobs),
-            kl=kl,
+            loss=total.loss,
+            clipped=total.clipped,
+            corrected=total.corrected,
+            entropy_sum=total.entropy,
+            sampler_logprobs=_joined([s.sampler_logprobs for s in every]),
+            learner_logprobs=_joined(total.old),
+            kl=total.kl,
             seconds=time.perf_counter() - started,
+            value_loss=total.value_loss,
+            values=_joined([s.measured.values for s in every if s.measured is not None])
+            if self.objective.has_critic
+            else None,
+            returns=_joined([s.returns for s in every]) if self.objective.has_critic else None,
         )
+
+    def _policy_backward(
+        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+    ) -> None:
+        policy, entropies = self.backend.token_logprobs(
+            samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
+        )
+        old = self._told(samples, "logprobs", policy)
+        loss = policy_loss(
+            self.objective,
+            Tokens(
+                lengths=[len(sample.completion_ids) for sample in samples],
+                logprobs=policy,
+                entropies=entropies,
+                advantages=_tensor([s.advantages for s in samples], policy),
+                sampler=_tensor([s.sampler_logprobs for s in samples], policy),
+                old=old,
+                reference=self._reference_for(samples, policy),
+            ),
+            over,
+        )
+        if loss.value.requires_grad:
+            loss.value.backward()
+        total.loss += loss.value.item()
+        total.clipped += loss.clipped
+        total.corrected += loss.corrected
+        total.entropy += entropies.sum().item()
+        total.old.append((policy if old is None else old).detach().cpu().numpy())
+        total.tokens += len(policy)
+
+    def _critic_backward(
+        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+    ) -> None:
+        with self.backend.critic():
+            values = self.backend.token_values(samples)
+            old = self._told(samples, "values", values)
+            loss = value_loss(
+                self.objective,
+                [len(sample.completion_ids) for sample in samples],
+                values,
+                values.detach() if old is None else old,
+                _tensor([s.returns for s in samples], values),
+                over,
+                self.settings.value_clip,
+            )
+            loss.backward()
+        total.value_loss += loss.item()
+
+    def _reference_for(self, samples: Sequence[Sample], like: torch.Tensor) -> torch.Tensor | None:
+        if self.objective.kl != "loss":
+            return None
+        known = self._told(samples, "reference", like)
+        return self._reference_logprobs(samples) if known is None else known
+
+    @staticmethod
+    def _told(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:
+        """What was measured of the samples before the first update; None where it was not."""
+        found = [s.measured and getattr(s.measured, name) for s in samples]
+        return None if any(one is None for one in found) else _tensor(found, like)
+
+    def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
+        return self.backend.token_logprobs(samples, self.settings.temperature)[0]
+
+    @torch.no_grad()
+    def _reference_logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
+        with self.backend.reference():
+            return self._logprobs(samples)
 
     @torch.no_grad()
     def _reference_divergence(self, samples: Sequence[Sample]) -> np.ndarray:
-        """k3 of the tokens of middling sequences: an estimate, not a term of the loss."""
-        policy, _ = self.backend.token_logprobs(samples, self.temperature)
-        with self.backend.reference():
-            reference, _ = self.backend.token_logprobs(samples, self.temperature)
-        return diagnostics.k3(policy.cpu().numpy(), reference.cpu().numpy())
+        """k3 of the tokens of middling sequences: an estimate for the metrics."""
+        difference = self._logprobs(samples) - self._reference_logprobs(samples)
+        return divergence.k3(difference.double()).cpu().numpy()
 
     def gradients(self) -> bytes:
-        """This learner's accumulated gradient, safetensors, for the other learners."""
+        """This learner's accumulated gradients, safetensors, for the other learners."""
         return safetensors.torch.save(
             {
-                name: parameter.grad.detach().cpu().contiguous()
-                for name, parameter in self.backend.parameters().items()
+                f"{kind}/{name}": parameter.grad.detach().cpu().contiguous()
+                for kind, parameters in self._trained().items()
+                for name, parameter in parameters.items()
                 if parameter.grad is not None
             }
         )
 
-    def optim_step(self, *gradients: bytes) -> dict[str, float]:
-        """One optimiser step on this learner's gradient, or on the sum of all learners' if given.
+    def optim_step(self, lrs: dict[str, float], *gradients: bytes) -> StepResult:
+        """One step of every optimiser on this learner's gradient, or on all learners' sum if given.
 
-        Every learner takes the same sum in the same order, so all stay equal bit for bit.
+        `lrs` has a learning rate for "lora" and, with a critic, for "critic". Every learner takes
+        the same sum in the same order, so all stay equal bit for bit. Where a gradient is not
+        finite, nothing at all is changed.
         """
-        parameters = self.backend.parameters()
+        trained = self._trained()
         if gradients:
             parts = [safetensors.torch.load(data) for data in gradients]
-            for name, parameter in parameters.items():
-                present = [part[name] for part in parts if name in part]
-                parameter.grad = torch.stack(present).sum(0).to(parameter.device)
-        limit = self.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return {"train/grad_norm": norm.item(), "memory/learner_peak_mb": self.backend.memory_mb()}
+            for kind, parameters in trained.items():
+                for name, parameter in parameters.items():
+                    present = [p[f"{kind}/{name}"] for p in parts if f"{kind}/{name}" in p]
+                    parameter.grad = (
+                        torch.stack(present).sum(0).to(parameter.device) if present else None
+                    )
+        limit = self.settings.max_grad_norm or float("inf")
+        norms = {
+            kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
+            for kind, parameters in trained.items()
+        }
+        finite = all(np.isfinite(norm) for norm in norms.values())
+        for kind, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = lrs[kind]
+            if finite:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return StepResult(
+            norms["lora"], not finite, self.backend.memory_mb(), norms.get("critic", 0.0)
+        )
+
+    def discard_gradients(self) -> StepResult:
+        """In place of `optim_step` where the loss is not finite: nothing is changed."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        return StepResult(float("nan"), True, self.backend.memory_mb())
 
     def publish(self, version: int) -> Adapter:
         return self.backend.publish(version)
 
     def save_state(self) -> bytes:
-        """The LoRA in full precision and the optimiser's state, safetensors."""
-        tensors = {f"lora/{name}": p.detach() for name, p in self.backend.parameters().items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
-            for key, value in state.items():
-                tensors[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+        """What is trained, in full precision, and the optimisers' states, safetensors."""
+        tensors = {}
+        for kind, parameters in self._trained().items():
+            for name, parameter in parameters.items():
+                tensors[f"{kind}/{name}"] = parameter.detach()
+            for index, state in self.optimizers[kind].state_dict()["state"].items():
+                for key, value in state.items():
+                    tensors[f"optimizer/{kind}/{index}/{key}"] = torch.as_tensor(value)
         return safetensors.torch.save(
             {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}
         )
@@ -136,20 +289,24 @@ class Learner:
     def load_state(self, data: bytes) -> None:
         """Continues exactly where `save_state` was called. ValueError if the LoRA differs."""
         tensors = safetensors.torch.load(data)
-        parameters = self.backend.parameters()
-        expected = {f"lora/{name}": p.shape for name, p in parameters.items()}
-        found = {name: t.shape for name, t in tensors.items() if name.startswith("lora/")}
+        trained = self._trained()
+        expected = {
+            f"{kind}/{name}": p.shape for kind in trained for name, p in trained[kind].items()
+        }
+        found = {n: t.shape for n, t in tensors.items() if not n.startswith("optimizer/")}
         if expected != found:
             raise ValueError("the checkpoint holds another LoRA than this run's: use its config")
         with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[f"lora/{name}"])
-        state: dict[int, dict[str, torch.Tensor]] = {}
+            for kind, parameters in trained.items():
+                for name, parameter in parameters.items():
+                    parameter.copy_(tensors[f"{kind}/{name}"])
+        states: dict[str, dict[int, dict[str, torch.Tensor]]] = {kind: {} for kind in trained}
         for name, tensor in tensors.items():
             if name.startswith("optimizer/"):
-                _, index, key = name.split("/")
-                state.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+                _, kind, index, key = name.split("/")
+                states[kind].setdefault(int(index), {})[key] = tensor
+        for kind, optimizer in self.optimizers.items():
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": states[kind]})
 
     def fingerprint(self) -> str:
         return self.backend.fingerprint()
@@ -157,8 +314,41 @@ class Learner:
     def close(self) -> None:
         self.actor.close()
 
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Indices, `micro_batch` together, of like length so that little is padding."""
+        order = sorted(
+            range(len(samples)),
+            key=lambda i: len(samples[i].prompt_ids) + len(samples[i].completion_ids),
+        )
+        size = self.settings.micro_batch
+        return [order[i : i + size] for i in range(0, len(order), size)]
 
-def split(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Micro-batches of `size` samples, of like length together so that little is padding."""
-    ordered = sorted(samples, key=lambda s: len(s.prompt_ids) + len(s.completion_ids))
-    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+
+@dataclass
+class _Sums:
+    """What the micro-batches of an update add up to."""
+
+    loss: float = 0.0
+    value_loss: float = 0.0
+    clipped: int = 0
+    corrected: int = 0
+    entropy: float = 0.0
+    done: int = 0
+    tokens: int = 0
+    old: list[np.ndarray] = field(default_factory=list)
+    kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def _tensor(parts: Sequence, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(_joined(parts)).to(like.device)
+
+
+def _joined(parts: Sequence) -> np.ndarray:
+    """Arrays, or sequences of numbers, one after the other in float32."""
+    return np.concatenate([np.asarray(part, np.float32) for part in parts])
+
+
+def _split(values: torch.Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
+    """[tokens] -> an array for each sequence."""
+    ends = np.cumsum(lengths)[:-1]
+    return np.split(values.detach().float().cpu().numpy(), ends)

@@ -1,5 +1,6 @@
 """The loop: draw tasks, roll out, select, update, publish; evaluate and save between steps."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -7,20 +8,29 @@ from pathlib import Path
 
 import numpy as np
 
-from unslothrl import (
-    batching,
-    checkpoint,
-    cluster,
-    placement,
-)
-from unslothrl.algorithms import OBJECTIVES, diagnostics
+from unslothrl import batching, checkpoint, cluster, placement
+from unslothrl.actor import Rollout
+from unslothrl.algorithms import diagnostics, divergence, filtering, gae, schedules
+from unslothrl.batching import Selected
 from unslothrl.checkpoint import RunState
-from unslothrl.config import Config
+from unslothrl.config import Config, objective_of
 from unslothrl.data.tasks import Data, FiniteTasks
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.types import Batch, Group, Sampling, Task, UpdateStats, seed_of
+from unslothrl.types import (
+    Batch,
+    Group,
+    Measured,
+    Sample,
+    Sampling,
+    StepResult,
+    Task,
+    UpdateStats,
+    seed_of,
+)
+
+MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
 
 
 class Trainer:
@@ -37,7 +47,7 @@ class Trainer:
     ):
         self.config, self.data, self.workers = config, data, workers
         self.folder, self.view = folder, view
-        self.objective = OBJECTIVES[config.learner]
+        self.objective = objective_of(config)
         self.state = RunState()
         self.total_steps = steps
         self.published = None  # the call that holds the newest version, wherever it lies
@@ -63,60 +73,214 @@ class Trainer:
         return every not in (None, 0) and (step % every == 0 or step == self.total_steps)
 
     def step(self) -> dict[str, float]:
-        """One batch of tasks: rollout, update, sync. -> the step's metrics."""
+        """One batch of tasks: rollout, selection, updates, sync. -> the step's metrics."""
         started = time.perf_counter()
         step = self.state.step + 1
-        tasks = self.data.train.batch(step, self.config.batch_size)
-        groups, metrics = self.rollout(tasks, step)
-        if self.config.shuffle_rewards:
-            seed = seed_of(self.config.seed, "shuffle", step)
-            groups = [batching.shuffle_rewards(g, seed_of(seed, g.task.id)) for g in groups]
-        seed = seed_of(self.config.seed, "select", step)
-        selected = batching.select(groups, self.objective, self.config.topk, seed)
+        groups, left_out, metrics = self.rollout(step)
+        selected = self.judge(groups, step)
         metrics |= selected.metrics()
-        batch = selected.batch()
-        if batch.samples:
-            metrics |= self.update(batch)
+        trained = self.learn(selected, step)
+        metrics |= trained
+        if trained and not self.is_frozen(step):
             self.state.policy_version += 1
             metrics |= self.sync()
-        self.folder.write_rollouts(step, rollout_rows(groups, selected.advantages, selected.chosen))
+        rows = [
+            *rollout_rows(selected.groups, selected.advantages, selected.chosen),
+            *rollout_rows(left_out),
+        ]
+        self.folder.write_rollouts(step, rows)
         self.state.step = step
-        self.state.samples_seen += sum(len(group.completions) for group in groups)
+        self.state.samples_seen += len(rows)
         metrics["timing/step_s"] = time.perf_counter() - started
         self.state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
         return metrics
 
-    def rollout(self, tasks: Sequence[Task], step: int) -> tuple[list[Group], dict[str, float]]:
+    def rollout(self, step: int) -> tuple[list[Group], list[Group], dict[str, float]]:
+        """-> (groups that the step trains on, groups left out, metrics of both).
+
+        Groups that the objective filters out are replaced: other prompts are drawn, at most
+        `max_resample` times.
+        """
+        config, wanted = self.config, self.config.batch_size
+        started = time.perf_counter()
+        kept: list[Group] = []
+        left_out: list[Group] = []
+        parts: list[Rollout] = []
+        draws, missing = 0, wanted
+        while missing and draws <= self.objective.max_resample:
+            drawn = len(kept) + len(left_out)
+            count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
+            tasks = self.data.train.draw(self.state.position, count)
+            self.state.position += len(tasks)
+            if draws == 0:
+                wanted = len(tasks)  # less than asked for at the end of an episode
+            seed = (config.seed, step, draws)
+            groups, rolled = self.generate(
+                tasks, config.num_candidates, self.sampling(), seed, "generation"
+            )
+            if config.shuffle_rewards:
+                groups = [self.shuffled(group, step) for group in groups]
+            parts, draws = parts + rolled, draws + 1
+            kept += [group for group in groups if self.keeps(group)]
+            left_out += [group for group in groups if not self.keeps(group)]
+            missing = max(0, wanted - len(kept))
+        every = kept + left_out
+        seconds = time.perf_counter() - started
+        metrics = rollout_metrics(every, parts, seconds)
+        metrics["rollout/staleness"] = self.state.policy_version - min(
+            one.policy_version for group in every for one in group.completions
+        )
+        if self.is_filtering:
+            metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
+        return kept[:wanted], left_out + kept[wanted:], metrics
+
+    def sampling(self) -> Sampling:
         config = self.config
-        sampling = Sampling(
+        return Sampling(
             config.temperature, config.top_p, config.sampling_top_k, config.max_new_tokens
         )
-        started = time.perf_counter()
-        groups, parts = self.generate(
-            tasks, config.num_candidates, sampling, (config.seed, step), "generation"
+
+    @property
+    def is_filtering(self) -> bool:
+        one = self.objective
+        return one.filter_low > 0 or one.filter_high < 1 or one.max_resample > 0
+
+    def keeps(self, group: Group) -> bool:
+        one = self.objective
+        return not self.is_filtering or filtering.keeps(
+            group.totals, group.scores, one.filter_low, one.filter_high
         )
-        seconds = time.perf_counter() - started
-        completions = [completion for group in groups for completion in group.completions]
-        tokens = sum(len(completion.token_ids) for completion in completions)
-        reward_s = max(part.reward_s for part in parts)
-        return groups, {
-            "reward/mean": mean(total for group in groups for total in group.totals),
-            **{
-                f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
-                for name in groups[0].rewards
-            },
-            "rollout/score": mean(score for group in groups for score in group.scores),
-            "rollout/tokens": tokens,
-            "rollout/tokens_per_s": tokens / seconds,
-            "rollout/mean_length": tokens / len(completions),
-            "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
-            "rollout/staleness": self.state.policy_version
-            - min(c.policy_version for c in completions),
-            "timing/generation_s": seconds - reward_s,
-            "timing/reward_s": reward_s,
-            "memory/actor_peak_mb": max(part.memory_mb for part in parts),
+
+    def shuffled(self, group: Group, step: int) -> Group:
+        seed = seed_of(self.config.seed, "shuffle", step)
+        return batching.shuffle_rewards(group, seed_of(seed, group.task.id))
+
+    def judge(self, groups: Sequence[Group], step: int) -> Selected:
+        """Chooses candidates and gives them advantages; measures them first where that takes it."""
+        config, objective = self.config, self.objective
+        samples, penalties = batching.samples_of(groups), None
+        kl_in_reward = objective.kl == "reward" and bool(groups)
+        if kl_in_reward:
+            samples = grouped(self.measure([s for group in samples for s in group]), samples)
+            penalties = [[float(self.penalty(s).sum()) for s in group] for group in samples]
+        selected = batching.select(
+            groups,
+            objective,
+            config.select,
+            config.topk,
+            seed_of(config.seed, "select", step),
+            samples=samples,
+            penalties=penalties,
+        )
+        several = config.updates_per_rollout * config.epochs_per_rollout > 1
+        if selected.pulling() and not kl_in_reward and (several or objective.has_critic):
+            selected = selected.with_samples(self.measure(selected.pulling()))
+        if objective.has_critic and selected.samples:
+            by_token = [self.penalty(s) for s in selected.samples] if kl_in_reward else None
+            selected = batching.with_gae(selected, config.gamma, config.gae_lambda, by_token)
+        return selected
+
+    def measure(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples with what the learners say of them before the update, in order."""
+        learners = self.workers.learners
+        reference = self.objective.kl != "none"
+        shares = [samples[i :: len(learners)] for i in range(len(learners))]
+        calls = [
+            learner.call("measure", share, reference)
+            for learner, share in zip(learners, shares, strict=True)
+            if share
+        ]
+        found: list[list[Measured]] = self.workers.gather(
+            calls,
+            lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
+        )
+        return [
+            dataclasses.replace(sample, measured=found[i % len(learners)][i // len(learners)])
+            for i, sample in enumerate(samples)
+        ]
+
+    def penalty(self, sample: Sample) -> np.ndarray:
+        """beta k of every token, [tokens], where the KL is in the reward."""
+        assert sample.measured is not None and sample.measured.reference is not None
+        estimate = divergence.ESTIMATORS[self.objective.kl_estimator]
+        difference = sample.measured.logprobs - sample.measured.reference
+        return self.objective.kl_coefficient * estimate(difference.astype(np.float64))
+
+    def is_frozen(self, step: int) -> bool:
+        """Whether only the critic is trained in this step."""
+        return step <= self.config.freeze_steps
+
+    def learn(self, selected: Selected, step: int) -> dict[str, float]:
+        """The updates of a step. -> their metrics, none if there is nothing to learn from."""
+        config = self.config
+        if not any(selected.pulls):
+            self.view.note(
+                f"step {step} has nothing to learn from and is skipped: "
+                + why_nothing(selected, len(selected.groups))
+            )
+            return {}
+        started = time.perf_counter()
+        stats: list[UpdateStats] = []
+        results: list[StepResult] = []
+        for epoch in range(config.epochs_per_rollout):
+            seed = seed_of(config.seed, "parts", step, epoch)
+            for batch in selected.batches(config.updates_per_rollout, seed):
+                of_update, result = self.update(batch, step)
+                stats += of_update
+                results.append(result)
+                self.count_skipped(result, batch, step)
+        return {
+            **update_metrics(stats, results),
+            "train/lr": self.lrs(step)["lora"],
+            "timing/update_s": time.perf_counter() - started,
         }
+
+    def update(self, batch: Batch, step: int) -> tuple[list[UpdateStats], StepResult]:
+        """One optimiser step over the learners, each with its part of the batch."""
+        learners = self.workers.learners
+        parts = batching.split_batch(batch, len(learners))
+        used = list(zip(learners, parts, strict=False))
+        stats = self.workers.gather(
+            [
+                learner.call("forward_backward", part, not self.is_frozen(step))
+                for learner, part in used
+            ],
+            lambda done, tokens: self.view.progress("update", done, len(batch.samples), tokens),
+        )
+        if not all(np.isfinite(part.loss + part.value_loss) for part in stats):
+            calls = [learner.call("discard_gradients") for learner in learners]
+        else:
+            gradients = [learner.call("gradients") for learner, _ in used if len(learners) > 1]
+            lrs = self.lrs(step)
+            calls = [learner.call("optim_step", lrs, *gradients) for learner in learners]
+        results: list[StepResult] = self.workers.gather(calls)
+        most = max(result.memory_mb for result in results)
+        return stats, dataclasses.replace(results[0], memory_mb=most)
+
+    def lrs(self, step: int) -> dict[str, float]:
+        config = self.config
+        share = schedules.share(
+            config.lr_schedule, step, self.total_steps, config.warmup_steps, config.lr_floor
+        )
+        return {"lora": share * config.lr, "critic": share * (config.critic_lr or config.lr)}
+
+    def count_skipped(self, result: StepResult, batch: Batch, step: int) -> None:
+        """Raises RunError after too many updates in a row that were not finite."""
+        if not result.skipped:
+            self.state.skipped_in_a_row = 0
+            return
+        self.state.skipped_in_a_row += 1
+        self.view.note(
+            f"step {step}: the loss or its gradient is not finite; nothing was changed "
+            f"({self.state.skipped_in_a_row} in a row)"
+        )
+        if self.state.skipped_in_a_row >= MOST_SKIPPED:
+            path = self.folder.write_bad_batch(step, batch)
+            raise RunError(
+                f"{MOST_SKIPPED} updates in a row had a loss or gradient that is not finite; the "
+                f"batch is in {path}: lower --lr, or set --max_grad_norm 0.1 or --dtype float32"
+            )
 
     def generate(
         self,
@@ -147,36 +311,6 @@ class Trainer:
             calls, lambda done, tokens: self.view.progress(kind, done, total, tokens)
         )
         return [group for part in parts for group in part.groups], parts
-
-    def update(self, batch: Batch) -> dict[str, float]:
-        """One optimiser step over the learners, each with its part of the batch."""
-        started = time.perf_counter()
-        parts = batching.split_batch(batch, len(self.workers.learners))
-        calls = [
-            learner.call("forward_backward", part)
-            for learner, part in zip(self.workers.learners, parts, strict=False)
-        ]
-        stats = self.workers.gather(
-            calls,
-            lambda done, tokens: self.view.progress("update", done, len(batch.samples), tokens),
-        )
-        gradients = (
-            [
-                learner.call("gradients")
-                for learner, _ in zip(self.workers.learners, parts, strict=False)
-            ]
-            if len(self.workers.learners) > 1
-            else []
-        )
-        stepped = self.workers.gather(
-            [learner.call("optim_step", *gradients) for learner in self.workers.learners]
-        )
-        return {
-            **update_metrics(stats),
-            "train/grad_norm": stepped[0]["train/grad_norm"],
-            "memory/learner_peak_mb": max(one["memory/learner_peak_mb"] for one in stepped),
-            "timing/update_s": time.perf_counter() - started,
-        }
 
     def sync(self) -> dict[str, float]:
         """Publishes the learner's LoRA as this policy version and has every generator load it."""
@@ -252,17 +386,69 @@ def total_steps(config: Config, data: Data) -> int:
     return min(steps, config.max_steps or steps)
 
 
-def update_metrics(parts: Sequence[UpdateStats]) -> dict[str, float]:
-    """The `train/` metrics of one update from every learner's part."""
+def rollout_metrics(
+    groups: Sequence[Group], parts: Sequence[Rollout], seconds: float
+) -> dict[str, float]:
+    """The metrics of everything that was generated for a step."""
+    completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(len(completion.token_ids) for completion in completions)
+    reward_s = max(part.reward_s for part in parts)
+    return {
+        "reward/mean": mean(total for group in groups for total in group.totals),
+        **{
+            f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
+            for name in groups[0].rewards
+        },
+        "rollout/score": mean(score for group in groups for score in group.scores),
+        "rollout/tokens": tokens,
+        "rollout/tokens_per_s": tokens / seconds,
+        "rollout/mean_length": tokens / len(completions),
+        "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
+        "timing/generation_s": seconds - reward_s,
+        "timing/reward_s": reward_s,
+        "memory/actor_peak_mb": max(part.memory_mb for part in parts),
+    }
+
+
+def update_metrics(parts: Sequence[UpdateStats], results: Sequence[StepResult]) -> dict[str, float]:
+    """The `train/` metrics of a step's updates from every learner's parts."""
     learner = np.concatenate([part.learner_logprobs for part in parts])
     sampler = np.concatenate([part.sampler_logprobs for part in parts])
-    return {
-        "train/loss": sum(part.loss for part in parts),
+    metrics = {
+        "train/loss": sum(part.loss for part in parts) / len(results),
         "train/entropy": sum(part.entropy_sum for part in parts) / len(learner),
         "train/clip_fraction": sum(part.clipped for part in parts) / len(learner),
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
+        "train/correction_truncated": sum(part.corrected for part in parts) / len(learner),
         **diagnostics.sampler_agreement(sampler, learner),
+        "train/grad_norm": mean(result.grad_norm for result in results),
+        "train/skipped_updates": sum(result.skipped for result in results),
+        "memory/learner_peak_mb": max(result.memory_mb for result in results),
     }
+    if parts[0].values is not None:
+        values = np.concatenate([part.values for part in parts])
+        returns = np.concatenate([part.returns for part in parts])
+        metrics |= {
+            "train/value_loss": sum(part.value_loss for part in parts) / len(results),
+            "train/value_explained": gae.explained_variance(values, returns),
+            "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
+        }
+    return metrics
+
+
+def why_nothing(selected: Selected, groups: int) -> str:
+    """Why a step has no gradient, in words."""
+    if not groups:
+        return "every group was filtered out (all correct, or none)"
+    if not selected.samples:
+        return "every completion was truncated"
+    return f"in each of its {groups} groups all rewards are equal"
+
+
+def grouped(samples: Sequence[Sample], like: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
+    """Samples in one row, in the groups that they came from."""
+    rest = iter(samples)
+    return [[next(rest) for _ in group] for group in like]
 
 
 def mean(values) -> float:

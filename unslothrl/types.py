@@ -86,18 +86,29 @@ class Group:
         return tuple(sum(values) for values in zip(*self.rewards.values(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What the learner said of a completion before the step's first update, [completion tokens]."""
+
+    logprobs: np.ndarray  # the policy's
+    reference: np.ndarray | None = None  # the reference's log-probabilities, where asked for
+    values: np.ndarray | None = None  # the critic's, where there is one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One selected candidate on its way to the learner."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     sampler_logprobs: tuple[float, ...]  # [completion tokens]
-    advantage: float
+    advantages: np.ndarray  # [completion tokens]
     policy_version: int
+    measured: Measured | None = None  # None: the loss takes the old policy from its own forward
+    returns: np.ndarray | None = None  # [completion tokens], what the critic is to predict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The samples of one optimiser step, or one learner's part of them.
 
@@ -110,17 +121,31 @@ class Batch:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class UpdateStats:
     """One learner's part of an update, in sums and per-token arrays that can be joined."""
 
     loss: float
-    clipped: int  # tokens whose gradient the clip removed
+    clipped: int  # tokens on which the clip acted
+    corrected: int  # tokens on which the bounds of the off-policy correction acted
     entropy_sum: float  # over completion tokens
     sampler_logprobs: np.ndarray  # [tokens]
-    learner_logprobs: np.ndarray  # [tokens]
-    kl: np.ndarray  # [tokens of one micro-batch], policy against reference
+    learner_logprobs: np.ndarray  # [tokens], before any update of the step
+    kl: np.ndarray  # [tokens of some completions], policy against reference
     seconds: float
+    value_loss: float = 0.0
+    values: np.ndarray | None = None  # [tokens], the critic's before the update
+    returns: np.ndarray | None = None  # [tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a learner's optimiser step did."""
+
+    grad_norm: float  # of the policy, before clipping
+    skipped: bool  # a loss or a gradient was not finite: nothing was changed
+    memory_mb: float  # peak so far
+    critic_grad_norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ its kind in a process, and a process that trains needs no vLLM.
 from pathlib import Path
 
 from unslothrl.base_model import load_tokenizer
-from unslothrl.config import Config
+from unslothrl.config import Config, objective_of
 from unslothrl.fit import EMBEDDED, MAX_NUM_SEQS
+from unslothrl.rewards.overlong import Overlong
 
 
 def build_actor(config: Config, base: Path, index: int):
@@ -35,7 +36,13 @@ def build_actor(config: Config, base: Path, index: int):
         from unslothrl.engines.transformers import TransformersEngine
 
         engine = TransformersEngine(peft_backend(config, base), base, max_num_seqs=seqs, own=True)
-    return Actor(f"actor-{index}", engine, load_tokenizer(base))
+    return Actor(f"actor-{index}", engine, load_tokenizer(base), overlong(config))
+
+
+def overlong(config: Config) -> Overlong | None:
+    """The punishment for completions that near the limit, where the run has one."""
+    cache = config.overlong_cache
+    return Overlong(config.max_new_tokens, cache) if cache else None
 
 
 def build_learner(config: Config, base: Path, index: int):
@@ -44,18 +51,20 @@ def build_learner(config: Config, base: Path, index: int):
         unsloth_backend(config, base) if config.backend == "unsloth" else peft_backend(config, base)
     )
     from unslothrl.actor import Actor
-    from unslothrl.algorithms import OBJECTIVES
-    from unslothrl.learner import Learner
+    from unslothrl.learner import Hyperparameters, Learner
 
-    return Learner(
-        backend,
-        OBJECTIVES[config.learner],
-        Actor(f"learner-{index}", shared_engine(config, base, backend), load_tokenizer(base)),
-        lr=config.lr,
-        micro_batch=config.train_batch_size,
+    settings = Hyperparameters(
         temperature=config.temperature,
+        max_new_tokens=config.max_new_tokens,
+        micro_batch=config.train_batch_size,
         max_grad_norm=config.max_grad_norm,
+        weight_decay=config.weight_decay,
+        value_clip=config.value_clip,
+        seed=config.seed,
     )
+    engine = shared_engine(config, base, backend)
+    actor = Actor(f"learner-{index}", engine, load_tokenizer(base), overlong(config))
+    return Learner(backend, objective_of(config), actor, settings)
 
 
 def shared_engine(config: Config, base: Path, backend):

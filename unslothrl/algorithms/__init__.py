@@ -1,22 +1,5 @@
-"""The maths, as pure functions: advantages, selection, losses. A learner is one of each."""
+"""The maths, one idea a file, as pure functions: what a step rewards, compares, clips and averages.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from unslothrl.algorithms import advantages, losses, selection
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What `--learner` names."""
-
-    advantages: Callable[[Sequence[float]], list[float]]
-    loss: Callable[..., losses.Loss]
-
-
-OBJECTIVES = {
-    "pg": Objective(advantages.centred, losses.pg),
-    "grpo": Objective(advantages.standardised, losses.grpo),
-}
-
-__all__ = ["OBJECTIVES", "Objective", "advantages", "losses", "selection"]
+`objectives/` puts the parts together; `objective` says which parts there are, `losses` how they
+make a loss. Nothing here knows a config, a model or a process.
+"""

@@ -1,63 +1,102 @@
-"""Policy losses over one micro-batch, as sums that add up to the whole batch's loss.
+"""The loss of one micro-batch from an objective's parts, as its share of the whole batch's loss.
 
-    pg     L = -1/N sum_i A_i 1/|o_i| sum_t log pi(o_it)
-           REINFORCE (Williams 1992), each sequence's log-probability averaged over its tokens
-    grpo   L = -1/N sum_i 1/|o_i| sum_t min(rho_it A_i, clip(rho_it, 1 - low, 1 + high) A_i)
-           rho_it = pi(o_it) / pi_old(o_it); arXiv 2402.03300, equation 3 with beta = 0
+    l_t = w_t clip(rho_t, A_t) + beta k_t - c H_t,   L = aggregation of l_t over the batch
 
-N counts the sequences of the whole batch, over all micro-batches and learners, so neither can
-change the gradient. With one update a rollout pi_old is the learner's own pi, detached: rho is 1
-and its gradient is that of log pi.
+w: `corrections`, rho: `ratios`, clip: `clipping`, k: `divergence`, A: `advantages` or `gae`. H_t is
+the entropy of the policy's next-token distribution. A sequence whose mean ratio exceeds
+skip_threshold loses its policy term (Colossal-RL documents a threshold on the mean over the
+micro-batch, which would make the gradient depend on how the batch is split).
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from unslothrl.algorithms.aggregation import (
+    AGGREGATIONS,
+    Denominators,
+    sequence_means,
+    spread,
+)
+from unslothrl.algorithms.clipping import CLIPS, Clip
+from unslothrl.algorithms.corrections import correction
+from unslothrl.algorithms.divergence import ESTIMATORS
+from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.ratios import RATIOS
+from unslothrl.algorithms.values import value_terms
 
-class Loss(NamedTuple):
+
+@dataclass(frozen=True)
+class Tokens:
+    """What is known of the completion tokens of a micro-batch, sequence after sequence."""
+
+    lengths: Sequence[int]  # [sequences]
+    logprobs: torch.Tensor  # [tokens], the policy's, with gradient
+    entropies: torch.Tensor  # [tokens], with gradient where the objective has an entropy bonus
+    advantages: torch.Tensor  # [tokens]
+    sampler: torch.Tensor  # [tokens], the sampler's log-probabilities
+    old: torch.Tensor | None = None  # [tokens]; None: the policy has not moved since the rollout
+    reference: torch.Tensor | None = None  # [tokens]; None: the objective has no KL in its loss
+
+
+@dataclass(frozen=True)
+class Loss:
     value: torch.Tensor  # scalar, this micro-batch's share of the batch's loss
-    clipped: int  # tokens whose gradient the clip removed
+    clipped: int  # tokens on which the clip or skip_threshold acted
+    corrected: int  # tokens on which the bounds of the correction acted
 
 
-def sequence_means(values: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-    """[tokens] -> [sequences]: the mean of each run of `lengths`; 0 for a run of none."""
-    return torch.stack([run.sum() / max(len(run), 1) for run in values.split(list(lengths))])
-
-
-def per_token(values: Sequence[float], lengths: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """[sequences] -> [tokens]: each value repeated over its sequence."""
-    counts = torch.tensor(list(lengths), device=like.device)
-    return torch.tensor(list(values), device=like.device, dtype=like.dtype).repeat_interleave(
-        counts
+def policy_loss(objective: Objective, tokens: Tokens, over: Denominators) -> Loss:
+    """The formula above."""
+    old = tokens.logprobs.detach() if tokens.old is None else tokens.old
+    ratio_of, clip_of = part(RATIOS, objective.ratio), part(CLIPS, objective.clip)
+    log_ratio, advantages = tokens.logprobs - old, tokens.advantages
+    skipped = torch.zeros_like(advantages, dtype=torch.bool)
+    if objective.skip_threshold:
+        means = sequence_means(ratio_of(log_ratio.detach(), tokens.lengths), tokens.lengths)
+        skipped = spread(means > objective.skip_threshold, tokens.lengths)
+        log_ratio = torch.where(skipped, 0.0, log_ratio)  # no infinite ratio, no gradient
+        advantages = torch.where(skipped, 0.0, advantages)
+    clip = Clip(objective.clip_low, objective.clip_high, objective.clip_dual)
+    ratio = ratio_of(log_ratio, tokens.lengths)
+    terms, acted = clip_of(ratio, tokens.logprobs, advantages, clip)
+    acted = acted | skipped
+    factors, bounded = correction(
+        objective.correction,
+        old,
+        tokens.sampler,
+        tokens.lengths,
+        objective.correction_low,
+        objective.correction_high,
     )
+    terms = factors * terms
+    if objective.kl == "loss":
+        if tokens.reference is None:
+            raise ValueError("KL in the loss needs the reference's log-probabilities")
+        estimate = ESTIMATORS[objective.kl_estimator](tokens.logprobs - tokens.reference)
+        terms = terms + objective.kl_coefficient * estimate
+    if objective.entropy_coefficient:
+        terms = terms - objective.entropy_coefficient * tokens.entropies
+    value = part(AGGREGATIONS, objective.aggregation)(terms, tokens.lengths, over)
+    return Loss(value, int(acted.sum()), int(bounded.sum()))
 
 
-def pg(
-    logprobs: torch.Tensor,  # [tokens]
-    advantages: Sequence[float],  # [sequences]
-    lengths: Sequence[int],  # [sequences]
-    sequences: int,
-) -> Loss:
-    """REINFORCE with the mean log-probability of each sequence."""
-    weights = torch.tensor(list(advantages), device=logprobs.device, dtype=logprobs.dtype)
-    return Loss(-(weights * sequence_means(logprobs, lengths)).sum() / sequences, clipped=0)
+def value_loss(
+    objective: Objective,
+    lengths: Sequence[int],
+    values: torch.Tensor,  # [tokens], with gradient
+    old: torch.Tensor,  # [tokens]
+    returns: torch.Tensor,  # [tokens]
+    over: Denominators,
+    clip: float,
+) -> torch.Tensor:
+    """The critic's share of the batch's value loss, aggregated like the policy's."""
+    terms = value_terms(values, old, returns, clip)
+    return part(AGGREGATIONS, objective.aggregation)(terms, lengths, over)
 
 
-def grpo(
-    logprobs: torch.Tensor,  # [tokens]
-    advantages: Sequence[float],  # [sequences]
-    lengths: Sequence[int],  # [sequences]
-    sequences: int,
-    old_logprobs: torch.Tensor | None = None,  # [tokens]; None: this is the first update
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-) -> Loss:
-    """The clipped surrogate with group-relative advantages, averaged per sequence."""
-    old = logprobs.detach() if old_logprobs is None else old_logprobs
-    ratio = (logprobs - old).exp()
-    weights = per_token(advantages, lengths, logprobs)
-    unclipped, clipped = ratio * weights, ratio.clamp(1 - clip_low, 1 + clip_high) * weights
-    value = -sequence_means(torch.minimum(unclipped, clipped), lengths).sum() / sequences
-    return Loss(value, clipped=int((clipped < unclipped).sum()))
+def part(known: dict[str, Callable[..., Any]], chosen: str | Callable[..., Any]) -> Callable:
+    """The function that a part of an objective names, or is."""
+    return known[chosen] if isinstance(chosen, str) else chosen

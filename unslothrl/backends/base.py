@@ -13,16 +13,32 @@ class Backend(Protocol):
     """A 4-bit base with one trainable LoRA on it."""
 
     def token_logprobs(
-        self, samples: Sequence[Sample], temperature: float
+        self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability and entropy of every completion token, under logits / temperature.
 
         Both float32 and flat, [sum of completion tokens], sample after sample. Gradients flow
-        through the log-probabilities into the LoRA if autograd is on.
+        through the log-probabilities into the LoRA if autograd is on, through the entropies only
+        with `entropy_gradient`.
         """
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The trainable LoRA parameters by PEFT's adapter name, in a fixed order."""
+        """The policy's LoRA parameters by PEFT's adapter name, in a fixed order."""
+
+    def add_critic(self, seed: int) -> None:
+        """A critic on the same base: a LoRA of the policy's shape and a value head, which says 0.
+
+        Call it once, before anything is trained.
+        """
+
+    def critic(self) -> AbstractContextManager[None]:
+        """Where `token_values` is called, and the backward pass of what it returned."""
+
+    def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """The critic's value of the state before every completion token, float32 and flat."""
+
+    def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The critic's LoRA and value head, in a fixed order; empty without a critic."""
 
     def reference(self) -> AbstractContextManager[None]:
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
@@ -30,8 +46,10 @@ class Backend(Protocol):
     def generating(self) -> AbstractContextManager[Any]:
         """Inside it, the yielded model generates; afterwards it trains as if nothing had been."""
 
-    def optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """A fresh optimiser over `parameters()`: 8-bit Adam on a GPU, AdamW on a CPU."""
+    def optimizer(
+        self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
+        """A fresh optimiser: 8-bit Adam on a GPU, AdamW on a CPU."""
 
     def publish(self, version: int) -> Adapter:
         """The LoRA as it is now, as an immutable version in bfloat16."""

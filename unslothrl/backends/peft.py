@@ -22,7 +22,8 @@ from unslothrl import base_model
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
-REFERENCE = "reference"
+SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
+POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters
 
 
 class PeftBackend:
@@ -51,46 +52,78 @@ class PeftBackend:
         _keep_4bit_weights_packed(model, dtype)
         self.model: Any = add_lora(model, rank, alpha, dropout, seed, start)
         self.has_reference_adapter = start is not None
+        self.value_head: torch.nn.Linear | None = None
         if self.device.type == "cuda":
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
             self.model.enable_input_require_grads()
         self.model.train()
 
     def token_logprobs(
-        self, samples: Sequence[Sample], temperature: float
+        self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pads on the right: under causal attention no real token sees a padding token."""
-        prompts = [len(sample.prompt_ids) for sample in samples]
-        rows = [sample.prompt_ids + sample.completion_ids for sample in samples]
-        width = max(map(len, rows))
-        ids = torch.tensor([row + (0,) * (width - len(row)) for row in rows], device=self.device)
-        keep = width - min(prompts) + 1
+        ids, row, position = completion_tokens(samples, self.device)
+        keep = ids.shape[1] - min(len(sample.prompt_ids) for sample in samples) + 1
         logits = self.model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
-        shift = width - keep + 1  # the logits at position p - 1 are those of token p
-        where = [
-            (row, position - shift)
-            for row, prompt in enumerate(prompts)
-            for position in range(prompt, len(rows[row]))
-        ]
-        row, column = torch.tensor(where, device=self.device).T
-        targets = ids[row, column + shift]
-        return gather_logprobs(logits[row, column], targets, temperature)
+        left_out = ids.shape[1] - keep
+        return gather_logprobs(
+            logits[row, position - 1 - left_out], ids[row, position], temperature, entropy_gradient
+        )
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
+        return self._lora(POLICY)
+
+    def _lora(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         named = self.model.named_parameters()
-        return {name: parameter for name, parameter in named if parameter.requires_grad}
+        return {name: parameter for name, parameter in named if f".{adapter}." in name}
+
+    def add_critic(self, seed: int) -> None:
+        shape = self.model.peft_config[POLICY]
+        torch.manual_seed(seed)
+        self.model.add_adapter(CRITIC, LoraConfig(**{key: getattr(shape, key) for key in SHAPE}))
+        hidden = self.model.get_base_model().config.hidden_size
+        self.value_head = torch.nn.Linear(hidden, 1, device=self.device)
+        torch.nn.init.zeros_(self.value_head.weight)
+        torch.nn.init.zeros_(self.value_head.bias)
+        self.model.base_model.set_adapter(POLICY)
+
+    def critic(self) -> contextlib.AbstractContextManager[None]:
+        return self._adapter(CRITIC)
+
+    def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
+        if self.value_head is None:
+            raise ValueError("this backend has no critic: call add_critic first")
+        ids, row, position = completion_tokens(samples, self.device)
+        states = self.hidden_states(ids)
+        return self.value_head(states[row, position - 1].float()).squeeze(-1)
+
+    def hidden_states(self, ids: torch.Tensor) -> torch.Tensor:
+        """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
+        decoder = self.model.get_base_model().model
+        return decoder(input_ids=ids, use_cache=False).last_hidden_state
+
+    def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
+        if self.value_head is None:
+            return {}
+        head = {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
+        return {**self._lora(CRITIC), **head}
 
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:
-        if not self.has_reference_adapter:
+        if self.has_reference_adapter:
+            with self._adapter(REFERENCE):
+                yield
+        else:
             with self.model.disable_adapter():
                 yield
-            return
-        self.model.base_model.set_adapter(REFERENCE, inference_mode=True)
+
+    @contextlib.contextmanager
+    def _adapter(self, name: str) -> Iterator[None]:
+        """Inside it that adapter is the active one; afterwards it is the policy's."""
+        self.model.base_model.set_adapter(name, inference_mode=name == REFERENCE)
         try:
             yield
         finally:
-            self.model.base_model.set_adapter("default")
+            self.model.base_model.set_adapter(POLICY)
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[Any]:
@@ -101,13 +134,14 @@ class PeftBackend:
         finally:
             self.model.train()
 
-    def optimizer(self, lr: float) -> torch.optim.Optimizer:
-        parameters = list(self.parameters().values())
+    def optimizer(
+        self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
         if self.device.type == "cuda":
             import bitsandbytes
 
-            return bitsandbytes.optim.AdamW8bit(parameters, lr=lr, weight_decay=0.0)
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
+            return bitsandbytes.optim.AdamW8bit(parameters, lr=lr, weight_decay=weight_decay)
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
 
     def publish(self, version: int) -> Adapter:
         return pack_adapter(self.model, version, self.name)
@@ -115,7 +149,7 @@ class PeftBackend:
     def restore_adapter(self, adapter: Adapter) -> None:
         """Puts a published version's weights into the LoRA, in place."""
         set_peft_model_state_dict(
-            self.model, safetensors.torch.load(adapter.weights), adapter_name="default"
+            self.model, safetensors.torch.load(adapter.weights), adapter_name=POLICY
         )
 
     def fingerprint(self) -> str:
@@ -144,21 +178,41 @@ def add_lora(
     return get_peft_model(model, config)
 
 
+def completion_tokens(
+    samples: Sequence[Sample], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """-> (ids [samples, longest], row and position of every completion token, each [tokens]).
+
+    Pads on the right: under causal attention no real token sees a padding token.
+    """
+    rows = [sample.prompt_ids + sample.completion_ids for sample in samples]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + (0,) * (width - len(row)) for row in rows], device=device)
+    where = [
+        (index, position)
+        for index, sample in enumerate(samples)
+        for position in range(len(sample.prompt_ids), len(rows[index]))
+    ]
+    row, position = torch.tensor(where, dtype=torch.long, device=device).reshape(-1, 2).T
+    return ids, row, position
+
+
 def gather_logprobs(
     logits: torch.Tensor,  # [tokens, vocabulary]
     targets: torch.Tensor,  # [tokens]
     temperature: float,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> float32 (log-probabilities of the targets, entropies without gradient), each [tokens]."""
+    """-> float32 (log-probabilities of the targets, entropies), each [tokens]."""
     logprobs = (logits.float() / temperature).log_softmax(-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
     """The default LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
-    state = get_peft_model_state_dict(model, adapter_name="default")
+    state = get_peft_model_state_dict(model, adapter_name=POLICY)
     weights = safetensors.torch.save(
         {
             name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
@@ -166,7 +220,7 @@ def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        model.peft_config["default"].save_pretrained(folder)
+        model.peft_config[POLICY].save_pretrained(folder)
         config = json.loads((Path(folder) / "adapter_config.json").read_text())
     config["target_modules"] = sorted(config["target_modules"])
     config["inference_mode"] = True

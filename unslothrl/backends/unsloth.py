@@ -48,7 +48,7 @@ import torch
 from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl.adapter import WEIGHTS_FILE
-from unslothrl.backends.peft import REFERENCE, PeftBackend
+from unslothrl.backends.peft import POLICY, REFERENCE, PeftBackend
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
 
@@ -79,6 +79,7 @@ class UnslothBackend(PeftBackend):
     ):
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
+        self.value_head = None
         lora: dict[str, Any] = {
             "r": rank,
             "lora_alpha": alpha,
@@ -117,7 +118,7 @@ class UnslothBackend(PeftBackend):
         )
         if start is not None:
             weights = safetensors.torch.load_file(start / WEIGHTS_FILE)
-            set_peft_model_state_dict(self.model, weights, adapter_name="default")
+            set_peft_model_state_dict(self.model, weights, adapter_name=POLICY)
             self.model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
         unsloth.FastLanguageModel.for_training(self.model)
 

@@ -1,14 +1,15 @@
 """The tasks of a run: an order of training tasks that depends on the seed alone, and eval sets.
 
-Which tasks a step trains on is a function of (seed, step), so a resumed run sees what an
+Which task stands at a position is a function of the seed, so a resumed run sees what an
 uninterrupted one would have seen.
 """
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from unslothrl.data import formats, prompts, sources
 from unslothrl.embedded import task as arithmetic
@@ -54,34 +55,37 @@ class FiniteTasks:
     def steps_per_episode(self, batch_size: int) -> int:
         return -(-len(self.tasks) // batch_size)
 
-    def batch(self, step: int, batch_size: int) -> list[Task]:
-        """The tasks of step 1, 2, ...; the last batch of an episode may be smaller."""
-        episode, index = divmod(step - 1, self.steps_per_episode(batch_size))
+    def draw(self, position: int, count: int) -> list[Task]:
+        """Up to `count` tasks from `position` on, at least one; never across an episode's end."""
+        episode, index = divmod(position, len(self.tasks))
         order = list(range(len(self.tasks)))
         random.Random(seed_of(self.seed, "episode", episode)).shuffle(order)
-        return [self.tasks[i] for i in order[index * batch_size : (index + 1) * batch_size]]
+        return [self.tasks[i] for i in order[index : index + count]]
 
 
 class EndlessTasks:
-    """The embedded generator: every step draws new problems."""
+    """The embedded generator: every position has a problem of its own."""
 
     def __init__(self, renderer: Renderer, seed: int):
         self.renderer, self.seed = renderer, seed
 
-    def batch(self, step: int, batch_size: int) -> list[Task]:
-        rows = arithmetic.problems("train", seed_of(self.seed, "train", step))
-        name = f"{sources.EMBEDDED}/train/{step}"
-        return list(itertools.islice(self._fitting(name, rows), batch_size))
+    def draw(self, position: int, count: int) -> list[Task]:
+        """The `count` tasks from `position` on."""
+        return [self._task(position + i) for i in range(count)]
 
-    def _fitting(self, name: str, rows: Iterator[dict]) -> Iterator[Task]:
-        for number in itertools.count():
-            (kept, dropped) = self.renderer.tasks(f"{name}.{number}", [next(rows)])
-            if number >= ENDLESS_PATIENCE and dropped:
-                raise_all_dropped(name, dropped, self.renderer.max_prompt_tokens)
-            yield from kept
+    def _task(self, position: int) -> Task:
+        name = f"{sources.EMBEDDED}/train/{position}"
+        rows = arithmetic.problems("train", seed_of(self.seed, "train", position))
+        dropped: list[int] = []
+        for row in itertools.islice(rows, ENDLESS_PATIENCE):
+            kept, lengths = self.renderer.tasks(name, [row])
+            if kept:
+                return kept[0]
+            dropped += lengths
+        return raise_all_dropped(name, dropped, self.renderer.max_prompt_tokens)
 
 
-def raise_all_dropped(name: str, dropped: list[int], limit: int) -> None:
+def raise_all_dropped(name: str, dropped: list[int], limit: int) -> NoReturn:
     raise UserError(
         f"max_prompt_tokens {limit}: all {len(dropped)} prompts of {name} are longer (the shortest "
         f"has {min(dropped)} tokens): set --max_prompt_tokens {max(dropped)} to keep every one"
@@ -105,7 +109,7 @@ def load(config, tokenizer) -> Data:
     dropped = 0
     if config.dataset == sources.EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
-        train.batch(1, 1)  # says now if no prompt fits
+        train.draw(0, 1)  # says now if no prompt fits
     else:
         rows, held_out = split(config)
         tasks, lengths = renderer.render(name_of(config.dataset), rows)

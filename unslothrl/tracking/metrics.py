@@ -8,7 +8,12 @@ from typing import Any, TypeGuard
 Row = Mapping[str, Any]
 Points = list[tuple[int, float]]  # (step, value)
 
-NOT_COMPONENTS = {"reward/mean", "reward/zero_signal_groups", "reward/failed"}
+NOT_COMPONENTS = {
+    "reward/mean",
+    "reward/zero_signal_groups",
+    "reward/filtered_groups",
+    "reward/failed",
+}
 BARS = "▁▂▃▄▅▆▇█"
 
 

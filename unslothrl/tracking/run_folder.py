@@ -8,6 +8,7 @@
       adapters/v000010/            PEFT format
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
       report.html
+      bad_batch_000012.jsonl       the last of three updates in a row that were not finite
 
 Files are whole or absent, whenever the process dies: they are written under another name and
 renamed. metrics.jsonl grows instead, and a line without its line feed does not count.
@@ -25,7 +26,7 @@ from typing import Any
 from unslothrl.adapter import write_adapter
 from unslothrl.errors import UserError
 from unslothrl.files import flush_tree, replace_folder, write_whole
-from unslothrl.types import Adapter, Group
+from unslothrl.types import Adapter, Batch, Group
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
@@ -112,6 +113,22 @@ class RunFolder:
             for path in (self.path / ROLLOUTS).glob("step_*.jsonl")
         )
 
+    def write_bad_batch(self, step: int, batch: Batch) -> Path:
+        """Writes the samples of an update that was not finite, for inspection."""
+        path = self.path / f"bad_batch_{step:06d}.jsonl"
+        rows = [
+            {
+                "prompt_ids": sample.prompt_ids,
+                "completion_ids": sample.completion_ids,
+                "sampler_logprobs": sample.sampler_logprobs,
+                "advantages": sample.advantages.tolist(),
+                "policy_version": sample.policy_version,
+            }
+            for sample in batch.samples
+        ]
+        write_whole(path, b"".join(map(json_line, rows)))
+        return path
+
     def save_adapter(self, adapter: Adapter) -> Path:
         """Writes adapters/v<version>/ and returns it."""
         return write_adapter(adapter, self.path / ADAPTERS)
@@ -174,11 +191,13 @@ class RunFolder:
 
 def rollout_rows(
     groups: Sequence[Group],
-    advantages: Sequence[Sequence[float]],
-    chosen: Sequence[Sequence[int]],
+    advantages: Sequence[Sequence[float]] | None = None,
+    chosen: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One row a candidate. `advantages` is [groups][candidates]; `chosen` has the indices of the
-    selected candidates of every group."""
+    selected candidates of every group. Without them nothing was selected."""
+    advantages = [[0.0] * len(g.completions) for g in groups] if advantages is None else advantages
+    chosen = [[] for _ in groups] if chosen is None else chosen
     for group, values, picked in zip(groups, advantages, chosen, strict=True):
         for index, completion in enumerate(group.completions):
             yield {

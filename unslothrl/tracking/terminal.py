@@ -172,6 +172,10 @@ class Terminal:
         else:
             self._say(self._plain_step(metrics, step, total_steps))
 
+    def note(self, line: str) -> None:
+        """A line of its own about something that the user should see."""
+        self._say(line, "yellow")
+
     def evaluation(self, step: int, metrics: Row) -> None:
         """An evaluation has finished; `step` is 0 before the first step."""
         self._end_stage()

@@ -1,0 +1,191 @@
+"""The learner's updates on a real 4-bit base: critic, old log-probabilities, skipped steps."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from test_backend import LENGTHS, LRS, learner_of, samples
+
+from unslothrl.algorithms.objective import Objective
+from unslothrl.types import Batch
+
+TOKENS = sum(completion for _, completion in LENGTHS)
+
+
+def batch(parts) -> Batch:
+    return Batch(tuple(parts), len(LENGTHS), TOKENS)
+
+
+def measured(learner, reference: bool = False):
+    """The samples with what the learner says of them now, and returns for a critic."""
+    plain = samples()
+    return [
+        dataclasses.replace(s, measured=m, returns=np.linspace(0, 1, len(s.completion_ids)))
+        for s, m in zip(plain, learner.measure(plain, reference), strict=True)
+    ]
+
+
+def weights(parameters) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+
+def changed(parameters, before) -> set[str]:
+    return {name for name, p in parameters.items() if not torch.equal(p, before[name])}
+
+
+def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
+    """In the order of the samples, and so that the ratio of the first update is 1."""
+    learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
+    told = measured(learner, reference=True)
+    for sample in told:
+        assert sample.measured.logprobs.shape == (len(sample.completion_ids),)
+        assert sample.measured.values is None
+    with torch.no_grad(), learner.backend.reference():
+        alone = learner.backend.token_logprobs([told[4]], 1.2)[0]
+    assert told[4].measured.reference == pytest.approx(alone.numpy(), abs=1e-5)
+    plain = learner.forward_backward(batch(samples()))
+    fresh = {n: p.grad.clone() for n, p in learner.backend.parameters().items()}
+    old = learner.forward_backward(batch(told))
+    assert old.loss == pytest.approx(plain.loss, abs=1e-6)
+    for name, parameter in learner.backend.parameters().items():
+        assert torch.allclose(parameter.grad, fresh[name], atol=1e-6), name
+
+
+def test_a_second_update_sees_the_old_policy(bases, make_backend):
+    """True old log-probabilities: after a step the ratio moves, and a narrow clip acts."""
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="gspo")
+    told = measured(learner)
+    first = learner.forward_backward(batch(told))
+    assert first.clipped == 0
+    learner.optim_step({"lora": 1e-2})
+    second = learner.forward_backward(batch(told))
+    assert second.clipped > 0
+    assert np.array_equal(second.learner_logprobs, first.learner_logprobs)  # before any update
+    again = learner.forward_backward(batch(samples()))  # as if it were a new rollout
+    assert again.clipped == 0
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, make_backend):
+    backend = make_backend(bases[kind])
+    without = learner_of(backend, bases[kind])
+    expected = without.forward_backward(batch(samples()))
+    gradient = {n: p.grad.clone() for n, p in backend.parameters().items()}
+
+    learner = learner_of(backend, bases[kind], objective="ppo")
+    assert {s.measured.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
+    told = measured(learner)
+    learner.objective = dataclasses.replace(learner.objective, aggregation="sequence")
+    stats = learner.forward_backward(batch(told))
+    assert stats.loss == expected.loss
+    for name, parameter in backend.parameters().items():
+        assert torch.equal(parameter.grad, gradient[name]), name
+    policy, critic = weights(backend.parameters()), weights(backend.critic_parameters())
+    before = learner.publish(1)
+    learner.optim_step({"lora": 0.0, "critic": 1e-2})
+    assert changed(backend.parameters(), policy) == set()
+    assert learner.publish(1) == before  # the adapter that travels has no critic in it
+    moved = changed(backend.critic_parameters(), critic)
+    assert "value_head.weight" in moved  # the head is 0, so B moves from step 2 on, A from 3
+    for _ in "AB":
+        learner.forward_backward(batch(told))
+        learner.optim_step({"lora": 0.0, "critic": 1e-2})
+    assert len(changed(backend.critic_parameters(), critic)) == len(critic)
+
+
+def test_the_critic_learns_what_it_is_told(bases, make_backend):
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
+    losses = []
+    for _ in range(25):
+        told = measured(learner)
+        losses.append(learner.forward_backward(batch(told), train_policy=False).value_loss)
+        learner.optim_step({"lora": 0.0, "critic": 1e-2})
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_a_frozen_policy_stays_while_the_critic_moves(bases, make_backend):
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
+    before = learner.publish(1)
+    critic = weights(learner.backend.critic_parameters())
+    stats = learner.forward_backward(batch(measured(learner)), train_policy=False)
+    result = learner.optim_step(LRS)
+    assert learner.publish(1) == before and changed(learner.backend.critic_parameters(), critic)
+    assert np.isfinite(stats.loss) and result.grad_norm == 0 and result.critic_grad_norm > 0
+
+
+def test_the_critics_gradient_does_not_depend_on_micro_batches(bases, make_backend):
+    found = {}
+    for size in (1, 8):
+        backend = make_backend(bases["plain"], dtype="float32")
+        learner = learner_of(backend, bases["plain"], size, objective="ppo")
+        torch.nn.init.constant_(backend.value_head.weight, 1e-3)
+        learner.forward_backward(batch(measured(learner)))
+        found[size] = {n: p.grad.clone() for n, p in backend.critic_parameters().items()}
+    for name, expected in found[8].items():
+        difference = (found[1][name] - expected).abs().max()
+        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
+
+
+def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
+    def run(learner, steps):
+        for _ in range(steps):
+            learner.forward_backward(batch(measured(learner)))
+            learner.optim_step(LRS)
+
+    one = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
+    run(one, 2)
+    saved = one.save_state()
+    run(one, 2)
+    other = learner_of(make_backend(bases["plain"], seed=9), bases["plain"], objective="ppo")
+    other.load_state(saved)
+    run(other, 2)
+    assert other.save_state() == one.save_state()
+    with pytest.raises(ValueError, match="another LoRA"):
+        learner_of(make_backend(bases["plain"]), bases["plain"]).load_state(saved)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad, bases, make_backend):
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"])
+    learner.forward_backward(batch(samples()))
+    learner.optim_step(LRS)
+    before = learner.save_state()
+    spoilt = list(samples())
+    spoilt[2] = dataclasses.replace(spoilt[2], advantages=spoilt[2].advantages * bad)
+    learner.forward_backward(batch(spoilt))
+    result = learner.optim_step(LRS)
+    assert result.skipped and not np.isfinite(result.grad_norm)
+    assert learner.save_state() == before  # neither weights nor moments
+    learner.forward_backward(batch(spoilt))
+    assert learner.discard_gradients().skipped and learner.save_state() == before
+    learner.forward_backward(batch(samples()))
+    assert not learner.optim_step(LRS).skipped and learner.save_state() != before
+
+
+def test_the_entropy_bonus_reaches_the_weights(bases, make_backend):
+    """With no advantage at all, one step of the bonus raises the entropy."""
+    learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
+    learner.objective = Objective(entropy_coefficient=1.0)
+    flat = [dataclasses.replace(s, advantages=s.advantages * 0) for s in samples()]
+    first = learner.forward_backward(batch(flat))
+    learner.optim_step({"lora": 1e-2})
+    assert learner.forward_backward(batch(flat)).entropy_sum > first.entropy_sum
+
+
+def test_the_kl_in_the_loss_pulls_towards_the_reference(bases, make_backend):
+    learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
+    learner.objective = Objective(kl="loss", kl_estimator="k2", kl_coefficient=1.0)
+    flat = [dataclasses.replace(s, advantages=s.advantages * 0) for s in samples()]
+    first = learner.forward_backward(batch(flat))
+    for _ in range(5):
+        learner.optim_step({"lora": 3e-3})
+        last = learner.forward_backward(batch(flat))
+    assert 0 < last.loss < 0.7 * first.loss
+
+
+def test_weight_decay_reaches_the_optimiser(bases, make_backend):
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"])
+    learner.settings = dataclasses.replace(learner.settings, weight_decay=0.5)
+    optimizer = learner._optimizer(learner.backend.parameters())
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.5}

@@ -1,0 +1,200 @@
+"""The loop with every learner, in this process: real base, real engine, real run folder."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+from fakes import group
+
+from unslothrl import cli, config
+from unslothrl.algorithms import objectives
+
+SMALL = {
+    "cluster": "local", "engine": "transformers", "number_of_actors": 0, "batch_size": 6,
+    "num_candidates": 4, "topk": 4, "train_batch_size": 16, "max_steps": 2, "eval_every": 0,
+    "save_every": 1,
+}  # fmt: skip
+IMPOSSIBLE = [{"problem": f"What is {i} + {i}?", "answer": "never"} for i in range(20)]
+
+
+@pytest.fixture
+def train(tmp_path, capfd):
+    """-> a function that runs the command and returns (exit code, run folder, output, errors)."""
+
+    def run(**options):
+        flags = {**SMALL, "output_dir": tmp_path / "runs", "run_name": "x", **options}
+        arguments = [f"--{name}={value}" for name, value in flags.items() if value is not True]
+        arguments += [f"--{name}" for name, value in flags.items() if value is True]
+        code = cli.main(arguments)
+        out, err = capfd.readouterr()
+        return code, tmp_path / "runs" / "x", out, err
+
+    return run
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts(folder: Path, step: int) -> list[dict]:
+    text = (folder / "rollouts" / f"step_{step:06d}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def impossible(tmp_path) -> Path:
+    """Problems that nobody can solve."""
+    path = tmp_path / "impossible.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in IMPOSSIBLE))
+    return path
+
+
+@pytest.mark.parametrize("learner", objectives.names())
+def test_every_learner_trains(learner, train):
+    code, folder, _, err = train(learner=learner, updates_per_rollout=2)
+    assert code == 0, err
+    rows = metrics(folder)
+    assert [row["policy_version"] for row in rows] == [1, 2]
+    for row in rows:
+        assert np.isfinite([v for k, v in row.items() if k.startswith("train/")]).all()
+        assert row["train/grad_norm"] > 0 and row["train/skipped_updates"] == 0
+        assert ("train/value_loss" in row) == (learner == "ppo")
+        assert ("rollout/resamples" in row) == ("reward/overlong" in row) == (learner == "dapo")
+        assert row["train/sampler_gap"] < 0.01  # against the old policy, whatever was updated since
+    first, last = (
+        safetensors.torch.load_file(folder / f"adapters/v{v:06d}/adapter_model.safetensors")
+        for v in (1, 2)
+    )
+    assert any(not first[name].equal(last[name]) for name in first)
+    assert not any("critic" in name for name in first)
+    saved = config.read_toml(folder / "config.toml")
+    assert saved["learner"] == learner and saved["updates_per_rollout"] == 2
+    assert saved["aggregation"] == objectives.load(learner).aggregation
+
+
+def test_a_group_that_has_no_signal_is_replaced(train):
+    """Prompts are drawn again until the batch is full; what was left out is on record."""
+    _, folder, _, _ = train(learner="dapo", max_steps=1, max_resample=20)
+    (row,) = metrics(folder)
+    assert row["rollout/resamples"] > 0 and row["reward/filtered_groups"] > 0
+    by_task: dict[str, list[dict]] = {}
+    for one in rollouts(folder, 1):
+        by_task.setdefault(one["task"], []).append(one)
+    used = [rows for rows in by_task.values() if any(r["selected"] for r in rows)]
+    assert len(used) == 6 and row["train/selected_completions"] == 24
+    assert all(0 < sum(r["score"] for r in rows) < 4 for rows in used)
+    assert row["samples_seen"] == 4 * len(by_task)
+    assert len(by_task) >= 6 + row["reward/filtered_groups"]
+
+
+def test_a_batch_without_signal_is_skipped_with_a_line(train, impossible):
+    code, folder, out, _ = train(
+        learner="dapo", dataset=impossible, max_resample=2, max_prompt_tokens=400,
+        max_new_tokens=16, system_prompt="x", overlong_cache=0,
+    )  # fmt: skip
+    assert code == 0
+    assert "step 1 has nothing to learn from and is skipped: every group was filtered out" in out
+    for row in metrics(folder):
+        assert row["rollout/resamples"] == 2 and row["policy_version"] == 0
+        assert "train/loss" not in row and row["reward/mean"] >= 0
+    assert (folder / "report.html").exists()
+
+
+def test_a_batch_of_truncated_completions_is_skipped_with_a_line(train):
+    code, folder, out, _ = train(
+        learner="grpo", mask_truncated=True, max_new_tokens=2, overlong_cache=1
+    )
+    assert code == 0 and "every completion was truncated" in out
+    assert {row["reward/overlong"] for row in metrics(folder)} == {-1.0}
+
+
+def test_equal_rewards_are_skipped_with_a_line(train, impossible):
+    code, _, out, _ = train(
+        learner="grpo", dataset=impossible, max_new_tokens=1, max_prompt_tokens=400,
+        system_prompt="x",
+    )  # fmt: skip
+    assert code == 0 and "in each of its 6 groups all rewards are equal" in out
+
+
+def test_kl_in_the_reward_and_a_frozen_policy(train):
+    code, folder, _, _ = train(
+        learner="ppo", kl="reward", kl_coefficient=0.1, freeze_steps=1, num_candidates=1, topk=1,
+        max_steps=3, critic_lr=1e-2,
+    )  # fmt: skip
+    assert code == 0
+    rows = metrics(folder)
+    assert [row["policy_version"] for row in rows] == [0, 1, 2]
+    assert rows[0]["train/grad_norm"] == 0 and rows[0]["train/critic_grad_norm"] > 0
+    assert rows[0]["train/kl_reference"] == pytest.approx(0, abs=1e-6)
+
+
+def test_kl_in_the_reward_gives_signal_to_groups_of_equals(train, tmp_path):
+    start, _ = train(learner="grpo", max_steps=1, lr=1e-2)[1:3]
+    assert start.is_dir()
+    code, folder, _, err = train(
+        learner="rloo", kl="reward", kl_estimator="k1", kl_coefficient=1.0, run_name="kl", lr=1e-2
+    )
+    assert code == 0, err
+    folder = folder.with_name("kl")
+    second = metrics(folder)[1]
+    assert second["train/selected_completions"] == 24
+    advantages = [abs(r["advantage"]) for r in rollouts(folder, 2)]
+    assert min(advantages) > 0  # no two candidates have the same KL
+
+
+def test_the_learning_rate_follows_its_schedule(train):
+    code, folder, _, _ = train(
+        learner="grpo", lr=1e-3, lr_schedule="linear", warmup_steps=1, lr_floor=0.5, max_steps=3
+    )
+    assert code == 0
+    assert [row["train/lr"] for row in metrics(folder)] == [1e-3, 1e-3, 5e-4]
+
+
+NOT_FINITE = """
+from unslothrl.algorithms.objective import Objective
+def spoilt(ratio, logprobs, advantages, clip):
+    return ratio * float("nan"), advantages > 9
+OBJECTIVE = Objective(clip=spoilt)
+"""
+
+
+def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
+    (tmp_path / "spoilt.py").write_text(NOT_FINITE)
+    code, folder, out, err = train(learner=tmp_path / "spoilt.py", max_steps=9)
+    assert code == 1 and err.count("\n") == 1
+    assert "3 updates in a row" in err and "bad_batch_000003.jsonl" in err and "--lr" in err
+    assert out.count("is not finite; nothing was changed") == 3
+    rows = metrics(folder)
+    assert [row["train/skipped_updates"] for row in rows] == [1, 1]
+    (first, *_) = (folder / "bad_batch_000003.jsonl").read_text().splitlines()
+    assert {"prompt_ids", "completion_ids", "advantages"} <= set(json.loads(first))
+    assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("select", ["max_variance", "balanced", "random", "all"])
+def test_every_selection_trains(select, train):
+    code, folder, _, err = train(learner="grpo", select=select, topk=2, max_steps=1)
+    assert code == 0, err
+    (row,) = metrics(folder)
+    assert row["train/selected_completions"] == (24 if select == "all" else 12)
+    if select != "random":
+        assert abs(row["train/selected_advantage_mean"]) < 0.8
+
+
+def test_overlong_is_a_reward_of_its_own():
+    from unslothrl.rewards.overlong import Overlong
+
+    # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
+    punish = Overlong(limit=10, cache=4)
+    assert [punish(n) for n in (0, 6, 7, 8, 10, 12)] == [0, 0, -0.25, -0.5, -1, -1]
+    falls = [punish(n) for n in range(15)]
+    assert falls == sorted(falls, reverse=True)
+
+
+def test_filtered_groups_count_as_generated():
+    from unslothrl.tracking.run_folder import rollout_rows
+
+    rows = list(rollout_rows([group("a", [1.0, 1.0])]))
+    assert [(row["advantage"], row["selected"]) for row in rows] == [(0.0, False)] * 2

@@ -1,0 +1,391 @@
+"""Objectives: losses by hand, gradients by finite differences, and what must never change."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unslothrl import config
+from unslothrl.algorithms import (
+    advantages,
+    aggregation,
+    clipping,
+    corrections,
+    divergence,
+    objectives,
+    ratios,
+    schedules,
+    selection,
+)
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
+from unslothrl.algorithms.objective import Objective
+from unslothrl.errors import UserError
+
+LEARNERS = objectives.names()
+LIMIT = 20
+quickly = settings(max_examples=25, deadline=None)
+
+
+def numbers(*values: float, gradient: bool = False) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=gradient)
+
+
+@dataclasses.dataclass
+class Case:
+    """Random completions: [sequences] of lengths, everything else a list a sequence."""
+
+    lengths: list[int]
+    rows: dict[str, list[list[float]]]
+
+    def tokens(self, order=None, logprobs=None, **changes) -> Tokens:
+        order = range(len(self.lengths)) if order is None else order
+        values = {
+            name: torch.tensor([v for i in order for v in rows[i]], dtype=torch.float64)
+            for name, rows in self.rows.items()
+        }
+        if logprobs is not None:
+            values["logprobs"] = logprobs
+        return Tokens(lengths=[self.lengths[i] for i in order], **{**values, **changes})
+
+    def over(self) -> Denominators:
+        return Denominators(len(self.lengths), sum(self.lengths), LIMIT)
+
+
+def make_case(seed: int, lengths: list[int], spread: float = 0.5) -> Case:
+    draw = random.Random(seed)
+    logprobs = [[draw.uniform(-3, -0.05) for _ in range(n)] for n in lengths]
+
+    def near(sigma):
+        return [[p + draw.gauss(0, sigma) for p in row] for row in logprobs]
+
+    weights = [draw.choice([-1, 1]) * draw.uniform(0.1, 2) for _ in lengths]
+    return Case(
+        lengths,
+        {
+            "logprobs": logprobs,
+            "old": near(spread),
+            "sampler": near(0.4),
+            "reference": near(0.3),
+            "entropies": [[draw.uniform(0, 2) for _ in range(n)] for n in lengths],
+            "advantages": [[a] * n for a, n in zip(weights, lengths, strict=True)],
+        },
+    )
+
+
+cases = st.builds(
+    make_case,
+    st.integers(0, 10_000),
+    st.lists(st.integers(0, 6), min_size=2, max_size=6).filter(any),
+    st.sampled_from([0.0, 0.3, 0.8]),
+)
+
+
+def loss_of(objective: Objective, case: Case) -> float:
+    return policy_loss(objective, case.tokens(), case.over()).value.item()
+
+
+# By hand
+
+
+@pytest.mark.parametrize(
+    ("learner", "value", "gradient"),
+    [
+        # Sequences of 1 and 3 tokens with log-probabilities -1 | -1 -2 -3 and advantages 2 and -1;
+        # old is the policy itself, so every ratio is 1.
+        # pg: value -(2 - 1)/2 (the ratio's value is 1); gradient -(A/length)/N
+        ("pg", -0.5, [-1, 1 / 6, 1 / 6, 1 / 6]),
+        ("grpo", -0.5, [-1, 1 / 6, 1 / 6, 1 / 6]),
+        # token: -(2 - 3)/4; gradient -A/4
+        ("dapo", 0.25, [-0.5, 0.25, 0.25, 0.25]),
+        # constant: -(2 - 3)/(2 * 20); gradient -A/40
+        ("dr_grpo", 0.025, [-0.05, 0.025, 0.025, 0.025]),
+        # the whole completion's ratio: -(2 - 1)/2; gradient -A/2, at every token
+        ("rloo", -0.5, [-1, 0.5, 0.5, 0.5]),
+        # the geometric mean's: its gradient is a third a token
+        ("gspo", -0.5, [-1, 1 / 6, 1 / 6, 1 / 6]),
+        # -w A log pi: -(2 * -1 + -1 * -6)/4 = -1; gradient -A/4
+        ("cispo", -1.0, [-0.5, 0.25, 0.25, 0.25]),
+        ("ppo", 0.25, [-0.5, 0.25, 0.25, 0.25]),
+        # reinforce_pp: token average and 0.001 k2; the reference is d = 0.5 below everywhere:
+        # value 0.25 + 0.001 * 0.125; gradient -A/4 + 0.001 * 0.5 / 4
+        ("reinforce_pp", 0.250125, [-0.499875, 0.250125, 0.250125, 0.250125]),
+    ],
+)
+def test_on_policy_losses_by_hand(learner, value, gradient):
+    logprobs = numbers(-1, -1, -2, -3, gradient=True)
+    loss = policy_loss(
+        objectives.load(learner),
+        Tokens(
+            lengths=[1, 3],
+            logprobs=logprobs,
+            entropies=numbers(0, 0, 0, 0),
+            advantages=numbers(2, -1, -1, -1),
+            sampler=logprobs.detach(),
+            reference=logprobs.detach() - 0.5,
+        ),
+        Denominators(2, 4, LIMIT),
+    )
+    loss.value.backward()
+    assert loss.value.item() == pytest.approx(value)
+    assert logprobs.grad.tolist() == pytest.approx(gradient)
+    assert loss.clipped == loss.corrected == 0
+
+
+def test_every_term_of_the_loss_by_hand():
+    # One sequence of two tokens, ratios 1.5 (clipped at 1.2) and 1, advantage 1, sampler weights
+    # 3 (truncated to 2) and 0.5; kl k1 with d = 0.2 and -0.4, weight 0.1; entropies 1 and 3,
+    # weight 0.01: (2 * -1.2 + 0.02 - 0.01) + (0.5 * -1 - 0.04 - 0.03), over 2 tokens
+    old = numbers(-1, -1)
+    logprobs = old + torch.log(numbers(1.5, 1))
+    objective = Objective(
+        aggregation="token", kl="loss", kl_estimator="k1", kl_coefficient=0.1,
+        entropy_coefficient=0.01,
+    )  # fmt: skip
+    tokens = Tokens(
+        lengths=[2],
+        logprobs=logprobs,
+        entropies=numbers(1, 3),
+        advantages=numbers(1, 1),
+        sampler=old - torch.log(numbers(3, 0.5)),
+        old=old,
+        reference=logprobs - numbers(0.2, -0.4),
+    )
+    loss = policy_loss(objective, tokens, Denominators(1, 2, LIMIT))
+    assert loss.value.item() == pytest.approx((-2.4 + 0.02 - 0.01 - 0.5 - 0.04 - 0.03) / 2)
+    assert (loss.clipped, loss.corrected) == (1, 1)
+
+
+def test_skip_threshold_leaves_out_whole_sequences():
+    # mean ratios (9 + 1)/2 = 5 and 2; over 4 is the first: no term, no gradient, however large
+    for far in (math.log(9), 2000.0):
+        logprobs = numbers(far, 0, math.log(2), gradient=True)
+        tokens = Tokens(
+            lengths=[2, 1], logprobs=logprobs, entropies=numbers(0, 0, 0),
+            advantages=numbers(-1, -1, -1), sampler=numbers(0, 0, 0), old=numbers(0, 0, 0),
+        )  # fmt: skip
+        objective = Objective(skip_threshold=4.0)
+        loss = policy_loss(objective, tokens, Denominators(2, 3, LIMIT))
+        loss.value.backward()
+        assert loss.value.item() == pytest.approx(1.0)  # -(2 * -1) / 2
+        assert logprobs.grad.tolist() == pytest.approx([0, 0, 1])
+        assert loss.clipped == 2
+
+
+def test_kl_in_the_loss_without_a_reference_is_an_error():
+    tokens = make_case(0, [2, 1]).tokens(reference=None)
+    with pytest.raises(ValueError, match="reference"):
+        policy_loss(Objective(kl="loss", kl_coefficient=1.0), tokens, Denominators(2, 3, LIMIT))
+
+
+def test_the_value_loss_is_aggregated_like_the_policys():
+    # errors 2 and 0 | 1: squares halved 2, 0, 0.5; token average 2.5/3, per sequence (1 + 0.5)/2
+    arguments = ([2, 1], numbers(3, 1, 2), numbers(3, 1, 2), numbers(1, 1, 1))
+    over = Denominators(2, 3, LIMIT)
+    by_token = value_loss(objectives.load("ppo"), *arguments, over, clip=0.0)
+    assert by_token.item() == pytest.approx(2.5 / 3)
+    by_sequence = value_loss(Objective(aggregation="sequence"), *arguments, over, clip=0.0)
+    assert by_sequence.item() == pytest.approx(0.75)
+
+
+# Gradients
+
+
+def gradient(objective: Objective, case: Case) -> torch.Tensor:
+    logprobs = case.tokens().logprobs.requires_grad_()
+    policy_loss(objective, case.tokens(logprobs=logprobs), case.over()).value.backward()
+    return logprobs.grad
+
+
+def frozen(objective: Objective, case: Case):
+    """The loss as a function of the log-probabilities with every detached factor held where it is:
+    the weight of cispo, the base of REINFORCE's ratio. The rest detaches nothing of them."""
+    here = case.tokens().logprobs
+    if objective.clip == "weight":
+        ratio = ratios.RATIOS[objective.ratio](here - case.tokens().old, case.lengths)
+        clip = clipping.Clip(objective.clip_low, objective.clip_high)
+
+        def held(_, logprobs, weights, __):
+            return clipping.weight(ratio, logprobs, weights, clip)
+
+        objective = dataclasses.replace(objective, clip=held)
+    if objective.ratio == "one":
+        objective = dataclasses.replace(
+            objective, ratio=lambda log_ratio, _: 1 + log_ratio - (here - case.tokens().old)
+        )
+    return lambda logprobs: policy_loss(
+        objective, case.tokens(logprobs=logprobs), case.over()
+    ).value.item()
+
+
+VARIANTS = {
+    **{name: objectives.load(name) for name in LEARNERS},
+    **{f"grpo {k} in the loss": Objective(kl="loss", kl_estimator=k, kl_coefficient=0.3)
+       for k in divergence.ESTIMATORS},
+    **{f"grpo {c}": Objective(correction=c) for c in corrections.CORRECTIONS},
+    "grpo geometric": Objective(correction="geometric", correction_low=0.5, correction_high=2.0),
+    "grpo dual clip": Objective(clip_dual=1.5),
+    "grpo skip": Objective(skip_threshold=1.3),
+    "no clip, trajectory": Objective(clip="none", ratio="trajectory", aggregation="constant"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_finite_differences_confirm_the_gradient(name, seed):
+    objective, case = VARIANTS[name], make_case(seed, [3, 0, 1, 4])
+    found, loss = gradient(objective, case), frozen(objective, case)
+    here, step = case.tokens().logprobs, 1e-6
+    assert found.abs().max() > 0
+    for i in range(len(here)):
+        up, down = here.clone(), here.clone()
+        up[i] += step
+        down[i] -= step
+        assert found[i].item() == pytest.approx((loss(up) - loss(down)) / (2 * step), abs=1e-7)
+
+
+def test_the_entropy_bonus_has_a_gradient():
+    # through a two-token softmax: dH/dz of (0.8, 0.2) is p1 (ln p2 - ln p1) p2 = -0.2218 for z1
+    logits = torch.log(numbers(0.8, 0.2)).requires_grad_()
+    entropy = torch.distributions.Categorical(logits=logits).entropy().reshape(1)
+    tokens = Tokens([1], numbers(-1), entropy, numbers(0), numbers(-1))
+    objective = Objective(entropy_coefficient=2.0)
+    policy_loss(objective, tokens, Denominators(1, 1, LIMIT)).value.backward()
+    expected = -2.0 * 0.8 * 0.2 * (math.log(0.2) - math.log(0.8))
+    assert logits.grad.tolist() == pytest.approx([expected, -expected])
+
+
+# What never changes
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@quickly
+@given(case=cases, seed=st.integers(0, 1000))
+def test_permuting_the_candidates_changes_nothing(name, case, seed):
+    order = list(range(len(case.lengths)))
+    random.Random(seed).shuffle(order)
+    moved = policy_loss(VARIANTS[name], case.tokens(order), case.over()).value.item()
+    assert moved == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@quickly
+@given(case=cases, cut=st.integers(1, 5))
+def test_micro_batches_add_up_to_the_batch(name, case, cut):
+    cut = min(cut, len(case.lengths) - 1)
+    order = list(range(len(case.lengths)))
+    parts = [
+        policy_loss(VARIANTS[name], case.tokens(part), case.over()).value.item()
+        for part in (order[:cut], order[cut:])
+    ]
+    assert sum(parts) == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@quickly
+@given(case=cases)
+def test_completions_of_no_tokens_only_count_as_sequences(name, case):
+    """What padding would be: nothing that is added beside the tokens reaches the loss."""
+    padded = Case(
+        [0, *case.lengths, 0, 0], {k: [[], *rows, [], []] for k, rows in case.rows.items()}
+    )
+    found = policy_loss(VARIANTS[name], padded.tokens(), case.over())
+    assert found.value.item() == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9)
+
+
+@quickly
+@given(case=cases)
+def test_grpo_is_dapo_with_equal_clips_and_the_other_aggregation(case):
+    switched = dataclasses.replace(objectives.load("dapo"), clip_high=0.2, aggregation="sequence")
+    assert loss_of(switched, case) == loss_of(objectives.load("grpo"), case)
+
+
+@quickly
+@given(case=st.builds(make_case, st.integers(0, 9999), st.just([1, 1, 1, 1]), st.just(1e-3)))
+def test_gspo_is_grpo_for_completions_of_one_token(case):
+    gspo = objectives.load("gspo")
+    grpo = dataclasses.replace(
+        objectives.load("grpo"), clip_low=gspo.clip_low, clip_high=gspo.clip_high
+    )
+    assert loss_of(gspo, case) == pytest.approx(loss_of(grpo, case), abs=1e-12)
+    assert torch.allclose(gradient(gspo, case), gradient(grpo, case), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@quickly
+@given(case=cases)
+def test_on_policy_nothing_is_clipped_or_corrected(name, case):
+    """Where sampler and learner agree the ratio is exactly 1, so the advantages alone remain."""
+    logprobs = case.tokens().logprobs
+    tokens = case.tokens(old=None, sampler=logprobs)
+    loss = policy_loss(VARIANTS[name], tokens, case.over())
+    assert loss.clipped == loss.corrected == 0
+    explicit = policy_loss(VARIANTS[name], case.tokens(old=logprobs, sampler=logprobs), case.over())
+    assert explicit.value.item() == loss.value.item()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
+    case = make_case(1, [2, 3])
+    tokens = case.tokens(advantages=numbers(0, 0, 0, 0, 0))
+    objective = dataclasses.replace(objectives.load(name), kl="none")
+    logprobs = case.tokens().logprobs.requires_grad_()
+    loss = policy_loss(objective, dataclasses.replace(tokens, logprobs=logprobs), case.over())
+    loss.value.backward()
+    assert loss.value.item() == 0 and not logprobs.grad.any()
+
+
+# Names
+
+
+def test_the_flags_offer_what_the_files_have():
+    choices = {
+        name: set(config.OPTIONS[name].metadata["choices"])
+        for name in ("advantage", "ratio", "clip", "aggregation", "correction", "kl_estimator",
+                     "select", "lr_schedule")
+    }  # fmt: skip
+    assert choices == {
+        "advantage": {*advantages.ADVANTAGES, "gae"},
+        "ratio": set(ratios.RATIOS),
+        "clip": set(clipping.CLIPS),
+        "aggregation": set(aggregation.AGGREGATIONS),
+        "correction": set(corrections.CORRECTIONS),
+        "kl_estimator": set(divergence.ESTIMATORS),
+        "select": set(selection.SELECTIONS),
+        "lr_schedule": set(schedules.SCHEDULES),
+    }
+    parts = {field.name for field in dataclasses.fields(Objective)}
+    assert parts == {*config.PARTS, "overlong"}
+
+
+def test_the_nine_are_there_and_each_says_what_it_is():
+    assert set(LEARNERS) == {
+        "pg", "grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "ppo", "gspo", "cispo"
+    }  # fmt: skip
+    for name in LEARNERS:
+        doc = __import__(f"unslothrl.algorithms.objectives.{name}", fromlist=["x"]).__doc__
+        assert "L = " in doc and ("arXiv" in doc or name == "pg")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "no such file"),
+        ("1 +", "SyntaxError"),
+        ("x = 1", "no OBJECTIVE"),
+        ("OBJECTIVE = 'grpo'", "no OBJECTIVE"),
+        ("raise SystemError('boom')", "boom"),
+    ],
+)
+def test_a_file_that_is_no_objective_is_told_in_a_line(text, said, tmp_path):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=said):
+        objectives.load(str(path))
+    with pytest.raises(UserError, match="set --learner grpo"):
+        objectives.load("grop")

@@ -1,0 +1,167 @@
+"""Losses, gradients and advantages against TRL 1.10.0's own code. `make trl-test` runs this.
+
+Differences that are set, not hidden: TRL's standard deviation divides by n - 1 and gets 1e-4 added;
+its cispo bound is absolute (5 is our 1 + 4); its KL estimate is by default multiplied by the ratio
+(DeepSeek-V3.2), which is turned off here for the paper's.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_docs import documented_example
+
+from unslothrl import embedded
+from unslothrl.algorithms import objectives
+from unslothrl.algorithms.advantages import ADVANTAGES
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.losses import Tokens, policy_loss
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+LENGTHS = [5, 1, 3, 4]
+LIMIT = 8  # max_new_tokens
+TRL_OPTIONS = {  # learner -> (TRL's trainer, its options for the same loss)
+    "grpo": ("grpo", {"loss_type": "grpo", "epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
+    "dapo": ("grpo", {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0}),
+    "dr_grpo": ("grpo", {"loss_type": "dr_grpo", "epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
+    "rloo": ("rloo", {"epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
+    "cispo": ("grpo", {"loss_type": "cispo", "epsilon_high": 5.0, "beta": 0.0}),
+    "gspo": (
+        "grpo",
+        {
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 3e-4,
+            "epsilon_high": 4e-4,
+            "beta": 0.0,
+        },
+    ),
+    "grpo with KL": (
+        "grpo",
+        {
+            "loss_type": "grpo",
+            "epsilon": 0.2,
+            "epsilon_high": 0.2,
+            "beta": 0.04,
+            "use_bias_correction_kl": False,
+        },
+    ),
+    "sapo": ("grpo", {"loss_type": "sapo", "beta": 0.0}),  # the example of docs/algorithms.md
+}
+SPREAD = {"gspo": 2e-3, "rloo": 0.3}  # how far policy and old are apart, so that some are clipped
+REWARDS = [[1.0, 0.0, 0.5, 0.0], [2.0, 2.0, 2.0, 2.0], [0.1, 0.2, 0.3, 1.3]]
+
+
+def make_case(learner: str) -> dict:
+    draw = random.Random(learner)
+    width = max(LENGTHS)
+
+    def rows(make):
+        return [[make() for _ in range(width)] for _ in LENGTHS]
+
+    logprobs = rows(lambda: draw.uniform(-3, -0.1))
+    spread = SPREAD.get(learner, 0.4)
+    old = [[p + draw.gauss(0, spread) for p in row] for row in logprobs]
+    reference = [[p + draw.gauss(0, 0.3) for p in row] for row in logprobs]
+    mask = [[int(t < length) for t in range(width)] for length in LENGTHS]
+    trainer, options = TRL_OPTIONS[learner]
+    inputs = {
+        "completion_mask": mask,
+        "advantages": [1.3, -0.7, -1.1, 0.4],
+        "num_items_in_batch": sum(LENGTHS),
+    }
+    if trainer == "rloo":
+        inputs["old_logps"] = [sum(row[:n]) for row, n in zip(old, LENGTHS, strict=True)]
+    else:
+        inputs |= {"old_per_token_logps": old, "ref_per_token_logps": reference}
+    options = {**options, "max_completion_length": LIMIT}
+    return {
+        "trainer": trainer, "options": options, "inputs": inputs, "logprobs": logprobs,
+        "old": old, "reference": reference,
+    }  # fmt: skip
+
+
+CASES = {learner: make_case(learner) for learner in TRL_OPTIONS}
+ADVANTAGE_CASES = {
+    "standardised": {"trainer": "grpo", "options": {"scale_rewards": "group"}, "rewards": REWARDS},
+    "centred": {"trainer": "grpo", "options": {"scale_rewards": "none"}, "rewards": REWARDS},
+    "leave_one_out": {"trainer": "rloo", "options": {}, "rewards": REWARDS},
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What TRL says of every case."""
+    site = Path(os.environ.get("UNSLOTHRL_TRL_SITE", Path(sys.prefix) / "peers" / "trl"))
+    if not (site / "trl").is_dir():
+        pytest.fail(f"TRL is not in {site}: run `make trl-test`")
+    folder = tmp_path_factory.mktemp("trl")
+    source, target = folder / "in.json", folder / "out.json"
+    cases = {"losses": list(CASES.values()), "advantages": list(ADVANTAGE_CASES.values())}
+    source.write_text(json.dumps(cases))
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "trl_losses.py", source, target, embedded.BASE],
+        env={**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(target.read_text())
+
+
+def flat(rows: list[list[float]]) -> torch.Tensor:
+    values = [v for row, length in zip(rows, LENGTHS, strict=True) for v in row[:length]]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_it_is_the_version_that_is_named(found):
+    assert found["version"] == "1.10.0"
+
+
+@pytest.mark.parametrize("learner", CASES)
+def test_losses_and_gradients_are_trls(learner, found, tmp_path):
+    case, theirs = CASES[learner], found["losses"][list(CASES).index(learner)]
+    if learner == "sapo":
+        (tmp_path / "sapo.py").write_text(documented_example())
+        objective = objectives.load(str(tmp_path / "sapo.py"))
+    else:
+        objective = objectives.load(learner.split()[0])
+    if learner.endswith("KL"):
+        objective = dataclasses.replace(objective, kl="loss", kl_coefficient=0.04)
+    logprobs = flat(case["logprobs"]).requires_grad_()
+    old = flat(case["old"])
+    ours = policy_loss(
+        objective,
+        Tokens(
+            lengths=LENGTHS,
+            logprobs=logprobs,
+            entropies=torch.zeros_like(old),
+            advantages=torch.tensor(case["inputs"]["advantages"], dtype=torch.float64)
+            .repeat_interleave(torch.tensor(LENGTHS)),
+            sampler=old,  # no correction
+            old=old,
+            reference=flat(case["reference"]),
+        ),
+        Denominators(len(LENGTHS), sum(LENGTHS), LIMIT),
+    )  # fmt: skip
+    ours.value.backward()
+    assert ours.clipped > 0 or learner in ("cispo", "sapo")
+    assert ours.value.item() == pytest.approx(theirs["loss"], abs=1e-6)
+    assert torch.allclose(logprobs.grad, flat(theirs["gradient"]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ADVANTAGE_CASES)
+def test_advantages_are_trls(name, found):
+    theirs = found["advantages"][list(ADVANTAGE_CASES).index(name)]
+    ours = ADVANTAGES[name](REWARDS, ddof=1, epsilon=1e-4)
+    assert [a for group in ours for a in group] == pytest.approx(theirs, abs=1e-6)

@@ -1,0 +1,103 @@
+"""TRL's own losses, gradients and advantages for given tensors, in a process of its own.
+
+    python tests/trl_losses.py IN.json OUT.json BASE      (with TRL 1.10.0 first on PYTHONPATH)
+
+IN.json: {"losses": [{"trainer", "options", "inputs", "logprobs"}], "advantages": [{"trainer",
+"options", "rewards"}]}. Arrays are [completions][tokens], padded. For a loss, TRL's `_compute_loss`
+gets the log-probabilities from here in place of a model's. For advantages, TRL really generates
+with the tiny model in BASE and a reward function that returns the given rewards.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import trl
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+TRAINERS = {
+    "grpo": (trl.GRPOTrainer, trl.GRPOConfig),
+    "rloo": (trl.RLOOTrainer, trl.RLOOConfig),
+}
+
+
+def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **options):
+    trainer, config = TRAINERS[kind]
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    arguments = config(
+        output_dir=tempfile.mkdtemp(),
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        per_device_train_batch_size=len(rewards),
+        num_generations=candidates,
+        max_completion_length=options.pop("max_completion_length", 4),
+        gradient_accumulation_steps=1,
+        **options,
+    )
+    return trainer(
+        model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+        reward_funcs=lambda completions, **rest: rewards[: len(completions)],
+        args=arguments,
+        train_dataset=Dataset.from_list([{"prompt": f"{i} + 1 ="} for i in range(64)]),
+        processing_class=tokenizer,
+    )
+
+
+def loss(case: dict, base: str) -> dict:
+    """-> {"loss", "gradient" [completions][tokens]}"""
+    trainer = make_trainer(case["trainer"], base, [0.0, 1.0], 2, **case["options"])
+    logprobs = torch.tensor(case["logprobs"], dtype=torch.float64, requires_grad=True)
+    inputs = {
+        name: torch.tensor(value, dtype=torch.float64 if is_real(value) else torch.long)
+        for name, value in case["inputs"].items()
+    }
+    width = logprobs.shape[1]
+    inputs |= {
+        "prompt_ids": torch.ones(len(logprobs), 1, dtype=torch.long),
+        "prompt_mask": torch.ones(len(logprobs), 1, dtype=torch.long),
+        "completion_ids": torch.ones(len(logprobs), width, dtype=torch.long),
+    }
+    trainer._get_per_token_logps_and_entropies = lambda *a, **k: (
+        logprobs,
+        torch.zeros_like(logprobs),
+        None,
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    value = trainer._compute_loss(trainer.model, inputs)
+    value.backward()
+    return {"loss": value.item(), "gradient": logprobs.grad.tolist()}
+
+
+def is_real(value) -> bool:
+    while isinstance(value, list):
+        value = value[0]
+    return isinstance(value, float)
+
+
+def advantages(case: dict, base: str) -> list[float]:
+    rewards = [reward for group in case["rewards"] for reward in group]
+    candidates = len(case["rewards"][0])
+    trainer = make_trainer(case["trainer"], base, rewards, candidates, **case["options"])
+    rows = [{"prompt": f"{i // candidates} + 1 ="} for i in range(len(rewards))]
+    trainer.model.eval()
+    return trainer._generate_and_score_completions(rows)["advantages"].tolist()
+
+
+def main() -> None:
+    source, target, base = sys.argv[1:]
+    cases = json.loads(Path(source).read_text())
+    found = {
+        "version": trl.__version__,
+        "losses": [loss(case, base) for case in cases["losses"]],
+        "advantages": [advantages(case, base) for case in cases["advantages"]],
+    }
+    Path(target).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Which groups a step keeps, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
+
+A group is kept when its accuracy, the mean score of its candidates, lies in [low, high], and its
+rewards differ: with 0.01 to 0.99 that leaves out what every candidate solves or none does. The loop
+draws other prompts in place of those left out, at most `max_resample` times, so that the batch is
+full of groups that have something to teach.
+
+An objective that filters nothing keeps every group, also one without signal: it adds nothing to the
+gradient, but it counts in the denominators, as in GRPO.
+"""
+
+import math
+from collections.abc import Sequence
+
+from unslothrl.algorithms.advantages import has_signal
+
+
+def keeps(
+    rewards: Sequence[float],  # [candidates]
+    scores: Sequence[float],  # [candidates], 0 to 1
+    low: float,
+    high: float,
+) -> bool:
+    accuracy = math.fsum(scores) / len(scores)
+    return low <= accuracy <= high and has_signal(rewards)
+
+
+def how_many_to_draw(missing: int, kept: int, drawn: int, at_most: int) -> int:
+    """Prompts to draw next, so that by the share kept so far `missing` of them are."""
+    if kept == 0:
+        return at_most
+    return min(at_most, math.ceil(missing * drawn / kept))
