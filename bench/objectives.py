@@ -1,4 +1,4 @@
-"""Does every objective learn, and only from its rewards? And which candidates are worth training on?
+"""Does every objective learn, and only from its rewards? Which candidates are worth training on?
 
     python bench/objectives.py                  # resumable: finished runs are kept
     python bench/objectives.py --only grpo ppo  # some of the learners
