@@ -178,6 +178,19 @@ def test_what_generates_is_what_trains(kind, backend, results):
 
 
 @pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_the_critic_is_pefts_and_leaves_the_policy_alone(kind, results, folder):
+    found = {}
+    for backend in ("peft", "unsloth"):
+        assert results(kind, backend)[0]["undisturbed by the critic"]
+        path = folder / f"{kind}-{backend}-{TEMPERATURE}-critic.safetensors"
+        found[backend] = safetensors.torch.load_file(path)
+    assert len(found["peft"]) == LAYERS * 7 * 2 + 3 and found["peft"]["values"].abs().min() > 0
+    for name, expected in found["peft"].items():
+        distance = (found["unsloth"][name] - expected).norm() / expected.norm()
+        assert distance < TOLERANCE, name
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
 def test_both_publish_the_same_adapter(kind, results, folder):
     published = []
     for backend in ("peft", "unsloth"):

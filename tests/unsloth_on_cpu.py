@@ -219,6 +219,23 @@ def logprobs_of(backend, temperature: float) -> dict:
     return {"policy": policy, "reference": reference}
 
 
+def critic_of(backend) -> dict:
+    """A critic's values of the batch, and the gradients of half their squares."""
+    import torch
+
+    backend.add_critic(seed=3)
+    generator = torch.Generator().manual_seed(9)
+    parameters = backend.critic_parameters()
+    with torch.no_grad():
+        for _, parameter in sorted(parameters.items()):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    with backend.critic():
+        values = backend.token_values(batch())
+        (values.square().sum() / 2).backward()
+    grads = {name: p.grad.detach().float().clone() for name, p in parameters.items()}
+    return {"values": values.detach(), **grads}
+
+
 def sampler_gap(backend, base: Path) -> float:
     """Samples with the weights that train; -> the largest |sampler - learner| log-probability."""
     import torch
@@ -285,10 +302,16 @@ def main() -> None:
     facts["undisturbed"] = again == loss and all(
         torch.equal(found[name], after[name]) for name in found
     )
+    critic = critic_of(backend)
+    again, after = gradients(backend, arguments.temperature)
+    facts["undisturbed by the critic"] = again == loss and all(
+        torch.equal(found[name], after[name]) for name in found
+    )
     parameters = backend.parameters()
     facts["dtypes"] = sorted({str(parameter.dtype) for parameter in parameters.values()})
     write_adapter(backend.publish(1), Path(arguments.out))
     safetensors.torch.save_file(tensors, f"{arguments.out}.safetensors")
+    safetensors.torch.save_file(critic, f"{arguments.out}-critic.safetensors")
     Path(f"{arguments.out}.json").write_text(json.dumps(facts))
 
 
