@@ -127,8 +127,8 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
 def values(name):
     """A strategy for every value that the option may have."""
     limits, kind = OPTIONS[name].metadata, config.kind(name)
-    if "choices" in limits:
-        known = st.sampled_from(limits["choices"])
+    if config.choices_of(name):
+        known = st.sampled_from(config.choices_of(name))
     elif kind is bool:
         known = st.booleans()
     elif kind is str:
@@ -171,7 +171,7 @@ def test_numbers_must_be_finite(value):
         ("batch_size = 2.5", "batch_size must be a whole number, got 2.5: set batch_size = 30"),
         ("batch_size = true", "batch_size must be a whole number, got True: set batch_size = 30"),
         ("learner = 3", 'learner must be text, got 3: set learner = "pg"'),
-        ('learner = "grop"', "learner must be one of pg, grpo, got 'grop': set learner = \"grpo\""),
+        ('learner = "grop"', "or a .py file, got 'grop': set learner = \"grpo\""),
         ("top_p = 0", "top_p must be over 0 and at most 1, got 0.0: set top_p = 1.0"),
         ("shuffle_rewards = 1", "shuffle_rewards must be true or false, got 1"),
         ("num_candidats = 4", "num_candidats is not an option: did you mean num_candidates?"),

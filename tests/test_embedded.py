@@ -166,7 +166,8 @@ def test_prompts_and_worked_answers_are_short(tokenizer):
 
 
 def test_the_base_is_able_but_careless(tokenizer, make_backend):
-    """48 held-out problems, 8 completions at 0.6: the figures of base/MEASURED.json, roughly."""
+    """48 held-out problems, 8 completions at 1.0: works additions out, guesses subtractions, and
+    now and then works one of those out as well, which is what there is to reinforce."""
     from unslothrl.actor import Actor
     from unslothrl.data.tasks import Renderer
     from unslothrl.engines.transformers import TransformersEngine
@@ -180,14 +181,14 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
     problems, dropped = Renderer(tokenizer, "", 64).tasks("test", rows)
     assert not dropped
     actor = Actor("a", engine, tokenizer)
-    groups = actor.generate(problems, 8, Sampling(0.6, 1.0, 0, 64), ("ability",)).groups
-    scores = [score for group in groups for score in group.scores]
-    assert 0.25 < sum(scores) / len(scores) < 0.55
-    assert sum(max(group.scores) for group in groups) / len(groups) >= 0.9
-    worked = [
-        score
-        for group in groups
-        for score, one in zip(group.scores, group.completions, strict=True)
-        if "=" in one.text
-    ]
-    assert sum(worked) / len(worked) > 0.95
+    groups = actor.generate(problems, 8, Sampling(1.0, 1.0, 0, 64), ("ability",)).groups
+    worked = {"+": [], "-": []}
+    right = []
+    for group in groups:
+        sign = "+" if "+" in group.task.problem else "-"
+        for score, one in zip(group.scores, group.completions, strict=True):
+            worked[sign].append("=" in one.text)
+            right += [score] if "=" in one.text else []
+    assert 0.8 < sum(worked["+"]) / len(worked["+"]) < 0.98
+    assert 0.05 < sum(worked["-"]) / len(worked["-"]) < 0.2
+    assert sum(right) / len(right) > 0.95

@@ -387,5 +387,8 @@ def test_a_file_that_is_no_objective_is_told_in_a_line(text, said, tmp_path):
         path.write_text(text)
     with pytest.raises(UserError, match=said):
         objectives.load(str(path))
+
+
+def test_an_objective_that_does_not_exist_is_told_in_a_line():
     with pytest.raises(UserError, match="set --learner grpo"):
         objectives.load("grop")

@@ -89,7 +89,7 @@ def train(**flags: str | bool | None) -> int:
 def flag(name: str) -> inspect.Parameter:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
     entry, is_bool = config.OPTIONS[name], config.kind(name) is bool
-    choices = entry.metadata.get("choices")
+    choices = config.choices_of(name)
     info = typer.Option(
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",

@@ -425,15 +425,15 @@ def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
     if value is None and is_optional(name):
         return None
     typed = _as_kind(name, value, is_flag=mend.startswith("--"))
-    limits = OPTIONS[name].metadata
+    limits, choices = OPTIONS[name].metadata, choices_of(name)
     if typed is None:
         wanted = _KINDS[kind(name)]
-    elif "choices" in limits and typed not in limits["choices"]:
-        wanted = "one of " + ", ".join(limits["choices"])
-        near = difflib.get_close_matches(str(typed), limits["choices"], 1)
+    elif choices and typed not in choices and not (name == "learner" and objectives.is_file(typed)):
+        wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
+        near = difflib.get_close_matches(str(typed), choices, 1) or [choices[0]]
         raise UserError(
             f"{name} must be {wanted}, got {typed!r}: set "
-            + mend.format(name, _written((near or [limits["choices"][0]])[0], mend))
+            + mend.format(name, _written(near[0], mend))
         )
     elif _inside(typed, limits):
         return typed
@@ -443,6 +443,11 @@ def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
         f"{name} must be {wanted}, got {_shown(value if typed is None else typed)}: set "
         + mend.format(name, _written(example(name, typed), mend))
     )
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """What an option may be, where that is a list; `--learner` may be a file besides."""
+    return objectives.names() if name == "learner" else OPTIONS[name].metadata.get("choices", ())
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

@@ -4,7 +4,7 @@ A new file here is a new `--learner`; a file of the user's own, `--learner path/
 the same way. Both define OBJECTIVE.
 """
 
-import difflib
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -14,6 +14,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.errors import UserError
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """What `--learner` knows without a file of the user's own."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
@@ -27,11 +28,7 @@ def load(name: str) -> Objective:
     """The objective of that name, or OBJECTIVE of the Python file `name`. Raises UserError."""
     if not is_file(name):
         if name not in names():
-            near = difflib.get_close_matches(name, names(), 1) or ["grpo"]
-            raise UserError(
-                f"learner must be one of {', '.join(names())}, or a .py file, got {name!r}: "
-                f"set --learner {near[0]}"
-            )
+            raise UserError(f"learner {name!r} is none of {', '.join(names())}: set --learner grpo")
         return importlib.import_module(f"{__name__}.{name}").OBJECTIVE
     path = Path(name).expanduser()
     if not path.is_file():
