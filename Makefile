@@ -27,8 +27,9 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 test: setup     ## set up, then the fast tests
 	$(bin)/python -m pytest $(ARGS)
 
-slow: unsloth-test trl-test  ## the long proofs: Unsloth against PEFT, then the embedded runs (resumable)
+slow: unsloth-test trl-test  ## the long proofs: Unsloth and TRL, then every embedded run (resumable)
 	$(bin)/python bench/embedded.py
+	$(bin)/python bench/objectives.py
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unslothrl.algorithms import objectives
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.machine import Gpu, Machine
@@ -304,7 +305,8 @@ def needed_mb(config: Config, shape: Shape, on_one_card: bool) -> float:
         busy = max(cache + sequences * shape.vocabulary * DRAWN_LOGIT, train)
     beside = config.number_of_actors if on_one_card else 0
     weights = shape.weight_bytes()
-    need = weights + shape.lora_bytes(config.max_lora_rank) + PROCESS + busy
+    loras = 2 if objectives.load(config.learner).has_critic else 1
+    need = weights + loras * shape.lora_bytes(config.max_lora_rank) + PROCESS + busy
     return (need + beside * (weights + PROCESS + cache)) / 2**20
 
 

@@ -114,6 +114,9 @@ def curves(rows: Sequence[Row]) -> str:
         ("Completion length, tokens", "rollout/mean_length", 0.0),
         ("Generation, tokens per second", "rollout/tokens_per_s", 0.0),
         ("Entropy, nats per token", "train/entropy", 0.0),
+        ("KL against the reference, nats per token", "train/kl_reference", 0.0),
+        ("Critic: share of the returns' variance explained", "train/value_explained", None),
+        ("Prompts drawn again, times a step", "rollout/resamples", 0.0),
     ]
     figures = [
         charts.lines("Reward, mean of a step's completions", rewards),
