@@ -131,6 +131,9 @@ def values(name):
         known = st.sampled_from(config.choices_of(name))
     elif kind is bool:
         known = st.booleans()
+    elif kind is tuple:
+        text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+        known = st.lists(text, max_size=3).map(tuple)
     elif kind is str:
         known = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
     elif kind is int:

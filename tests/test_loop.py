@@ -25,7 +25,8 @@ def train(tmp_path, capfd):
 
     def run(**options):
         flags = {**SMALL, "output_dir": tmp_path / "runs", "run_name": "x", **options}
-        arguments = [f"--{name}={value}" for name, value in flags.items() if value is not True]
+        several = {name: v if isinstance(v, list) else [v] for name, v in flags.items()}
+        arguments = [f"--{n}={v}" for n, values in several.items() for v in values if v is not True]
         arguments += [f"--{name}" for name, value in flags.items() if value is True]
         code = cli.main(arguments)
         out, err = capfd.readouterr()
@@ -170,6 +171,40 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     assert [row["train/skipped_updates"] for row in rows] == [1, 1]
     (first, *_) = (folder / "bad_batch_000003.jsonl").read_text().splitlines()
     assert {"prompt_ids", "completion_ids", "advantages"} <= set(json.loads(first))
+    assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+
+
+FAILING = """
+def most(completion, answer):
+    return 1 / (len(completion) % 3)
+def all(completion, answer):
+    raise ValueError("no luck")
+"""
+
+
+def test_a_reward_of_the_users_own_trains_and_its_failures_are_counted(train, tmp_path):
+    (tmp_path / "mine.py").write_text(FAILING)
+    code, folder, out, err = train(
+        learner="grpo", reward=[f"{tmp_path}/mine.py:most=0.5", "boxed"], max_steps=1
+    )
+    assert code == 0, err
+    (row,) = metrics(folder)
+    rows = rollouts(folder, 1)
+    assert row["reward/failed"] == sum(len(one["completion"]) % 3 == 0 for one in rows) > 0
+    earned = {0: 0.0, 1: 0.5, 2: 0.25}  # half of 1 / (length % 3), nothing where that fails
+    for one in rows:
+        assert one["rewards"]["most"] == earned[len(one["completion"]) % 3]
+        assert one["score"] == 2 * one["rewards"]["most"]
+    assert "ZeroDivisionError" in out and row["reward/boxed"] == 0
+    saved = config.read_toml(folder / "config.toml")
+    assert saved["reward"] == (f"{tmp_path}/mine.py:most=0.5", "boxed")
+
+
+def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
+    (tmp_path / "mine.py").write_text(FAILING)
+    code, folder, _, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
+    assert code == 1 and err.count("\n") == 1
+    assert "reward all failed on 24 of 24 completions (ValueError: no luck)" in err
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 

@@ -8,6 +8,7 @@ import pytest
 from unslothrl import rewards
 from unslothrl.data.formats import gold_answer
 from unslothrl.rewards import tags
+from unslothrl.rewards.scorer import Completed, Scorer
 
 GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
 
@@ -64,18 +65,19 @@ def test_tag_count(completion, expected):
     assert tags.tag_count(completion, "2") == pytest.approx(expected)
 
 
-def test_rewards_come_by_name_and_candidate():
-    scored = rewards.score_completions([GOOD, "2"], "2")
-    assert scored == {
-        "accuracy": (1.0, 0.0),
-        "format": (0.1, 0.0),
-        "tags": (pytest.approx(0.2), 0.0),
+def test_rewards_come_by_name_and_completion():
+    found = Scorer(rewards.choose(())).score([Completed(GOOD, 9, "2"), Completed("2", 1, "2")])
+    assert found.rewards == {
+        "accuracy": [1.0, 0.0],
+        "format": [0.1, 0.0],
+        "tags": [pytest.approx(0.2), 0.0],
     }
+    assert found.scores == [1.0, 0.0]
 
 
 def test_hostile_text_is_only_text():
     for text in ("<answer>" * 10_000, "</think>" * 10_000, "\x00\ud800<answer>\x00</answer>"):
-        rewards.score_completions([text], "2")
+        Scorer(rewards.choose(())).score([Completed(text, 1, "2")])
 
 
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from unslothrl import rewards
 from unslothrl.engines.base import Engine
-from unslothrl.rewards import overlong
-from unslothrl.rewards.overlong import Overlong
+from unslothrl.rewards.scorer import Completed, Failure, Scorer
 from unslothrl.types import Adapter, Completion, Group, Request, Sampled, Sampling, Task, seed_of
 
 
@@ -16,6 +15,7 @@ class Rollout:
     """What one generator returns for its share of a step."""
 
     groups: tuple[Group, ...]
+    failures: tuple[Failure, ...]  # rewards that could not be computed
     generation_s: float
     reward_s: float
     memory_mb: float
@@ -38,9 +38,9 @@ class ProgressMeter:
 class Actor:
     """Draws and scores `candidates` completions a task under the adapter loaded last."""
 
-    def __init__(self, name: str, engine: Engine, tokenizer, overlong: Overlong | None = None):
+    def __init__(self, name: str, engine: Engine, tokenizer, scorer: Scorer | None = None):
         self.name, self.engine, self.tokenizer = name, engine, tokenizer
-        self.overlong = overlong
+        self.scorer = scorer or Scorer(rewards.choose(()))
         self.progress = ProgressMeter()
 
     def load(self, adapter: Adapter) -> int:
@@ -65,36 +65,47 @@ class Actor:
         ]
         sampled = self.engine.generate(requests, sampling, self.progress.set)
         generated = time.perf_counter()
-        groups = tuple(
-            self._score(task, sampled[i * candidates : (i + 1) * candidates])
-            for i, task in enumerate(tasks)
-        )
+        groups, failures = self._score(tasks, candidates, sampled)
         return Rollout(
             groups,
+            failures,
             generation_s=generated - started,
             reward_s=time.perf_counter() - generated,
             memory_mb=self.engine.memory_mb(),
         )
 
-    def _score(self, task: Task, sampled: Sequence[Sampled]) -> Group:
+    def _score(
+        self, tasks: Sequence[Task], candidates: int, sampled: Sequence[Sampled]
+    ) -> tuple[tuple[Group, ...], tuple[Failure, ...]]:
+        """The groups of `tasks`, their completions scored all together."""
         texts = self.tokenizer.batch_decode(
             [list(one.token_ids) for one in sampled],
             skip_special_tokens=True,
             clean_up_tokenization_spaces=False,
         )
-        completions = tuple(
+        of = [task for task in tasks for _ in range(candidates)]
+        scored = self.scorer.score(
+            [
+                Completed(text, len(one.token_ids), task.answer)
+                for text, one, task in zip(texts, sampled, of, strict=True)
+            ]
+        )
+        completions = [
             Completion(
                 one.token_ids, one.logprobs, one.finish_reason, one.policy_version, text, self.name
             )
             for one, text in zip(sampled, texts, strict=True)
-        )
-        scored = rewards.score_completions(texts, task.answer)
-        if self.overlong is not None:
-            scored[overlong.NAME] = tuple(self.overlong(len(one.token_ids)) for one in sampled)
-        return Group(task, completions, scored, scored[rewards.SCORE])
+        ]
+        groups = []
+        for index, task in enumerate(tasks):
+            part = slice(index * candidates, (index + 1) * candidates)
+            earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
+            groups.append(Group(task, tuple(completions[part]), earned, tuple(scored.scores[part])))
+        return tuple(groups), tuple(scored.failures)
 
     def fingerprint(self) -> str:
         return self.engine.fingerprint()
 
     def close(self) -> None:
+        self.scorer.close()
         self.engine.close()

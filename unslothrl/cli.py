@@ -17,7 +17,7 @@ from unslothrl.errors import RunError, UserError
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
-METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: ""}
+METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
 app = typer.Typer(
     add_completion=False,
@@ -77,9 +77,9 @@ TRAIN_HELP = (
 )
 
 
-def train(**flags: str | bool | None) -> int:
+def train(**flags: str | bool | list[str] | None) -> int:
     """Resolves the flags and runs the trainer; -> its exit code."""
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
     resolved = config.resolve(given)
     from unslothrl.run import run
 
@@ -98,7 +98,8 @@ def flag(name: str) -> inspect.Parameter:
         show_default=False,
         rich_help_panel=entry.metadata["group"],
     )
-    annotation = (bool if is_bool else str) | None
+    is_list = config.kind(name) is tuple
+    annotation = list[str] | None if is_list else (bool if is_bool else str) | None
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
     )
@@ -107,7 +108,7 @@ def flag(name: str) -> inspect.Parameter:
 def help_text(name: str) -> str:
     """The option's help, its unit, limits and default."""
     entry = config.OPTIONS[name]
-    default = None if entry.default is None else f"default {entry.default}"
+    default = None if entry.default in (None, ()) else f"default {entry.default}"
     facts = [entry.metadata.get("unit"), config.limits_text(name), default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
@@ -119,6 +120,19 @@ def command_of(function: Any) -> Any:
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     return function
+
+
+@app.command()
+def score(
+    source: str = typer.Argument(help="File of rows with problem, answer, completion."),
+    reward: list[str] = typer.Option(help="NAME, NAME=WEIGHT or file.py:function, repeated."),
+    reward_timeout: float = typer.Option(5.0, min=0.01, help="Seconds that one may take."),
+) -> int:
+    """Score a file of completions by a reward, without a model."""
+    from unslothrl.score import score as run
+
+    run(source, reward, reward_timeout)
+    return 0
 
 
 @app.command()

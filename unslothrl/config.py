@@ -19,7 +19,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import fit
+from unslothrl import fit, rewards
 from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
@@ -86,6 +86,16 @@ class Config:
     )
     max_prompt_tokens: int = option(
         350, "longer prompts are dropped and counted", TASK, at_least=1, unit="tokens"
+    )
+
+    reward: tuple[str, ...] = option(
+        (),
+        "what a completion earns: NAME, NAME=WEIGHT or file.py:function, repeated for several; the "
+        "first is what is reported as correct; not set: accuracy, format, tags",
+        TASK,
+    )
+    reward_timeout: float = option(
+        5.0, "a completion whose reward takes longer gets 0", TASK, over=0, unit="s"
     )
 
     run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
@@ -299,9 +309,11 @@ _TYPES = typing.get_type_hints(Config)
 
 
 def kind(name: str) -> type:
-    """int, float, str or bool: the type of an option's value when it is set."""
+    """int, float, str, bool or tuple (of text): the type of an option's value when it is set."""
     hint = _TYPES[name]
-    return typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+    if isinstance(hint, types.UnionType):
+        return typing.get_args(hint)[0]
+    return typing.get_origin(hint) or hint
 
 
 def is_optional(name: str) -> bool:
@@ -329,6 +341,7 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     defaults = Config()
     check_paths(replace(defaults, **user))
     objectives.load(replace(defaults, **user).learner)
+    rewards.choose(replace(defaults, **user).reward)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
@@ -368,10 +381,18 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
         user = {**before, **user, **where}
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(Path(user["learner"]).expanduser().absolute())  # workers read it too
+    if "reward" in user:
+        user["reward"] = tuple(map(_absolute_reward, user["reward"]))
     return {
         name: str(Path(value).expanduser()) if name in PATHS and value is not None else value
         for name, value in user.items()
     }
+
+
+def _absolute_reward(text: str) -> str:
+    """A reward of the user's own by its whole path: workers read it too."""
+    file, separator, rest = text.partition(".py:")
+    return str(Path(file).expanduser().absolute()) + separator + rest if separator else text
 
 
 def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
@@ -450,7 +471,13 @@ def choices_of(name: str) -> tuple[str, ...]:
     return objectives.names() if name == "learner" else OPTIONS[name].metadata.get("choices", ())
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list of text",
+}
 
 
 def _as_kind(name: str, value: Any, is_flag: bool) -> Any:
@@ -463,6 +490,9 @@ def _as_kind(name: str, value: Any, is_flag: bool) -> Any:
             return None
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if wanted is tuple and isinstance(value, list | tuple | str):
+        items = (value,) if isinstance(value, str) else tuple(value)
+        return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":
         return value if name == "system_prompt" else None
     return value if type(value) is wanted else None
@@ -689,6 +719,8 @@ def to_toml(config: Config) -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     if isinstance(value, str):  # TOML's basic strings are JSON's, but for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -16,6 +16,7 @@ from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, objective_of
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
+from unslothrl.rewards.scorer import Failure
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import (
@@ -30,6 +31,7 @@ from unslothrl.types import (
     seed_of,
 )
 
+MOST_TOLD = 20  # kinds of failed rewards, before the rest is only counted
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
 
 
@@ -50,6 +52,7 @@ class Trainer:
         self.objective = objective_of(config)
         self.state = RunState()
         self.total_steps = steps
+        self.told: set[tuple[str, str]] = set()  # kinds of failed rewards
         self.published = None  # the call that holds the newest version, wherever it lies
 
     def train(self) -> None:
@@ -126,6 +129,7 @@ class Trainer:
             left_out += [group for group in groups if not self.keeps(group)]
             missing = max(0, wanted - len(kept))
         every = kept + left_out
+        self.check_rewards([one for part in parts for one in part.failures], every)
         seconds = time.perf_counter() - started
         metrics = rollout_metrics(every, parts, seconds)
         metrics["rollout/staleness"] = self.state.policy_version - min(
@@ -134,6 +138,22 @@ class Trainer:
         if self.is_filtering:
             metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
         return kept[:wanted], left_out + kept[wanted:], metrics
+
+    def check_rewards(self, failures: Sequence[Failure], groups: Sequence[Group]) -> None:
+        """Tells of each kind of failed reward once. RunError where more than half have failed."""
+        for one in failures:
+            kind = (one.reward, one.reason)
+            if kind not in self.told and len(self.told) < MOST_TOLD:
+                self.told.add(kind)
+                self.view.note(f"reward {one.reward} failed ({one.reason}) on {one.text[:200]!r}")
+        completions = sum(len(group.completions) for group in groups)
+        for name in sorted({one.reward for one in failures}):
+            of_it = [one for one in failures if one.reward == name]
+            if len(of_it) > completions / 2:
+                raise RunError(
+                    f"reward {name} failed on {len(of_it)} of {completions} completions "
+                    f"({of_it[0].reason}): mend it, or set a longer --reward_timeout"
+                )
 
     def sampling(self) -> Sampling:
         config = self.config
@@ -399,6 +419,7 @@ def rollout_metrics(
             f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
             for name in groups[0].rewards
         },
+        "reward/failed": sum(len(part.failures) for part in parts),
         "rollout/score": mean(score for group in groups for score in group.scores),
         "rollout/tokens": tokens,
         "rollout/tokens_per_s": tokens / seconds,

@@ -6,10 +6,12 @@ its kind in a process, and a process that trains needs no vLLM.
 
 from pathlib import Path
 
+from unslothrl import rewards
 from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
 from unslothrl.fit import EMBEDDED, MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
+from unslothrl.rewards.scorer import Scorer
 
 
 def build_actor(config: Config, base: Path, index: int):
@@ -36,13 +38,13 @@ def build_actor(config: Config, base: Path, index: int):
         from unslothrl.engines.transformers import TransformersEngine
 
         engine = TransformersEngine(peft_backend(config, base), base, max_num_seqs=seqs, own=True)
-    return Actor(f"actor-{index}", engine, load_tokenizer(base), overlong(config))
+    return Actor(f"actor-{index}", engine, load_tokenizer(base), scorer_of(config))
 
 
-def overlong(config: Config) -> Overlong | None:
-    """The punishment for completions that near the limit, where the run has one."""
+def scorer_of(config: Config) -> Scorer:
     cache = config.overlong_cache
-    return Overlong(config.max_new_tokens, cache) if cache else None
+    punish = Overlong(config.max_new_tokens, cache) if cache else None
+    return Scorer(rewards.choose(config.reward), punish, config.reward_timeout)
 
 
 def build_learner(config: Config, base: Path, index: int):
@@ -63,7 +65,7 @@ def build_learner(config: Config, base: Path, index: int):
         seed=config.seed,
     )
     engine = shared_engine(config, base, backend)
-    actor = Actor(f"learner-{index}", engine, load_tokenizer(base), overlong(config))
+    actor = Actor(f"learner-{index}", engine, load_tokenizer(base), scorer_of(config))
     return Learner(backend, objective_of(config), actor, settings)
 
 

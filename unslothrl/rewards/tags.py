@@ -5,33 +5,16 @@
     tags      0.05  for each of the four tags that stands exactly once, less 0.001 a character after
                     `</answer>`; never below zero, so that a correct answer cannot be spoilt
 
-Answers are compared as text after trimming, with the commas of thousands taken out ("1,000" is
-"1000"; "1,2" is not "12").
+Answers are compared as text, see `answers`.
 """
 
-import re
+from unslothrl.rewards.answers import normalise, tagged
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-_THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
-
-
-def normalise(answer: str) -> str:
-    """The answer as it is compared: trimmed, "1,234" as "1234"."""
-    answer = answer.strip()
-    if _THOUSANDS.fullmatch(answer):
-        return answer.replace(",", "")
-    return answer
-
-
-def extract_answer(completion: str) -> str | None:
-    """What stands between the last `<answer>` and the `</answer>` after it; None without both."""
-    _, opening, rest = completion.rpartition("<answer>")
-    answer, closing, _ = rest.partition("</answer>")
-    return answer.strip() if opening and closing else None
 
 
 def accuracy(completion: str, answer: str) -> float:
-    found = extract_answer(completion)
+    found = tagged(completion)
     return float(found is not None and normalise(found) == normalise(answer))
 
 

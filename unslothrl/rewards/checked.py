@@ -1,0 +1,30 @@
+"""Rewards that compare answers as mathematics. They run in processes that can be killed.
+
+think_answer_tags  1 if the completion has the form (one `<think>`, `</think>`, `<answer>` and
+                   `</answer>` each, in this order, nothing after the last) and its answer is right
+boxed              1 if the answer in the last `\\boxed{}` is right
+"""
+
+from unslothrl.rewards import answers, maths
+from unslothrl.rewards.tags import TAGS
+
+
+def think_answer_tags(completion: str, answer: str) -> float:
+    found = answers.tagged(completion)
+    in_form = has_form(completion)
+    return float(in_form and found is not None and maths.same(found, answer))
+
+
+def has_form(completion: str) -> bool:
+    """Whether each of the four tags stands once, in order, and nothing follows."""
+    positions = [completion.find(tag) for tag in TAGS]
+    return (
+        all(completion.count(tag) == 1 for tag in TAGS)
+        and positions == sorted(positions)
+        and completion.rstrip().endswith(TAGS[-1])
+    )
+
+
+def boxed(completion: str, answer: str) -> float:
+    found = answers.boxed(completion)
+    return float(found is not None and maths.same(found, answer))

@@ -1,0 +1,73 @@
+"""A process of `workers`: reads a call a line from stdin, answers each with a line on stdout.
+
+    [function, argument, ...]  ->  "imported" where the function is new, then [value, error]
+
+What a function prints goes nowhere, so that it cannot answer for itself.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any
+
+LONGEST_ERROR = 300
+
+
+def load(name: str) -> Callable[..., Any]:
+    """ "module:function" or "file.py:function"."""
+    where, _, function = name.rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("reward_of_the_user", where)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    return getattr(module, function)
+
+
+def answer(function: Callable[..., Any], arguments: list) -> list:
+    """-> [value, error]"""
+    try:
+        value = function(*arguments)
+        if inspect.isawaitable(value):
+            value = asyncio.run(wait(value))
+        json.dumps(value)
+        return [value, None]
+    except BaseException as error:  # hostile text, or the user's own code: it must not end us
+        return [None, f"{type(error).__name__}: {error}"[:LONGEST_ERROR]]
+
+
+async def wait(value: Any) -> Any:
+    return await value
+
+
+def main() -> None:
+    memory = int(sys.argv[1]) << 20
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    known: dict[str, Callable[..., Any]] = {}
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        try:
+            if name not in known:
+                known[name] = load(name)
+                print("imported", file=replies)
+        except BaseException as error:
+            reply = [None, f"{type(error).__name__}: {error}"[:LONGEST_ERROR]]
+        else:
+            reply = answer(known[name], arguments)
+        print(json.dumps(reply), file=replies)
+
+
+if __name__ == "__main__":
+    main()
