@@ -55,6 +55,7 @@ def figures(rows: list[dict], flags: list[str]) -> dict:
     return {
         "command": " ".join(["python train_distributed.py", *flags]),
         "step, seconds of steps, pass@1": curve,
+        "reward of the last 5 steps": round(sum(r["reward/mean"] for r in rows[-5:]) / 5, 3),
         "rise": round(curve[-1][2] - curve[0][2], 4),
         "completions": rows[-1]["samples_seen"],
         "largest sampler gap": max(row.get("train/sampler_gap", 0) for row in rows),
