@@ -113,6 +113,10 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     assert resumed == expected
     with pytest.raises(UserError, match="max_lora_rank 8: the run that is resumed has 16"):
         resolve({"resume": str(folder), "max_lora_rank": "8"}, CPU)
+    with pytest.raises(UserError, match="only one of them has a critic"):
+        resolve({"resume": str(folder), "learner": "ppo"}, CPU)
+    other = resolve({"resume": str(folder), "learner": "dapo"}, CPU).config
+    assert (other.aggregation, other.filter_high) == ("token", 0.99)  # dapo's, not the first's
 
 
 def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):

@@ -403,6 +403,12 @@ def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None
                 f"{name} {user[name]}: the run that is resumed has {before.get(name, 'none')}, and "
                 f"its checkpoint is of that: leave --{name} out, or start a new run"
             )
+    learner, was = user.get("learner"), before.get("learner", Config.learner)
+    if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:
+        raise UserError(
+            f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
+            "critic: leave --learner out, or start a new run"
+        )
 
 
 def read_recipe(name: str) -> dict[str, Any]:
