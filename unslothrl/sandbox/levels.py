@@ -1,0 +1,119 @@
+"""How well a program can be shut in here, best first; each is tried before it is trusted."""
+
+import functools
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl.errors import UserError
+from unslothrl.sandbox.program import Limits, Program
+
+SECURE = ("bubblewrap", "namespaces")
+LEVELS = (*SECURE, "none")
+CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21  # linux/capability.h
+LAST_UIDS = 2_000_000_000  # users from here on belong to no account
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a program at a level."""
+
+    command: list[str]  # what stands before the interpreter
+    inherited: list[int]  # file descriptors, to be closed afterwards
+    prepare: Callable[[], None] | None  # runs in the forked child
+    harness: str
+    uid: int | None  # the user that the harness becomes
+
+
+def start(level: str, limits: Limits) -> Start:
+    """OSError where this machine lacks what the level takes."""
+    from unslothrl.sandbox import bubblewrap, namespaces, seccomp, view
+
+    if level == "none":
+        return Start([], [], can_filter(), str(view.harness()), None)
+    root = is_root()
+    uid = LAST_UIDS + os.getpid() if root else None  # one for each process that runs programs
+    threads = can_count_threads(uid)
+    if level == "bubblewrap":
+        path = bubblewrap.find()
+        if path is None:
+            raise OSError("there is no bwrap 0.8 or newer")
+        command, inherited = bubblewrap.command(path, limits.folder_mb, root, threads)
+        return Start(command, inherited, None, view.HARNESS, uid)
+    view.read_only()  # looked up now: in the child it is too late
+    seccomp.program(threads)
+    enter = functools.partial(namespaces.enter, limits.folder_mb, root, threads)
+    return Start([], [], functools.partial(or_say_why, enter), view.HARNESS, uid)
+
+
+def or_say_why(prepare: Callable[[], None]) -> None:
+    """In the forked child: where `prepare` fails, the reason goes where the program's errors go."""
+    try:
+        prepare()
+    except OSError as error:
+        os.write(2, str(error).encode())
+        os._exit(1)
+
+
+def can_filter() -> Callable[[], None] | None:
+    """The filter of system calls takes no rights: even level none has it, on Linux."""
+    from unslothrl.sandbox import namespaces, seccomp
+
+    known = sys.platform == "linux" and platform.machine() in seccomp.COLUMN
+    filter_calls = functools.partial(namespaces.filter_calls, can_count_threads(None))
+    return functools.partial(or_say_why, filter_calls) if known else None
+
+
+@functools.cache
+def is_root() -> bool:
+    """Whether we may make namespaces and change users without a user namespace."""
+    needed = sum(1 << bit for bit in (CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN))
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return False
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff")), 0)
+    return os.geteuid() == 0 and held & needed == needed
+
+
+def can_count_threads(uid: int | None) -> bool:
+    """Whether the kernel holds a program to its limit of threads, which it counts by user.
+
+    With a user of its own, yes. User 0 has no limit, not even as another inside a user namespace;
+    and before Linux 5.14 all that our own user runs is counted. There a program gets no threads.
+    """
+    if uid is not None or os.geteuid() == 0:
+        return uid is not None
+    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+    return release >= (5, 14)
+
+
+@functools.cache
+def available(level: str) -> str | None:
+    """None if a program runs at this level, else why it does not."""
+    from unslothrl.sandbox.run import run
+
+    try:
+        outcome = run(Program("print(40 + 2)"), Limits(), level)
+    except OSError as error:
+        return " ".join(str(error).split())
+    return None if outcome.stdout == "42\n" else f"{outcome.stopped}: {outcome.stderr[-200:]}"
+
+
+def choose(allow_unsandboxed: bool = False) -> str:
+    """The best level here. UserError where there is none, unless programs may run without."""
+    why = []
+    for level in SECURE:
+        reason = available(level)
+        if reason is None:
+            return level
+        why.append(f"{level}: {' '.join(reason.split())}")
+    if allow_unsandboxed:
+        return "none"
+    raise UserError(
+        f"reward code: programs cannot be shut in here ({'; '.join(why)}): install bubblewrap "
+        "(apt install bubblewrap), or set --allow_unsandboxed_code where nothing can be lost"
+    )

@@ -1,0 +1,51 @@
+"""What a program sees of this machine: Python, the system's libraries, four devices.
+
+Homes, the project, /etc, /proc, /sys and every other folder are not there.
+"""
+
+import functools
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+FOLDER = "/tmp"  # its own
+HARNESS = "/harness.py"
+USER = 1000  # our user and group as it sees them, where it runs as them
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+ENVIRONMENT = {
+    "HOME": FOLDER,
+    "TMPDIR": FOLDER,
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def harness() -> Path:
+    return Path(__file__).with_name("harness.py")
+
+
+def interpreter() -> str:
+    """The Python itself, not a link to it in an environment."""
+    return os.path.realpath(sys.executable)
+
+
+@functools.cache
+def packages() -> str:
+    """Where installed packages lie; a program may import them."""
+    return sysconfig.get_paths()["purelib"]
+
+
+@functools.cache
+def read_only() -> tuple[list[str], list[tuple[str, str]]]:
+    """-> (paths, [(where a link stands, where it points)]), parents before what lies in them."""
+    python = (str(Path(interpreter()).parent.parent), sys.base_prefix, packages())
+    links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
+    paths = [path for path in SYSTEM if os.path.exists(path) and not os.path.islink(path)]
+    for path in sorted(os.path.realpath(path) for path in python):
+        if not any(Path(path).is_relative_to(known) for known in paths):
+            paths.append(path)
+    return paths, links
