@@ -1,13 +1,22 @@
-"""Rows to tasks: formats, splits, prompts, and bad input that says what and where."""
+"""Rows to tasks: sources, formats, splits, prompts, and bad input that says what and where."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from unslothrl import base_model, embedded
-from unslothrl.data import formats, prompts, sources, tasks
+from unslothrl.data import files, formats, prompts, sources, tasks
+from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError
+from unslothrl.rewards import forms
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +27,10 @@ def tokenizer():
 def options(dataset, **changes):
     values = {
         "dataset": str(dataset),
-        "eval_dataset": None,
+        "eval_dataset": (),
+        "prompt_column": None,
+        "answer_column": None,
+        "reward": (),
         "system_prompt": "",
         "max_prompt_tokens": 200,
         "seed": 0,
@@ -36,45 +48,325 @@ def write(path, rows):
 ROWS = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(20)]
 
 
-def test_gold_answers_by_format():
-    assert formats.read_row({"problem": "p", "answer": " 7 "}, "x") == ("p", "7")
-    assert formats.read_row({"question": "q", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}, "x") == (
-        "q",
-        "7",
-    )
-    assert formats.read_row({"problem": "p", "answer": 7}, "x") == ("p", "7")
+def eval_of(data):
+    (found,) = data.evals.values()
+    return found
+
+
+def trained_on(data):
+    return [one.problem for one in data.train.tasks]
+
+
+# Formats
+
+
+PROBLEM, ANSWER = "What is 3 + 4?", "7"
+SAID = [{"role": "user", "content": PROBLEM}]
+TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}
+SAME_ROW = {
+    "D and MATH-500": {"problem": PROBLEM, "answer": ANSWER, "level": 1},
+    "GSM8K": {"question": PROBLEM, "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
+    "C": {"messages": SAID, "gt_answer": ANSWER},
+    "C, as text": {"messages": json.dumps(SAID), "gt_answer": ANSWER},
+    "R, prompt": {"prompt": PROBLEM, "extra_info": {"answer": ANSWER}},
+    "R, messages": {"messages": SAID, "extra_info": {"answer": ANSWER}},
+    "R, as text": {"messages": SAID, "extra_info": json.dumps({"answer": ANSWER})},
+    "verl": {"prompt": SAID, "reward_model": {"ground_truth": ANSWER, "style": "rule"}},
+    "prompt and completion": {"prompt": PROBLEM, "completion": "3 + 4 = 7, so \\boxed{7}"},
+    "conversation": {"messages": [*SAID, {"role": "assistant", "content": "<answer>7</answer>"}]},
+    "solution": {"problem": PROBLEM, "solution": "It is $\\boxed{7}$."},
+    "several answers": {"question": PROBLEM, "answer": ["7", "seven"]},
+    "a number": {"problem": PROBLEM, "answer": 7},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": PROBLEM}]}],
+              "ground_truth": ANSWER},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reward", ["accuracy", "boxed"])
+def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer, tmp_path):
+    asked = options("x", reward=(reward,), system_prompt=None, max_prompt_tokens=1000)
+    renderer = tasks.renderer_of(asked, tokenizer)
+    left = tasks.Left()
+    rows = list(enumerate(SAME_ROW.values(), start=1))
+    found = list(renderer.tasks("x", rows, left))
+    assert not left.unusable and len(found) == len(SAME_ROW)
+    assert {one.prompt for one in found} == {
+        f"<|im_start|>system\n{tasks.system_prompt_of(asked)}<|im_end|>\n"
+        f"<|im_start|>user\n{PROBLEM}<|im_end|>\n<|im_start|>assistant\n"
+    }
+    assert len({one.prompt_ids for one in found}) == 1
+    assert {one.answer for one in found} == {ANSWER} and {one.problem for one in found} == {PROBLEM}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow"])
+def test_every_kind_of_file_gives_the_same_tasks(suffix, tokenizer, tmp_path):
+    rows = [{"problem": f'"{i}",\n+\t{i} é?', "answer": str(2 * i)} for i in range(20)]
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".jsonl":
+        write(path, rows)
+    elif suffix == ".json":
+        path.write_text(json.dumps(rows, indent=2, ensure_ascii=False), "utf-8")
+    elif suffix in (".csv", ".tsv"):
+        import csv
+
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    elif suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=6)
+    else:
+        table = pyarrow.Table.from_pylist(rows)
+        with pyarrow.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=6)
+    read = files.read(path)
+    assert len(read) == 20 and [read[i] for i in (19, 0, 7)] == [rows[i] for i in (19, 0, 7)]
+    found = tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
+    assert trained_on(found) == [row["problem"] for row in rows]
+
+
+def test_turns_keep_their_roles(tokenizer):
+    turns = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2"), ("user", "And 2+2?")]
+    row = {"messages": [{"role": role, "content": text} for role, text in turns], "answer": "4"}
+    record = formats.read(row)
+    assert list(record.messages) == turns and record.problem == "And 2+2?"
+    whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
+    own = prompts.render(tokenizer, record.messages, "Another one.")
+    assert own == whole + "<|im_start|>assistant\n"  # the data's system turn stays
+    replaced = prompts.render(tokenizer, record.messages, "Mine.", replaces=True)
+    assert replaced == own.replace("Be brief.", "Mine.")
+    assert "system" not in prompts.render(tokenizer, record.messages, "", replaces=True)
+
+
+def test_columns_can_be_chosen():
+    row = {"text": "1+1?", "problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
+    record = formats.read(row, Columns("text", "meta.deep.gold"))
+    assert (record.problem, record.answers) == ("1+1?", ("2",))
+    assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
+    with pytest.raises(Unusable, match=r"no column txt; it has text.*--prompt_column"):
+        formats.read(row, Columns("txt"))
+    with pytest.raises(Unusable, match="no column gold"):
+        formats.read(row, Columns("text", "gold"))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "1"}, "no column messages or prompt or problem or question; it has text"),
+        ({"problem": None}, "no column messages"),
+        ({"problem": ""}, "column problem is empty"),
+        ({"problem": ["1"]}, "column problem must be text"),
+        ({"problem": "1", "answer": True}, "column answer must be text, got True"),
+        ({"problem": "1", "answer": float("nan")}, "column answer must be text, got nan"),
+        ({"problem": "1", "answer": "x\n####"}, "column answer has nothing after ####"),
+        ({"problem": "1", "answer": "\ud800"}, "half a surrogate"),
+        ({"messages": [], "answer": "1"}, "column messages must be text"),
+        ({"messages": [{"role": "robot", "content": "1"}]}, "role 'robot': use system, user"),
+        ({"messages": [{"role": "system", "content": "1"}]}, "no turn of the user"),
+        ({"messages": [{"role": "assistant", "content": "1"}]}, "no turn of the user"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "more than text"),
+        ({"messages": [{"role": "user"}]}, "column messages must be text, got None"),
+    ],
+)
+def test_rows_that_mean_nothing_say_why(row, said):
+    with pytest.raises(Unusable, match=said):
+        formats.read(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"test_cases": TESTS}, {**TESTS, "fn_name": None}),
+        ({"test_cases": json.dumps(TESTS)}, {**TESTS, "fn_name": None}),  # C, PRIME
+        ({"reward_model": {"ground_truth": json.dumps(TESTS)}}, {**TESTS, "fn_name": None}),
+        (
+            {"input_output": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}},  # APPS
+            {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"},
+        ),
+        (
+            {"input_output": {"inputs": [["1", "2"]], "outputs": [["3"]]}},
+            {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": None},
+        ),
+        ({"reward_model": {"ground_truth": "7"}}, None),
+        ({"answer": "7"}, None),
+    ],
+)
+def test_tests_of_a_row(row, expected):
+    assert formats.tests_of(row) == expected
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        ({"inputs": [], "outputs": []}, "column test_cases has no tests"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"inputs": [1], "outputs": ["1"]}, "has 1 where text must be"),
+        ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
+        ({"inputs": ["1"]}, '"outputs"'),
+        ("nonsense", '"inputs"'),
+    ],
+)
+def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer, tmp_path):
+    with pytest.raises(Unusable, match=said):
+        formats.tests_of({"test_cases": tests})
+    rows = [{"problem": f"p{i}", "test_cases": tests} for i in range(5)]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(UserError, match=r"row 1: .*5 of 5 rows cannot be used|5 of 5|4 of 4"):
+        tasks.load(options(path, reward=("code",), eval_dataset=(str(path),)), tokenizer)
+
+
+def test_countdown_games_need_no_prompt():
+    record = formats.read({"nums": [4, 19, 35], "target": 58})
+    assert "[4, 19, 35]" in record.problem and "58" in record.problem
+    assert formats.numbers_of({"nums": [4, 19.0], "target": "58"}) == {
+        "numbers": [4, 19],
+        "target": 58,
+    }
+    nested = {"prompt": "p", "extra_info": {"numbers": [1], "target": 1}}
+    assert formats.numbers_of(nested) == {"numbers": [1], "target": 1}
+    assert formats.numbers_of({"answer": "7"}) is None
+    for row in ({"nums": [], "target": 1}, {"nums": ["x"], "target": 1}, {"target": 1}):
+        with pytest.raises(Unusable, match="whole numbers"):
+            formats.numbers_of(row)
+
+
+# Sources
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a.jsonl", ("a.jsonl", None, None, None, None)),
+        ("a.jsonl[:1000]", ("a.jsonl", None, None, None, 1000)),
+        ("openai/gsm8k@train[10:-5]", ("openai/gsm8k", None, "train", 10, -5)),
+        ("openai/gsm8k:socratic@test", ("openai/gsm8k", "socratic", "test", None, None)),
+        ("folder/x[5:]", ("folder/x", None, None, 5, None)),
+    ],
+)
+def test_a_source_is_taken_apart(text, parts):
+    found = sources.parse(text)
+    assert (found.name, found.config, found.split, found.start, found.stop) == parts
+
+
+@pytest.mark.parametrize("text", ["a.jsonl[1]", "a[:x]", " "])
+def test_a_source_that_is_none(text):
+    with pytest.raises(UserError, match="NAME@SPLIT"):
+        sources.parse(text)
+
+
+def test_a_file_whose_name_looks_like_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a@b[:1].jsonl", ROWS)
+    (rows,) = sources.load_splits(sources.parse("a@b[:1].jsonl")).values()
+    assert len(rows) == 20
+
+
+def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):
+    folder = tmp_path / "set"
+    (folder / "data").mkdir(parents=True)
+    for part in (0, 1):
+        table = pyarrow.Table.from_pylist(ROWS[part * 10 : part * 10 + 10])
+        path = folder / "data" / f"train-0000{part}-of-00002.parquet"
+        pyarrow.parquet.write_table(table, path)
+    write(folder / "data" / "test.jsonl", ROWS[:3])
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "README.md").write_text("x")
+    splits = sources.load_splits(sources.parse(str(folder)))
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 20, "test": 3}
+    assert [splits["train"][i]["answer"] for i in (0, 9, 10, 19)] == ["0", "18", "20", "38"]
+    data = tasks.load(options(folder), tokenizer)
+    assert len(data.train.tasks) == 20 and len(eval_of(data)) == 3
+    sliced = tasks.load(options(f"{folder}@train[5:9]", eval_dataset=(str(folder),)), tokenizer)
+    assert trained_on(sliced) == [row["problem"] for row in ROWS[5:9]]
+    assert len(eval_of(sliced)) == 3  # the test split
+    with pytest.raises(UserError, match="no split tset; it has"):
+        sources.load_splits(sources.parse(f"{folder}@tset"))
+    with pytest.raises(UserError, match="slice is empty"):
+        sources.load_splits(sources.parse(f"{folder}[50:]"))
+
+
+def test_folders_of_the_datasets_library(tmp_path):
+    import datasets
+
+    datasets.disable_progress_bars()
+    both = {name: datasets.Dataset.from_list(ROWS) for name in ("train", "test")}
+    datasets.DatasetDict(both).save_to_disk(str(tmp_path / "saved"))
+    splits = sources.load_splits(sources.parse(str(tmp_path / "saved")))
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 20, "test": 20}
+    assert splits["train"][7] == ROWS[7]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no file with rows"):
+        sources.load_splits(sources.parse(str(tmp_path / "empty")))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".stream.arrow"])
+def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "IN_MEMORY", 10)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    table = pyarrow.Table.from_pylist(ROWS)
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        open_writer = pyarrow.ipc.new_file if suffix == ".arrow" else pyarrow.ipc.new_stream
+        with open_writer(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    rows = files.read(path)
+    assert not isinstance(rows, files.TableRows)
+    assert [rows[i] for i in (19, 0, 7, 6, 14)] == [ROWS[i] for i in (19, 0, 7, 6, 14)]
+
+
+def test_hub_ids_that_cannot_be_had_are_one_line():
+    with pytest.raises(UserError) as error:
+        sources.load_splits(sources.parse("no-such-owner/no-such-set"))
+    assert "no-such-owner/no-such-set" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+# Malformed files
+
+
+def many_lines(at: int, line: str) -> str:
+    lines = [json.dumps(ROWS[i % 20]) for i in range(1000)]
+    lines[at - 1] = line
+    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
         ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "line 2 is not JSON"),
+        (many_lines(812, '{"problem": "1", "answer": 1'), "a.jsonl", "line 812 is not JSON"),
+        ("[\n" + many_lines(811, "{'problem'}").replace("\n", ",\n"), "a.json", "line 812 is not"),
         ('{"problem": "1", "answer": "1"}\n[1]\n', "a.jsonl", "line 2 must be an object, got list"),
         ("", "a.jsonl", "it is empty"),
         ("\n\n", "a.jsonl", "it is empty"),
         ("[]", "a.json", "it is empty"),
+        ("", "a.json", "it is empty"),
+        ("problem,answer\n", "a.csv", "it is empty"),
+        ("", "a.csv", "it is empty"),
         ('[{"problem": "1"\n', "a.json", "is not JSON"),
-        ('{"problem": "1", "answer": "1"}', "a.json", "must be a list of objects"),
+        ('[{"problem": "1"} {"problem": "1"}]', "a.json", "',' was expected, got '{'"),
+        ('[{"problem": "1"}] x', "a.json", "goes on after the list"),
+        ('[{"problem": "1"}, 2]', "a.json", "row 2 is none"),
+        ('{\n "problem": "1", "answer": "1"}', "a.json", "line 1 is not JSON"),
+        ("problem,answer\n1,2\n1,2,3\n", "a.csv", "line 3 has 3 fields, the header 2"),
+        ('problem,answer\n1,"2\n', "a.csv", "is not CSV"),
+        ("problem,problem\n1,2\n", "a.csv", "header has 'problem' twice"),
         ("x", "a.txt", "unknown kind of file"),
-        ('{"text": "1", "label": "1"}\n' * 2, "a.jsonl", "row 1: no column problem or question"),
-        (
-            '{"problem": "1", "label": "1"}\n' * 2,
-            "a.jsonl",
-            "no column answer; it has",
-        ),
-        (
-            '{"problem": "1", "answer": null}\n' * 2,
-            "a.jsonl",
-            "answer must be text, got None",
-        ),
-        ('{"problem": "  ", "answer": "1"}\n' * 2, "a.jsonl", "column problem must be text"),
+        ("x", "a.parquet", "it is not Parquet"),
+        ("x", "a.arrow", "it is not Arrow"),
+        ('{"text": "1", "label": "1"}\n' * 2, "a.jsonl", "row 1: no column messages or prompt"),
+        ('{"problem": "1", "label": "1"}\n' * 2, "a.jsonl", "no column answer"),
+        ('{"problem": "1", "answer": null}\n' * 2, "a.jsonl", "no column answer"),
+        ('{"problem": "  ", "answer": "1"}\n' * 2, "a.jsonl", "column problem is empty"),
     ],
 )
 def test_bad_files_say_what_and_where(content, name, said, tmp_path, tokenizer):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(UserError) as error:
-        tasks.load(options(path), tokenizer)
+        tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
     assert said in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
@@ -84,10 +376,56 @@ def test_a_file_that_is_not_there(tmp_path, tokenizer):
         tasks.load(options(tmp_path / "none.jsonl"), tokenizer)
 
 
-def test_bytes_that_are_not_utf8(tmp_path, tokenizer):
-    (tmp_path / "a.jsonl").write_bytes(b'{"problem": "\xff"}\n')
-    with pytest.raises(UserError, match="byte 13 is not UTF-8"):
-        tasks.load(options(tmp_path / "a.jsonl"), tokenizer)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_bytes_that_are_not_utf8(name, tmp_path, tokenizer):
+    (tmp_path / name).write_bytes(b'[{"problem": "\xff"}\n')
+    with pytest.raises(UserError, match="byte 14 is not UTF-8"):
+        tasks.load(options(tmp_path / name), tokenizer)
+
+
+def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\r\n" for r in ROWS), "utf-8-sig")
+    assert len(tasks.load(options(tmp_path / "a.jsonl"), tokenizer).train.tasks) == 15
+    (tmp_path / "a.json").write_text(json.dumps(ROWS), "utf-8-sig")
+    assert len(tasks.load(options(tmp_path / "a.json"), tokenizer).train.tasks) == 15
+    for text in ("[" * 100_000, '{"problem": ' + "9" * 5000 + "}"):
+        (tmp_path / "b.jsonl").write_text(text + "\n")
+        with pytest.raises(UserError, match="line 1 is not JSON"):
+            tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
+
+
+def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
+    """Elements, escapes and letters of several bytes across the ends of parts."""
+    monkeypatch.setattr(files, "CHUNK", 7)
+    rows = [{"problem": f'é😀 " {i}', "answer": "\\"} for i in range(50)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), "utf-8")
+    read = files.read(tmp_path / "a.json")
+    assert [read[i] for i in range(len(read))] == rows
+
+
+def test_one_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    (tmp_path / "a.jsonl").write_text('{"problem": "' + "x" * 5000)
+    with pytest.raises(UserError, match="a line is longer than"):
+        files.read(tmp_path / "a.jsonl")
+    (tmp_path / "a.json").write_text('[{"problem": "' + "x" * 5000)
+    with pytest.raises(UserError, match="line 1 is not JSON"):
+        files.read(tmp_path / "a.json")
+
+
+def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, tokenizer):
+    odd = [{"problem": "a"}, {"problem": "b", "answer": {"x": 1}}, {"problem": ["c"], "answer": 1}]
+    path = write(tmp_path / "a.jsonl", [*ROWS[:14], *odd, *ROWS[14:]])
+    data = tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
+    assert len(data.train.tasks) == 20
+    said = "\n".join(data.notes)
+    assert "a.jsonl: of 23 rows not used: 1 no column answer" in said and "(row 15)" in said
+    assert "rows not used: 1 column answer must be text, got {'x': 1} (row 16)" in said
+    assert "rows not used: 1 column problem must be text, got ['c'] (row 17)" in said
+    assert data.train.tasks[14].id == "a.jsonl/17"  # numbered as in the file
+
+
+# Splits and order
 
 
 def test_the_held_out_split_is_seeded_and_disjoint(tmp_path, tokenizer):
@@ -95,45 +433,130 @@ def test_the_held_out_split_is_seeded_and_disjoint(tmp_path, tokenizer):
     first = tasks.load(options(path), tokenizer)
     again = tasks.load(options(path), tokenizer)
     other = tasks.load(options(path, seed=1), tokenizer)
-    held_out = {task.problem for task in first.eval}
+    held_out = {task.problem for task in eval_of(first)}
     assert len(held_out) == 5  # a quarter of 20
-    assert held_out.isdisjoint(task.problem for task in first.train.tasks)
+    assert held_out.isdisjoint(trained_on(first))
     assert len(first.train.tasks) == 15
-    assert held_out == {task.problem for task in again.eval}
-    assert held_out != {task.problem for task in other.eval}
+    assert held_out == {task.problem for task in eval_of(again)}
+    assert held_out != {task.problem for task in eval_of(other)}
+
+
+def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
+    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS * 3)), tokenizer)
+    held_out = {task.problem for task in eval_of(data)}
+    assert len(held_out) == 5 and len(eval_of(data)) == 15
+    assert held_out.isdisjoint(trained_on(data))
+    same = [{"problem": "same", "answer": "1"}] * 10
+    with pytest.raises(UserError, match="1 different problems leave nothing"):
+        tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
 
 
 def test_every_episode_has_every_task_once_in_its_own_order(tmp_path, tokenizer):
-    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS)), tokenizer)
-    assert data.train.steps_per_episode(4) == 4  # 15 tasks: 4 + 4 + 4 + 3
-    episodes = [
-        [task.id for at in (0, 4, 8, 12) for task in data.train.draw(first + at, 4)]
-        for first in (0, 15)
-    ]
+    train = tasks.load(options(write(tmp_path / "a.jsonl", ROWS)), tokenizer).train
+    assert train.steps_per_episode(4) == 4  # 15 tasks: 4 + 4 + 4 + 3
+    episodes = []
+    for position in (0, 15):
+        ids = []
+        for _ in range(4):
+            drawn, position = train.draw(position, 4)
+            ids += [one.id for one in drawn]
+        episodes.append(ids)
     assert [len(set(ids)) for ids in episodes] == [15, 15]
     assert episodes[0] != episodes[1]
     assert sorted(episodes[0]) == sorted(episodes[1])
-    assert [t.id for t in data.train.draw(19, 4)] == episodes[1][4:8]
-    assert [t.id for t in data.train.draw(13, 4)] == episodes[0][13:]  # never two episodes at once
+    assert [one.id for one in train.draw(19, 4)[0]] == episodes[1][4:8]
+    drawn, position = train.draw(13, 4)  # never two episodes at once
+    assert [one.id for one in drawn] == episodes[0][13:] and position == 15
+
+
+def test_a_large_set_is_rendered_when_it_is_drawn(tmp_path, tokenizer, monkeypatch):
+    long = {"problem": "x" * 500, "answer": "1"}
+    rows = [long if i % 4 == 0 else ROWS[i % 20] for i in range(200)]
+    path = write(tmp_path / "a.jsonl", rows)
+    asked = options(path, eval_dataset=(str(path),), eval_problems=7)
+    small = tasks.load(asked, tokenizer)
+    monkeypatch.setattr(tasks, "AT_ONCE", 100)
+    monkeypatch.setattr(tasks, "TRIED", 50)
+    large = tasks.load(asked, tokenizer)
+    assert isinstance(large.train.tasks, tasks.LazyTasks) and len(eval_of(large)) == 7
+    assert any("of 50 rows not used" in note for note in large.notes)
+    found, position = [], 0
+    while position < 200:
+        drawn, position = large.train.draw(position, 30)
+        found += drawn
+    assert sorted(one.id for one in found) == sorted(one.id for one in small.train.tasks)
+    assert large.train.draw(0, 30) == large.train.draw(0, 30)
+    all_long = tasks.LazyTasks("x", [long] * 200, large.train.tasks.renderer)
+    with pytest.raises(UserError, match="no row of a whole episode"):
+        tasks.FiniteTasks(all_long, 0).draw(0, 3)
 
 
 def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
     rows = [*ROWS, {"problem": "x" * 500, "answer": "1"}]
     path = write(tmp_path / "a.jsonl", rows)
-    data = tasks.load(options(path, eval_dataset=str(write(tmp_path / "e.jsonl", ROWS))), tokenizer)
-    assert data.dropped_prompts == 1
+    other = str(write(tmp_path / "e.jsonl", ROWS))
+    data = tasks.load(options(path, eval_dataset=(other,)), tokenizer)
+    (note,) = data.notes
+    assert note.startswith("a.jsonl: of 21 rows not used: 1 longer than 200 tokens")
     assert len(data.train.tasks) == 20
     task = data.train.tasks[0]
     assert tokenizer.decode(task.prompt_ids) == task.prompt
-    assert data.eval_name == "e"
+    assert list(data.evals) == ["e"]
 
 
 def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
     path = write(tmp_path / "a.jsonl", ROWS)
     data = tasks.load(options(path), tokenizer)
-    longest = max(len(task.prompt_ids) for task in [*data.train.tasks])
+    longest = max(len(task.prompt_ids) for task in data.train.tasks)
     with pytest.raises(UserError, match=f"--max_prompt_tokens {longest}"):
         tasks.load(options(path, max_prompt_tokens=5), tokenizer)
+
+
+# Eval sets
+
+
+def test_eval_sets_by_name(tmp_path, tokenizer):
+    path = str(write(tmp_path / "a.jsonl", ROWS))
+    other = str(write(tmp_path / "other.jsonl", ROWS[:4]))
+    columns = [{"text": row["problem"], "gold": row["answer"]} for row in ROWS]
+    mine = str(write(tmp_path / "mine.jsonl", columns))
+    for given in ((f"first={path}", f"MATH-500={other}[:3]"),
+                  (json.dumps({"first": path, "MATH-500": f"{other}[:3]"}),)):  # fmt: skip
+        asked = options(mine, eval_dataset=given, prompt_column="text", answer_column="gold")
+        data = tasks.load(asked, tokenizer)  # whose columns are the training set's alone
+        assert {name: len(found) for name, found in data.evals.items()} == {
+            "first": 20,
+            "MATH-500": 3,
+        }
+    assert list(tasks.eval_sources(options("x", eval_dataset=("HuggingFaceH4/MATH-500",)))) == [
+        "MATH-500"
+    ]
+    for given, said in [
+        ((f"a={path}", f"a={path}"), "given twice"),
+        ((path, path), "given twice"),
+        (('{"a": 3}',), "is no source"),
+        (('{"a"',), "is not JSON"),
+        (("a=",), "no source after ="),
+    ]:
+        with pytest.raises(UserError, match=said):
+            tasks.eval_sources(options("x", eval_dataset=given))
+
+
+def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
+    train, test = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
+    found = [
+        eval_of(
+            tasks.load(
+                options(train, eval_dataset=(str(test),), eval_problems=7, seed=seed), tokenizer
+            )
+        )
+        for seed in (0, 1)
+    ]
+    assert found[0] == found[1]
+    assert len({task.id for task in found[0]}) == 7
+
+
+# Prompts
 
 
 def test_the_prompt_is_the_chat_template_with_the_system_prompt(tokenizer):
@@ -145,83 +568,53 @@ def test_the_prompt_is_the_chat_template_with_the_system_prompt(tokenizer):
     assert prompts.render(tokenizer, "1+1?", "") == text.partition("<|im_end|>\n")[2]
 
 
-def test_the_system_prompt_depends_on_the_data_unless_given(tmp_path):
+def test_a_template_that_refuses_is_told(tokenizer):
+    class Refuses:
+        def apply_chat_template(self, *_, **__):
+            raise ValueError("System role\nnot supported")
+
+    with pytest.raises(UserError, match=r"conversation of system, user .*--system_prompt"):
+        prompts.render(Refuses(), "1+1?", "Be brief.")
+
+
+def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
-    assert tasks.system_prompt_of(options(path, system_prompt=None)) == prompts.SYSTEM_PROMPT
+    mine = tmp_path / "mine.py"
+    mine.write_text("def f(completion): return 1")
+    for reward, expected in [
+        ((), forms.THINK_AND_ANSWER),
+        (("boxed", "format=0.1"), forms.BOXED),
+        (("code",), forms.CODE),
+        ((f"{mine}:f",), ""),
+        ((f"{mine}:f", "boxed=0"), forms.BOXED),
+    ]:
+        assert tasks.system_prompt_of(options(path, system_prompt=None, reward=reward)) == expected
     assert tasks.system_prompt_of(options("embedded", system_prompt=None)) == ""
     assert tasks.system_prompt_of(options(path, system_prompt="mine")) == "mine"
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        assert tag in prompts.SYSTEM_PROMPT
+        assert tag in forms.THINK_AND_ANSWER
+
+
+# The embedded generator
 
 
 def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
     data = tasks.load(options("embedded", eval_problems=50), tokenizer)
-    first = data.train.draw(0, 32)
-    assert len({task.id for task in first}) == 32
-    assert first[5:] == data.train.draw(5, 27)
-    assert first != data.train.draw(32, 32)
-    trained = {t.problem for t in data.train.draw(0, 600)}
-    assert trained.isdisjoint(task.problem for task in data.eval)
-    assert len(data.eval) == 50
+    first, position = data.train.draw(0, 32)
+    assert len({task.id for task in first}) == 32 and position == 32
+    assert first[5:] == data.train.draw(5, 27)[0]
+    assert first != data.train.draw(32, 32)[0]
+    trained = {t.problem for t in data.train.draw(0, 600)[0]}
+    assert trained.isdisjoint(task.problem for task in eval_of(data))
+    assert len(eval_of(data)) == 50
     other = tasks.load(options("embedded", eval_problems=50, seed=3), tokenizer)
-    assert other.eval == data.eval  # every run is measured on the same problems
-    assert other.train.draw(0, 32) != first
+    assert eval_of(other) == eval_of(data)  # every run is measured on the same problems
+    assert other.train.draw(0, 32)[0] != first
 
 
 def test_the_embedded_problems_with_prompts_that_never_fit(tokenizer):
     with pytest.raises(UserError, match=r"all .* prompts of embedded"):
         tasks.load(options("embedded", max_prompt_tokens=10), tokenizer)
-
-
-def test_hub_ids_that_cannot_be_had_are_one_line():
-    with pytest.raises(UserError) as error:
-        sources.load_splits("no-such-owner/no-such-set")
-    assert "no-such-owner/no-such-set" in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-
-
-def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
-    train, test = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
-    found = [
-        tasks.load(
-            options(train, eval_dataset=str(test), eval_problems=7, seed=seed), tokenizer
-        ).eval
-        for seed in (0, 1)
-    ]
-    assert found[0] == found[1]
-    assert len({task.id for task in found[0]}) == 7
-
-
-def test_rows_are_numbered_as_in_the_file(tmp_path, tokenizer):
-    rows = [*ROWS[:14], {"prob": "x", "answer": "1"}, *ROWS[14:]]
-    with pytest.raises(UserError, match="row 15: no column problem"):
-        tasks.load(options(write(tmp_path / "a.jsonl", rows)), tokenizer)
-
-
-def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
-    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS * 3)), tokenizer)
-    held_out = {task.problem for task in data.eval}
-    assert len(held_out) == 5 and len(data.eval) == 15
-    assert held_out.isdisjoint(task.problem for task in data.train.tasks)
-    same = [{"problem": "same", "answer": "1"}] * 10
-    with pytest.raises(UserError, match="1 different problems leave nothing"):
-        tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
-
-
-@pytest.mark.parametrize("answer", ["x\n####", "####  ", True, float("nan"), "\ud800"])
-def test_gold_answers_that_mean_nothing_are_refused(answer, tmp_path, tokenizer):
-    rows = [{"problem": "a", "answer": answer}] * 3
-    with pytest.raises(UserError, match="row 1: column answer"):
-        tasks.load(options(write(tmp_path / "a.jsonl", rows)), tokenizer)
-
-
-def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\r\n" for r in ROWS), "utf-8-sig")
-    assert len(tasks.load(options(tmp_path / "a.jsonl"), tokenizer).train.tasks) == 15
-    for text in ("[" * 100_000, '{"problem": ' + "9" * 5000 + "}"):
-        (tmp_path / "b.jsonl").write_text(text + "\n")
-        with pytest.raises(UserError, match="line 1 is not JSON"):
-            tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
 
 
 def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, monkeypatch):
@@ -232,3 +625,71 @@ def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, 
         for name in (path, "a.jsonl", "./a.jsonl")
     ]
     assert ids[0] == ids[1] == ids[2]
+
+
+# unslothrl data
+
+
+def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
+    from unslothrl import cli
+
+    rows = [*ROWS, ROWS[3], {"problem": "x" * 500, "answer": "1"}, {"problem": "y"}]
+    path = str(write(tmp_path / "a.jsonl", rows))
+    flags = [path, "--model", "embedded", "--reward", "boxed", "--max_prompt_tokens", "200"]
+    assert cli.main(["data", *flags, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["rows"] == 23 and found["splits"] == {"all": 23}
+    assert found["columns"] == {"problem -> answer": 22} and found["repeated"] == 1
+    assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
+    first = found["prompts"][0]
+    assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
+    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == forms.BOXED
+    assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
+    assert any(line.startswith("1 longer than 200") for line in found["not_used"])
+    assert cli.main(["data", *flags]) == 0
+    text = capfd.readouterr().out
+    for part in ("23 rows", "problem -> answer", "--- prompt 5,", "█", "1 longer than 200"):
+        assert part in text
+    assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
+    assert "no tests" in capfd.readouterr().err
+
+
+GIGABYTE = """
+import sys
+from types import SimpleNamespace
+from unslothrl.data import tasks
+(path,) = sys.argv[1:]
+class Tokenizer:
+    def apply_chat_template(self, turns, **_): return turns[-1]["content"]
+    def __call__(self, texts, **_): return {"input_ids": [[1, 2, 3]] * len(texts)}
+asked = SimpleNamespace(dataset=path, eval_dataset=(), prompt_column=None, answer_column=None,
+    reward=(), system_prompt="", max_prompt_tokens=9, seed=0, holdout=0.1, eval_problems=100)
+data = tasks.load(asked, Tokenizer())
+position = 0
+for _ in range(20):
+    drawn, position = data.train.draw(position, 32)
+    assert len(drawn) == 32
+status = open("/proc/self/status").read()  # getrusage would count the test's own process too
+print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
+"""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
+def test_a_large_file_is_streamed(kind, tmp_path):
+    """150 MB here, in less memory than it has itself; bench/data.py has a gigabyte."""
+    count, filler = 150_000, "x" * 1000
+    path = tmp_path / f"large.{kind}"
+    with path.open("w") as file:
+        file.write({"json": "[", "csv": "problem,answer\n", "jsonl": ""}[kind])
+        for i in range(count):
+            row = f"{i}{filler},{i}\n"
+            if kind != "csv":
+                row = f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n'
+            file.write("," * (kind == "json" and i > 0) + row)
+        file.write("]" if kind == "json" else "")
+    done = subprocess.run(
+        [sys.executable, "-c", GIGABYTE, str(path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    rows, memory_mb = map(int, done.stdout.split())
+    assert rows == count - 15_000 and memory_mb < 150

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from unslothrl import base_model, environment
 from unslothrl.adapter import CONFIG_FILE
-from unslothrl.data import prompts, sources
+from unslothrl.config import Config
+from unslothrl.data import prompts, tasks
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
@@ -49,5 +50,5 @@ def system_prompt(adapter: Path) -> str:
     """What the run of this adapter told the model, by the config.toml two folders up."""
     file = adapter.resolve() / ".." / ".." / "config.toml"
     run = tomllib.loads(file.read_text()) if file.is_file() else {}
-    default = "" if run.get("dataset") == sources.EMBEDDED else prompts.SYSTEM_PROMPT
-    return run.get("system_prompt", default)
+    asked = ("system_prompt", "dataset", "reward")
+    return tasks.system_prompt_of(Config(**{name: run[name] for name in asked if name in run}))

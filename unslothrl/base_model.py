@@ -35,22 +35,25 @@ def prepare(model: str) -> Path:
     return quantise(source)
 
 
-def find(model: str) -> Path:
-    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub."""
+def find(model: str, weights: bool = True) -> Path:
+    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub.
+
+    Without `weights` only what the tokenizer takes is asked for.
+    """
     if model == EMBEDDED:
         return EMBEDDED_BASE
     folder = Path(os.path.expanduser(model))
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"model {model}: the folder has no config.json: give a model folder")
-        if not any(folder.glob("*.safetensors")):
+        if weights and not any(folder.glob("*.safetensors")):
             raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
         return folder.resolve()
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
         )
-    return _download(model)
+    return _download(model, weights)
 
 
 def read_config(folder: Path) -> dict:
@@ -64,16 +67,13 @@ def read_config(folder: Path) -> dict:
     return config
 
 
-def _download(model: str) -> Path:
+def _download(model: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
-        return Path(
-            snapshot_download(
-                model, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-            )
-        )
+        return Path(snapshot_download(model, allow_patterns=patterns))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

@@ -114,9 +114,15 @@ def help_text(name: str) -> str:
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
 
 
-def command_of(function: Any) -> Any:
-    """`function` with one typed parameter for every option, which typer reads its flags from."""
-    parameters = [flag(name) for name in config.OPTIONS]
+def command_of(function: Any, names: Sequence[str] = tuple(config.OPTIONS)) -> Any:
+    """`function` with one typed parameter for every option, which typer reads its flags from; those
+    that it has itself come first."""
+    own = [
+        one
+        for one in inspect.signature(function).parameters.values()
+        if one.kind != one.VAR_KEYWORD
+    ]
+    parameters = [*own, *(flag(name) for name in names)]
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     return function
@@ -124,14 +130,51 @@ def command_of(function: Any) -> Any:
 
 @app.command()
 def score(
-    source: str = typer.Argument(help="File of rows with problem, answer, completion."),
+    source: str = typer.Argument(help="Rows as for training, with a column `completion` more."),
     reward: list[str] = typer.Option(help="NAME, NAME=WEIGHT or file.py:function, repeated."),
     reward_timeout: float = typer.Option(5.0, min=0.01, help="Seconds that one may take."),
+    prompt_column: str = typer.Option(None, help="Column of the problem; not set: recognised."),
+    answer_column: str = typer.Option(None, help="Column of the gold answer."),
+    allow_unsandboxed_code: bool = typer.Option(
+        False, "--allow_unsandboxed_code", help="Run code with limits only, if it must be."
+    ),
 ) -> int:
     """Score a file of completions by a reward, without a model."""
+    from unslothrl.data.formats import Columns
     from unslothrl.score import score as run
 
-    run(source, reward, reward_timeout)
+    run(
+        source,
+        reward,
+        reward_timeout,
+        columns=Columns(prompt_column, answer_column),
+        allow_unsandboxed=allow_unsandboxed_code,
+    )
+    return 0
+
+
+DATA_OPTIONS = (
+    "model",
+    "recipe",
+    "reward",
+    "system_prompt",
+    "max_prompt_tokens",
+    "prompt_column",
+    "answer_column",
+)
+
+
+def data(
+    source: str = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000]."),
+    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    **flags: str | list[str] | None,
+) -> int:
+    """Show what a data set was taken for: columns, prompts, lengths, rows that are not used."""
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    resolved = config.resolve({**given, "dataset": source})
+    from unslothrl.describe import describe
+
+    describe(resolved.config, json)
     return 0
 
 
@@ -151,4 +194,5 @@ def ask(
     return 0
 
 
+app.command()(command_of(data, DATA_OPTIONS))
 app.command(help=TRAIN_HELP, epilog="unslothrl --version prints the version.")(command_of(train))

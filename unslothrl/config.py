@@ -23,6 +23,8 @@ from unslothrl import fit, rewards
 from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
+from unslothrl.data import sources
+from unslothrl.data.tasks import eval_sources
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.machine import Machine
@@ -68,11 +70,14 @@ class Config:
     )
     dataset: str = option(
         "HuggingFaceH4/MATH-500",
-        "training problems: hub id, .jsonl or .json file, or embedded",
+        "training problems: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
         TASK,
     )
-    eval_dataset: str | None = option(
-        None, "evaluation problems; not set: the training set's test split or held-out share", TASK
+    eval_dataset: tuple[str, ...] = option(
+        (),
+        "evaluation problems: a source, NAME=SOURCE, or a JSON map of them, repeated for several; "
+        "not set: the training set's test split or held-out share",
+        TASK,
     )
     holdout: float = option(
         0.1,
@@ -81,8 +86,17 @@ class Config:
         over=0,
         at_most=0.9,
     )
+    prompt_column: str | None = option(
+        None, "column of the problem or conversation, e.g. extra.text; not set: recognised", TASK
+    )
+    answer_column: str | None = option(
+        None, "column of the gold answer, e.g. extra_info.answer; not set: recognised", TASK
+    )
     system_prompt: str | None = option(
-        None, "system prompt; not set: think-and-answer, or none for the embedded problems", TASK
+        None,
+        "system prompt, in place of the data's own; not set: the data's, else what the reward "
+        "asks for, none for the embedded problems",
+        TASK,
     )
     max_prompt_tokens: int = option(
         350, "longer prompts are dropped and counted", TASK, at_least=1, unit="tokens"
@@ -95,7 +109,10 @@ class Config:
         TASK,
     )
     reward_timeout: float = option(
-        5.0, "a completion whose reward takes longer gets 0", TASK, over=0, unit="s"
+        5.0, "a completion whose reward takes longer gets 0", TASK, over=0, at_most=3600, unit="s"
+    )
+    allow_unsandboxed_code: bool = option(
+        False, "run code of the model's with limits only, where it cannot be shut in", TASK
     )
 
     run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
@@ -602,10 +619,13 @@ def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_paths(config: Config) -> None:
     """Raises UserError for a local file or folder that is not there, or not what it must be."""
-    for name in ("model", "dataset", "eval_dataset"):
-        value = getattr(config, name)
-        if value is not None and _is_path(value) and not exists(value):
-            raise UserError(f"{name} {value}: no such file or folder: check the path")
+    if _is_path(config.model) and not exists(config.model):
+        raise UserError(f"model {config.model}: no such file or folder: check the path")
+    named = [text for text in eval_sources(config).values() if text is not None]
+    for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
+        source = sources.parse(text)
+        if source.is_local and not exists(source.name):
+            raise UserError(f"{name} {source.name}: no such file or folder: check the path")
     if config.adapter is not None:
         check_adapter(config.adapter)
     for name in ("output_dir", "lora_save_path"):
@@ -645,8 +665,7 @@ def check_adapter(name: str) -> None:
 
 
 def _is_path(name: str) -> bool:
-    suffixes = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-    return name.startswith((".", "/", "~")) or name.endswith(suffixes)
+    return name.startswith((".", "/", "~"))
 
 
 def check(config: Config) -> None:

@@ -5,7 +5,8 @@ needs torch, so that every process can read it and a test can write it by hand.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,10 @@ class Task:
 
     id: str  # unique within its data set, the same in every run
     problem: str  # as the data set has it
-    answer: str  # the gold answer
+    answer: str  # the gold answer, "" where there is none; several are in extra["answers"]
     prompt: str  # the rendered chat template
     prompt_ids: tuple[int, ...]
+    extra: dict[str, Any] = field(default_factory=dict, hash=False)  # its row's other columns
 
 
 @dataclass(frozen=True, slots=True)

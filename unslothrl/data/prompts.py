@@ -1,22 +1,37 @@
-"""From a problem to the token ids that the model reads."""
+"""From a conversation to the token ids that the model reads."""
 
-SYSTEM_PROMPT = (
-    "You are talking with a user who asks a question, and you solve it.\n"
-    "First think the problem through, step by step, then give the user your final answer.\n"
-    "Write your response in exactly this form:\n"
-    "<think> your reasoning </think>\n"
-    "<answer> the final answer only </answer>\n"
-)
+from collections.abc import Sequence
+
+from unslothrl.errors import UserError
 
 
-def render(tokenizer, problem: str, system_prompt: str) -> str:
-    """The chat template's text for one problem, up to where the assistant begins to write.
+def render(
+    tokenizer,
+    messages: Sequence[tuple[str, str]] | str,
+    system_prompt: str,
+    replaces: bool = False,
+) -> str:
+    """The chat template's text up to where the assistant begins to write.
 
-    An empty `system_prompt` leaves the system turn out.
+    A text is one turn of the user. The conversation's own system turn stays unless `system_prompt`
+    `replaces` it. An empty one leaves the system turn out. UserError where the template refuses.
     """
-    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages.append({"role": "user", "content": problem})
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    turns = [("user", messages)] if isinstance(messages, str) else list(messages)
+    if turns[0][0] == "system" and replaces:
+        del turns[0]
+    if system_prompt and turns[0][0] != "system":
+        turns.insert(0, ("system", system_prompt))
+    conversation = [{"role": role, "content": content} for role, content in turns]
+    try:
+        return tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # whatever a template raises: it is a program of the model's makers
+        roles, reason = ", ".join(role for role, _ in turns), " ".join(str(error).split())
+        raise UserError(
+            f"model: its chat template refuses a conversation of {roles} ({reason:.200}): "
+            'set --system_prompt "", or choose another model'
+        ) from None
 
 
 def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:

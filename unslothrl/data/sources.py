@@ -1,96 +1,152 @@
-"""Where rows come from: the embedded generator, a local file, or the Hugging Face hub."""
+"""Where rows come from: the embedded generator, local files and folders, the Hugging Face hub.
 
-import json
-import os
+    NAME[:CONFIG][@SPLIT][[FROM:TO]]      openai/gsm8k:main@train[:1000]
+
+NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say what split they
+are. Without a split, a slice is one of the training rows.
+"""
+
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from unslothrl.data import files
+from unslothrl.data.rows import PickedRows, Rows, joined
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 
 EMBEDDED = "embedded"
-FILE_SUFFIXES = (".jsonl", ".json")
+WHOLE = "all"  # the split of a file or folder that names none
+TRAIN = ("train", "training", WHOLE)
+TEST = ("test", "validation", "valid", "val", "dev", "eval")
+NOT_ROWS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+
+FORM = re.compile(
+    r"(?P<name>.+?)(?::(?P<config>[\w.-]+))?(?:@(?P<split>[\w.-]+))?"
+    r"(?:\[(?P<start>-?\d*):(?P<stop>-?\d*)\])?"
+)
 
 
-def is_local(name: str) -> bool:
-    """Whether the name can only mean a file: it exists, or it is written like a path."""
-    return exists(name) or name.endswith(FILE_SUFFIXES) or name.startswith((".", "/", "~"))
+@dataclass(frozen=True)
+class Source:
+    """A source's text, taken apart."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+    start: int | None = None
+    stop: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the name can only mean a file: it exists, or it is written like a path."""
+        return (
+            exists(self.name)
+            or self.name.lower().endswith(tuple(files.READERS))
+            or self.name.startswith((".", "/", "~"))
+        )
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name).expanduser()
+
+    @property
+    def label(self) -> str:
+        """What it is called, wherever it lies: seeds and names of eval sets hang on it."""
+        return self.path.name if self.is_local else self.name
 
 
-def load_splits(name: str) -> dict[str, list[dict]]:
-    """Split name -> rows. A local file is one split, named "all".
-
-    Raises UserError for a file or data set that is not there, is empty or cannot be read.
-    """
-    if is_local(name):
-        return {"all": read_file(Path(os.path.expanduser(name)))}
-    return _load_from_hub(name)
-
-
-def read_file(path: Path) -> list[dict]:
-    """The objects of a JSONL file, or of a JSON file that holds a list of them."""
-    if not path.is_file():
-        raise UserError(f"dataset {path}: no such file: check the path")
-    if path.suffix not in FILE_SUFFIXES:
-        raise UserError(f"dataset {path}: unknown kind of file: use {' or '.join(FILE_SUFFIXES)}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
-    except UnicodeDecodeError as error:
+def parse(text: str) -> Source:
+    """UserError for a text that names nothing."""
+    if exists(text):
+        return Source(text)
+    found = FORM.fullmatch(text)
+    if found is None or not text.strip() or (text.endswith("]") and found["start"] is None):
         raise UserError(
-            f"dataset {path}: byte {error.start} is not UTF-8: save it as UTF-8"
-        ) from None
-    rows = list(_parse_lines(path, text) if path.suffix == ".jsonl" else _parse_list(path, text))
-    if not rows:
-        raise UserError(f"dataset {path}: it is empty: give a file with at least 2 rows")
-    return rows
+            f"dataset {text}: a source is written NAME, NAME@SPLIT or NAME@SPLIT[:1000], its slice "
+            "in whole numbers"
+        )
+    name, config = found["name"], found["config"]
+    if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        name, config = f"{name}:{config}", None  # a path with a colon
+    start, stop = (int(found[key]) if found[key] else None for key in ("start", "stop"))
+    return Source(name, config, found["split"], start, stop)
 
 
-def _parse_lines(path: Path, text: str) -> Iterator[dict]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+def load_splits(source: Source) -> dict[str, Rows]:
+    """Split name -> rows, only the one that the source names if it names one. UserError."""
+    splits = local_splits(source.path) if source.is_local else from_hub(source)
+    if source.split is not None:
+        if source.split not in splits:
             raise UserError(
-                f"dataset {path}: line {number} is not JSON ({error}): mend or remove the line"
-            ) from None
-        if not isinstance(row, dict):
-            raise UserError(
-                f"dataset {path}: line {number} must be an object, got {type(row).__name__}: "
-                'write {"problem": ..., "answer": ...}'
+                f"dataset {source.name}: no split {source.split}; it has {', '.join(splits)}: "
+                f"set {source.name}@{next(iter(splits))}"
             )
-        yield row
-
-
-def _parse_list(path: Path, text: str) -> list[dict]:
-    try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        splits = {source.split: splits[source.split]}
+    if source.start is None and source.stop is None:
+        return splits
+    name = source.split or train_of(splits)
+    indices = range(len(splits[name]))[source.start : source.stop]
+    if not len(indices):
         raise UserError(
-            f"dataset {path}: it is not JSON ({error}): mend it, or name the file .jsonl if it has "
-            "one object a line"
-        ) from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"dataset {path}: must be a list of objects: use [{{...}}, {{...}}]")
-    return rows
+            f"dataset {source.name}: its slice is empty, {name} has {len(splits[name])} rows: "
+            "set another"
+        )
+    return {**splits, name: PickedRows(splits[name], indices)}
 
 
-def _load_from_hub(name: str) -> dict[str, list[dict]]:
-    from datasets import load_dataset
+def train_of(splits: dict[str, Rows]) -> str:
+    return next((name for name in TRAIN if name in splits), next(iter(splits)))
+
+
+def test_of(splits: dict[str, Rows]) -> str | None:
+    return next((name for name in TEST if name in splits), None)
+
+
+def local_splits(path: Path) -> dict[str, Rows]:
+    if not path.is_dir():
+        return {WHOLE: files.read(path)}
+    found: dict[str, list[Rows]] = {}
+    for file in sorted(path.rglob("*")):
+        inside = file.relative_to(path)
+        hidden = any(part.startswith((".", "_")) for part in inside.parts) or file.name in NOT_ROWS
+        if file.suffix.lower() in files.READERS and file.is_file() and not hidden:
+            found.setdefault(split_of(inside), []).append(files.read(file))
+    if not found:
+        raise UserError(
+            f"dataset {path}: no file with rows in this folder: use {', '.join(files.READERS)}"
+        )
+    return {name: joined(parts) for name, parts in found.items()}
+
+
+def split_of(file: Path) -> str:
+    """The split that a file's name or a folder above it says, e.g. train-00000-of-00002.parquet."""
+    words = [word for part in (file.stem, *file.parts[-2::-1]) for word in words_of(part)]
+    return next((word for word in words if word in (*TRAIN, *TEST)), WHOLE)
+
+
+def words_of(name: str) -> Iterator[str]:
+    yield from re.split(r"[^a-z]+", name.lower())
+
+
+def from_hub(source: Source) -> dict[str, Rows]:
+    """The data set's own files, kept on disk by the `datasets` library and read row by row."""
+    from datasets import disable_progress_bars, load_dataset
     from datasets.exceptions import DatasetNotFoundError
 
+    disable_progress_bars()
     try:
         try:
-            found = load_dataset(name)
-        except ValueError as error:  # a data set with several configurations, like openai/gsm8k
-            if "Config name is missing" not in str(error):
+            found = load_dataset(source.name, source.config)
+        except ValueError as error:  # several configurations, like openai/gsm8k
+            if source.config is not None or "Config name is missing" not in str(error):
                 raise
-            found = load_dataset(name, "main")
+            found = load_dataset(source.name, "main")
     except (DatasetNotFoundError, ConnectionError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"dataset {name}: not a local file, and the hub did not give it ({reason}): "
+            f"dataset {source.name}: not a local file, and the hub did not give it ({reason}): "
             "check the name and the network, or give a .jsonl file"
         ) from None
-    return {split: list(rows) for split, rows in found.items()}
+    return {str(split): rows for split, rows in found.items()}

@@ -1,23 +1,92 @@
 """The tasks of a run: an order of training tasks that depends on the seed alone, and eval sets.
 
 Which task stands at a position is a function of the seed, so a resumed run sees what an
-uninterrupted one would have seen.
+uninterrupted one would have seen. Up to `AT_ONCE` rows are rendered before the run begins; of more,
+each is rendered when it is drawn.
 """
 
+import dataclasses
+import hashlib
 import itertools
+import json
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
+import numpy as np
+
+from unslothrl import rewards
 from unslothrl.data import formats, prompts, sources
+from unslothrl.data.formats import Columns, Record, Unusable
+from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.data.sources import EMBEDDED, Source
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.types import Task, seed_of
 
-Rows = list[tuple[str, str]]  # (problem, gold answer)
-ENDLESS_PATIENCE = 1000  # rows of an endless source that may be too long before it is given up
+AT_ONCE = 50_000  # rows
+TRIED = 1_000  # rows of a larger set that are looked at before the run
+ENDLESS_PATIENCE = 1_000  # rows in a row that cannot be used before a source is given up
+BATCH = 1_000  # prompts tokenised at once
+HELD_OUT = "held_out"
+EMBEDDED_EVAL = 200  # problems, where eval_problems does not say
+
+
+@dataclass
+class Left:
+    """Rows that are not used: how many, and why."""
+
+    rows: int = 0  # that were looked at
+    too_long: list[int] = field(default_factory=list)  # lengths in tokens
+    unusable: dict[str, list[int]] = field(default_factory=dict)  # reason -> [count, first row]
+
+    def add(self, reason: str, row: int) -> None:
+        self.unusable.setdefault(reason, [0, row])[0] += 1
+
+    @property
+    def broken(self) -> int:
+        return sum(count for count, _ in self.unusable.values())
+
+    def lines(self, limit: int) -> list[str]:
+        """A number of rows, and why."""
+        found = [f"{count} {why} (row {row})" for why, (count, row) in self.unusable.items()]
+        if self.too_long:
+            longest = max(self.too_long)
+            found.append(
+                f"{len(self.too_long)} longer than {limit} tokens (the longest: {longest})"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Turns rows into records that have what the rewards need."""
+
+    columns: Columns = field(default_factory=Columns)
+    needs: frozenset[str] = frozenset()  # of "answer", "tests", "numbers"
+
+    def record(self, row: Mapping) -> Record:
+        """Raises Unusable, also for a row that lacks what is needed."""
+        record = formats.read(row, self.columns)
+        if "answer" in self.needs and not record.answers:
+            raise Unusable(
+                f"no column {' or '.join(formats.ANSWERS)}; it has {formats.known(row)}: "
+                "set --answer_column"
+            )
+        extra = dict(record.extra)
+        if len(record.answers) > 1:
+            extra["answers"] = list(record.answers)
+        if "tests" in self.needs:
+            extra = {name: extra[name] for name in extra if name not in formats.TESTS}
+            extra["tests"] = demand(formats.tests_of(row), "no tests", formats.TESTS)
+        if "numbers" in self.needs:
+            extra |= demand(formats.numbers_of(row), "no numbers and target", formats.NUMBERS)
+        return dataclasses.replace(record, extra=extra)
+
+
+def reader_of(chosen: Sequence[rewards.Chosen], columns: Columns) -> Reader:
+    return Reader(columns, frozenset[str]().union(*(one.needs for one in chosen)))
 
 
 @dataclass(frozen=True)
@@ -27,40 +96,99 @@ class Renderer:
     tokenizer: object
     system_prompt: str
     max_prompt_tokens: int
+    replaces: bool = False  # whether the system prompt replaces a row's own
+    reader: Reader = field(default_factory=Reader)
 
-    def tasks(self, name: str, rows: Iterable[dict]) -> tuple[list[Task], list[int]]:
-        """-> (tasks whose prompt fits, prompt lengths of those dropped)."""
-        read = [formats.read_row(row, f"{name} row {i}") for i, row in enumerate(rows, start=1)]
-        return self.render(name, read)
+    def text(self, record: Record) -> str:
+        return prompts.render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
 
-    def render(self, name: str, read: Rows) -> tuple[list[Task], list[int]]:
-        """The same from (problem, answer) pairs."""
-        texts = [prompts.render(self.tokenizer, problem, self.system_prompt) for problem, _ in read]
-        kept, dropped = [], []
-        ids = prompts.tokenise(self.tokenizer, texts)
-        for i, ((problem, answer), text, tokens) in enumerate(zip(read, texts, ids, strict=True)):
-            if len(tokens) > self.max_prompt_tokens:
-                dropped.append(len(tokens))
-            else:
-                kept.append(Task(f"{name}/{i}", problem, answer, text, tuple(tokens)))
-        return kept, dropped
+    def tasks(self, name: str, rows: Iterable[tuple[int, Mapping]], left: Left) -> Iterator[Task]:
+        """The tasks of (number, row) pairs; what is not used is counted in `left`."""
+        for part in batches(rows, BATCH):
+            kept: list[tuple[int, Record, str]] = []
+            for number, row in part:
+                left.rows += 1
+                try:
+                    record = self.reader.record(row)
+                    kept.append((number, record, self.text(record)))
+                except Unusable as error:
+                    left.add(str(error), number)
+            ids = prompts.tokenise(self.tokenizer, [text for _, _, text in kept])
+            for (number, record, text), tokens in zip(kept, ids, strict=True):
+                if len(tokens) > self.max_prompt_tokens:
+                    left.too_long.append(len(tokens))
+                else:
+                    yield task_of(f"{name}/{number - 1}", record, text, tokens)
+
+
+def batches(items: Iterable, size: int) -> Iterator[list]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def demand(found: dict | None, what: str, columns: Sequence[str]) -> dict:
+    if found is None:
+        raise Unusable(f"{what}, in no column of {', '.join(columns)}: the reward takes them")
+    return found
+
+
+def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:
+    return Task(name, record.problem, record.answer, prompt, tuple(tokens), record.extra)
+
+
+def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
+    for index in range(len(rows)):
+        yield index + 1, rows[index]
+
+
+class LazyTasks:
+    """Tasks of rows that are rendered when they are asked for; None where one is not used."""
+
+    def __init__(self, name: str, rows: Rows, renderer: Renderer):
+        self.name, self.rows, self.renderer = name, rows, renderer
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Task | None:
+        row = [(index + 1, self.rows[index])]
+        return next(self.renderer.tasks(self.name, row, Left()), None)
 
 
 class FiniteTasks:
     """A list of tasks, gone through once an episode in an order of its own."""
 
-    def __init__(self, tasks: list[Task], seed: int):
+    def __init__(self, tasks: Sequence[Task] | LazyTasks, seed: int):
         self.tasks, self.seed = tasks, seed
+        self.order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # of which episode
 
     def steps_per_episode(self, batch_size: int) -> int:
         return -(-len(self.tasks) // batch_size)
 
-    def draw(self, position: int, count: int) -> list[Task]:
-        """Up to `count` tasks from `position` on, at least one; never across an episode's end."""
-        episode, index = divmod(position, len(self.tasks))
-        order = list(range(len(self.tasks)))
-        random.Random(seed_of(self.seed, "episode", episode)).shuffle(order)
-        return [self.tasks[i] for i in order[index : index + count]]
+    def order_of(self, episode: int) -> np.ndarray:
+        """The tasks' indices in the order of an episode."""
+        if self.order[0] != episode:
+            seed = seed_of(self.seed, "episode", episode) % 2**32
+            # RandomState's stream is the same in every version of NumPy.
+            self.order = (episode, np.random.RandomState(seed).permutation(len(self.tasks)))
+        return self.order[1]
+
+    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
+        """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
+        the position after them). UserError where none can be used."""
+        for _ in range(2):
+            episode, index = divmod(position, len(self.tasks))
+            order = self.order_of(episode)
+            found: list[Task] = []
+            while index < len(order) and len(found) < count:
+                task = self.tasks[int(order[index])]
+                index, position = index + 1, position + 1
+                if task is not None:
+                    found.append(task)
+            if found:
+                return found, position
+        raise UserError("dataset: no row of a whole episode can be used: see unslothrl data SOURCE")
 
 
 class EndlessTasks:
@@ -69,23 +197,22 @@ class EndlessTasks:
     def __init__(self, renderer: Renderer, seed: int):
         self.renderer, self.seed = renderer, seed
 
-    def draw(self, position: int, count: int) -> list[Task]:
-        """The `count` tasks from `position` on."""
-        return [self._task(position + i) for i in range(count)]
+    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
+        """-> (the `count` tasks from `position` on, the position after them)."""
+        return [self._task(position + i) for i in range(count)], position + count
 
     def _task(self, position: int) -> Task:
-        name = f"{sources.EMBEDDED}/train/{position}"
         rows = arithmetic.problems("train", seed_of(self.seed, "train", position))
-        dropped: list[int] = []
-        for row in itertools.islice(rows, ENDLESS_PATIENCE):
-            kept, lengths = self.renderer.tasks(name, [row])
-            if kept:
-                return kept[0]
-            dropped += lengths
-        return raise_all_dropped(name, dropped, self.renderer.max_prompt_tokens)
+        some = itertools.islice(rows, ENDLESS_PATIENCE)
+        left = Left()
+        for row in some:
+            for task in self.renderer.tasks(f"{EMBEDDED}/train/{position}", [(1, row)], left):
+                return task
+        raise_all_dropped(EMBEDDED, left, self.renderer.max_prompt_tokens)
 
 
-def raise_all_dropped(name: str, dropped: list[int], limit: int) -> NoReturn:
+def raise_all_dropped(name: str, left: Left, limit: int) -> NoReturn:
+    dropped = left.too_long
     raise UserError(
         f"max_prompt_tokens {limit}: all {len(dropped)} prompts of {name} are longer (the shortest "
         f"has {min(dropped)} tokens): set --max_prompt_tokens {max(dropped)} to keep every one"
@@ -97,90 +224,204 @@ class Data:
     """What a run trains and is evaluated on."""
 
     train: FiniteTasks | EndlessTasks
-    eval_name: str
-    eval: list[Task]
-    dropped_prompts: int
+    evals: dict[str, list[Task]]  # by the name of the set
+    notes: tuple[str, ...] = ()  # what was left out
 
 
 def load(config, tokenizer) -> Data:
     """The data of a run as `config` asks for it. Raises UserError."""
-    renderer = Renderer(tokenizer, system_prompt_of(config), config.max_prompt_tokens)
+    renderer = renderer_of(config, tokenizer)
     held_out: Rows = []
-    dropped = 0
-    if config.dataset == sources.EMBEDDED:
+    notes: list[str] = []
+    source = sources.parse(config.dataset)
+    if config.dataset == EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
         train.draw(0, 1)  # says now if no prompt fits
     else:
-        rows, held_out = split(config)
-        tasks, lengths = renderer.render(name_of(config.dataset), rows)
-        if not tasks:
-            raise_all_dropped(config.dataset, lengths, config.max_prompt_tokens)
-        train, dropped = FiniteTasks(tasks, config.seed), len(lengths)
-    name, tasks, eval_dropped = _eval_tasks(config, renderer, held_out)
-    return Data(train, name, tasks, dropped + eval_dropped)
+        rows, held_out = split(config, source)
+        items, left = rendered(source.label, rows, renderer)
+        train = FiniteTasks(items, config.seed)
+        notes += told(source.label, left, renderer)
+    evals = {}
+    for name, text in eval_sources(config).items():
+        tasks, left = eval_tasks(config, name, text, renderer, held_out)
+        evals[name] = tasks
+        notes += told(f"eval set {name}", left, renderer)
+    return Data(train, evals, tuple(notes))
 
 
-def name_of(source: str) -> str:
-    """What a source is called, wherever it lies: seeds hang on it."""
-    return Path(source).name if sources.is_local(source) else source
-
-
-def system_prompt_of(config) -> str:
-    """The user's own; else none for the embedded problems and the think-and-answer one."""
-    if config.system_prompt is not None:
-        return config.system_prompt
-    return "" if config.dataset == sources.EMBEDDED else prompts.SYSTEM_PROMPT
-
-
-def split(config) -> tuple[Rows, Rows]:
-    """-> (training problems, held-out problems), disjoint even where a problem is repeated.
-
-    A data set with a train and a test split keeps them; one with a single split has a seeded share
-    held out, unless `--eval_dataset` names another source.
-    """
-    splits = {
-        name: [formats.read_row(row, f"{config.dataset} row {i}") for i, row in enumerate(rows, 1)]
-        for name, rows in sources.load_splits(config.dataset).items()
-    }
-    test = splits.get("test") or splits.get("validation")
-    if "train" in splits and test:
-        return splits["train"], test
-    rows = splits.get("train") or next(iter(splits.values()), [])
-    if not rows:
-        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
-    if config.eval_dataset is not None:
-        return rows, []
-    problems = list(dict.fromkeys(problem for problem, _ in rows))
-    count = max(1, round(config.holdout * len(problems)))
-    if count >= len(problems):
-        raise UserError(
-            f"dataset {config.dataset}: {len(problems)} different problems leave nothing to train "
-            f"on when {count} are held out: give more, or --eval_dataset"
-        )
-    held_out = set(random.Random(seed_of(config.seed, "held out")).sample(problems, count))
-    return (
-        [row for row in rows if row[0] not in held_out],
-        [row for row in rows if row[0] in held_out],
+def renderer_of(config, tokenizer) -> Renderer:
+    columns = Columns(config.prompt_column, config.answer_column)
+    return Renderer(
+        tokenizer,
+        system_prompt_of(config),
+        config.max_prompt_tokens,
+        replaces=config.system_prompt is not None,
+        reader=reader_of(
+            rewards.choose(config.reward), columns if config.dataset != EMBEDDED else Columns()
+        ),
     )
 
 
-def _eval_tasks(config, renderer: Renderer, held_out: Rows) -> tuple[str, list[Task], int]:
-    """-> (name, at most `eval_problems` tasks, how many prompts were too long)."""
-    source = config.eval_dataset or config.dataset
-    name = "held_out" if config.eval_dataset is None else Path(source).name.split(".")[0]
-    if source == sources.EMBEDDED:
+def system_prompt_of(config) -> str:
+    """The user's own; else none for the embedded problems, and what the rewards ask for."""
+    if config.system_prompt is not None:
+        return config.system_prompt
+    if config.dataset == EMBEDDED:
+        return ""
+    return next((one.prompt for one in rewards.choose(config.reward) if one.prompt), "")
+
+
+def rendered(name: str, rows: Rows, renderer: Renderer) -> tuple[Sequence[Task] | LazyTasks, Left]:
+    """-> (the tasks of all rows, what is left out; of a large set by a look at some of them)."""
+    left = Left()
+    if len(rows) <= AT_ONCE:
+        tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), left))
+        check_usable(f"dataset {name}", left, len(tasks), renderer)
+        return tasks, left
+    picked = np.random.RandomState(0).choice(len(rows), TRIED, replace=False)
+    looked = sum(1 for _ in renderer.tasks(name, ((i + 1, rows[int(i)]) for i in picked), left))
+    check_usable(f"dataset {name}", left, looked, renderer)
+    return LazyTasks(name, rows, renderer), left
+
+
+def check_usable(name: str, left: Left, kept: int, renderer: Renderer) -> None:
+    """UserError where more than half of the rows cannot be used, or no prompt fits."""
+    if left.broken > left.rows / 2:
+        reason, (_, row) = max(left.unusable.items(), key=lambda item: item[1][0])
+        of = f" ({left.broken} of {left.rows} rows cannot be used)" if left.rows > 1 else ""
+        raise UserError(f"{name} row {row}: {reason}; mend or drop the row{of}")
+    if not kept:
+        raise_all_dropped(name, left, renderer.max_prompt_tokens)
+
+
+def told(name: str, left: Left, renderer: Renderer) -> list[str]:
+    limit = renderer.max_prompt_tokens
+    return [f"{name}: of {left.rows} rows not used: {line}" for line in left.lines(limit)]
+
+
+def split(config, source: Source) -> tuple[Rows, Rows]:
+    """-> (training rows, held-out rows), disjoint even where a problem is repeated.
+
+    A data set with a train and a test split keeps them, unless one is named; one with a single
+    split has a seeded share held out, unless `--eval_dataset` names another source.
+    """
+    splits = sources.load_splits(source)
+    train, test = sources.train_of(splits), sources.test_of(splits)
+    rows = splits[train]
+    if not len(rows):
+        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
+    if config.eval_dataset:
+        return rows, []
+    if test is not None and test != train and len(splits[test]):
+        return rows, splits[test]
+    keys = problem_keys(rows, Columns(config.prompt_column, config.answer_column))
+    different = np.unique(keys)
+    count = max(1, round(config.holdout * len(different)))
+    if count >= len(different):
+        raise UserError(
+            f"dataset {config.dataset}: {len(different)} different problems leave nothing to train "
+            f"on when {count} are held out: give more, or --eval_dataset"
+        )
+    seed = seed_of(config.seed, "held out") % 2**32
+    held_out = np.random.RandomState(seed).permutation(different)[:count]
+    inside = np.isin(keys, held_out)
+    return PickedRows(rows, np.flatnonzero(~inside)), PickedRows(rows, np.flatnonzero(inside))
+
+
+def problem_keys(rows: Rows, columns: Columns) -> np.ndarray:
+    """A number for each row, equal where the conversation is, [rows]."""
+    keys = np.empty(len(rows), np.uint64)
+    for index in range(len(rows)):
+        try:
+            text = json.dumps(formats.read(rows[index], columns).messages)
+        except Unusable:
+            text = ""  # told of when the row is rendered
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        keys[index] = int.from_bytes(digest, "big")
+    return keys
+
+
+def eval_sources(config) -> dict[str, str | None]:
+    """Name of each eval set -> its source; None: what the training set holds out. UserError.
+
+    `--eval_dataset` is a source, name=source, or a JSON map of both, repeated or not.
+    """
+    if not config.eval_dataset:
+        return {HELD_OUT: None}
+    found: dict[str, str | None] = {}
+    for text in config.eval_dataset:
+        for name, source in named_sources(text):
+            if name in found:
+                raise UserError(
+                    f"eval_dataset {name} is given twice: set --eval_dataset NAME={source}"
+                )
+            found[name] = source
+    return found
+
+
+def named_sources(text: str) -> Iterator[tuple[str, str]]:
+    if text.lstrip().startswith("{"):
+        try:
+            table = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): mend it") from None
+        for name, source in table.items():
+            if not isinstance(source, str) or not source or not is_name(name):
+                raise UserError(
+                    f"eval_dataset {name!r:.60}: {source!r:.60} is no source: set "
+                    '--eval_dataset \'{"name": "file.jsonl"}\''
+                )
+            yield name, source
+        return
+    name, separator, source = text.partition("=")
+    if separator and is_name(name):
+        if not source:
+            raise UserError(f"eval_dataset {text}: no source after =: set {name}=file.jsonl")
+        yield name, source
+    elif text == EMBEDDED:
+        yield EMBEDDED, text
+    else:
+        yield sources.parse(text).label.split("/")[-1].split(".")[0], text
+
+
+def is_name(text: str) -> bool:
+    """A name of an eval set, as it stands in metrics."""
+    return text.replace("-", "_").replace(".", "_").isidentifier()
+
+
+def those_it_has(rows: Rows, columns: Columns) -> Columns:
+    """The columns named for the training set, as far as an eval set has them too."""
+    first = rows[0] if len(rows) else {}
+    names = (columns.prompt, columns.answer)
+    return Columns(
+        *(name if name and formats.find(first, name) is not None else None for name in names)
+    )
+
+
+def eval_tasks(
+    config, name: str, text: str | None, renderer: Renderer, held_out: Rows
+) -> tuple[list[Task], Left]:
+    """-> (at most `eval_problems` tasks, what was left out)."""
+    rows: Rows = held_out
+    if (text or config.dataset) == EMBEDDED:
         # The seed is the set's, not the run's: every run is measured on the same problems.
         problems = arithmetic.problems("test", 0)
-        rows = list(itertools.islice(problems, config.eval_problems or 200))
-        tasks, lengths = renderer.tasks(f"eval/{name}", rows)
-    elif config.eval_dataset is not None:
-        splits = sources.load_splits(source)
-        rows = splits.get("test") or splits.get("validation") or next(iter(splits.values()))
-        tasks, lengths = renderer.tasks(f"eval/{name}", rows)
-    else:
-        tasks, lengths = renderer.render(f"eval/{name}", held_out)
-    if not tasks:
-        raise_all_dropped(f"the eval set {name}", lengths, config.max_prompt_tokens)
-    if config.eval_problems and len(tasks) > config.eval_problems:
-        tasks = random.Random(seed_of(0, "eval")).sample(tasks, config.eval_problems)
-    return name, tasks, len(lengths)
+        rows = list(itertools.islice(problems, config.eval_problems or EMBEDDED_EVAL))
+    elif text is not None:
+        splits = sources.load_splits(sources.parse(text))
+        rows = splits[sources.test_of(splits) or sources.train_of(splits)]
+    if text is not None:
+        columns = those_it_has(rows, renderer.reader.columns)
+        reader = dataclasses.replace(renderer.reader, columns=columns)
+        renderer = dataclasses.replace(renderer, reader=reader)
+    most = config.eval_problems or len(rows)
+    if len(rows) > AT_ONCE and most < len(rows):  # twice as many, for those that are not used
+        picked = np.random.RandomState(0).choice(len(rows), min(2 * most, len(rows)), replace=False)
+        rows = PickedRows(rows, np.sort(picked))
+    left = Left()
+    tasks = list(renderer.tasks(f"eval/{name}", numbered(rows), left))
+    check_usable(f"eval set {name}", left, len(tasks), renderer)
+    if len(tasks) > most:
+        tasks = random.Random(seed_of(0, "eval")).sample(tasks, most)
+    return tasks, left

@@ -163,7 +163,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     from unslothrl import base_model
     from unslothrl.actor import Actor
     from unslothrl.backends.peft import PeftBackend
-    from unslothrl.data.tasks import Renderer
+    from unslothrl.data.tasks import Left, Renderer, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling
 
@@ -173,8 +173,8 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     actor = Actor(
         "measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer
     )
-    rows = itertools.islice(task.problems("test", 0), 200)
-    tasks, _ = Renderer(tokenizer, "", 64).tasks("test", rows)
+    rows = list(itertools.islice(task.problems("test", 0), 200))
+    tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Left()))
     figures: dict[str, float] = {}
     for temperature in temperatures:
         groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",)).groups

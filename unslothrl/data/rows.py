@@ -1,0 +1,119 @@
+"""Rows in order, each a dict, of which only those that are asked for are held in memory.
+
+What a list of dicts can do, as far as it is needed: `len(rows)` and `rows[i]`. A data set of the
+`datasets` library can do it too.
+"""
+
+import bisect
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Row = dict[str, Any]
+
+
+class Rows(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+class TextRows:
+    """Rows of a text file: where each begins and ends is known, and it is read when asked for."""
+
+    def __init__(self, path: Path, spans: np.ndarray, parse: Callable[[str], Row]):
+        self.path, self.spans, self.parse = path, spans, parse  # spans: int64 bytes, [rows, 2]
+        self.file = path.open("rb")
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, index: int) -> Row:
+        begin, end = map(int, self.spans[index])
+        self.file.seek(begin)
+        return self.parse(self.file.read(end - begin).decode("utf-8"))
+
+
+class CsvParser:
+    """One record of a CSV file as a dict."""
+
+    def __init__(self, header: list[str], delimiter: str):
+        self.header, self.delimiter = header, delimiter
+
+    def __call__(self, text: str) -> Row:
+        (fields,) = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
+        return dict(zip(self.header, fields, strict=True))
+
+
+def parse_json(text: str) -> Row:
+    return json.loads(text)
+
+
+class TableRows:
+    """Rows of an Arrow table in memory."""
+
+    def __init__(self, table: Any):
+        self.table = table
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __getitem__(self, index: int) -> Row:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+
+class BatchRows:
+    """Rows of an Arrow file too large for memory: one of its record batches is held at a time."""
+
+    def __init__(self, reader: Any, lengths: Sequence[int]):
+        self.reader = reader
+        self.ends = list(itertools.accumulate(lengths))
+        self.held: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, index: int) -> Row:
+        which = bisect.bisect_right(self.ends, index)
+        if self.held[0] != which:
+            self.held = (which, self.reader.get_batch(which))
+        batch = self.held[1]
+        return batch.slice(index - (self.ends[which] - batch.num_rows), 1).to_pylist()[0]
+
+
+class JoinedRows:
+    """Several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[Rows]):
+        self.parts = parts
+        self.ends = list(itertools.accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        which = bisect.bisect_right(self.ends, index)
+        return self.parts[which][index - (self.ends[which] - len(self.parts[which]))]
+
+
+class PickedRows:
+    """Some rows of a source, in an order of their own."""
+
+    def __init__(self, rows: Rows, indices: Sequence[int] | np.ndarray):
+        self.rows, self.indices = rows, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[int(self.indices[index])]
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    return parts[0] if len(parts) == 1 else JoinedRows(parts)

@@ -1,0 +1,148 @@
+"""What a run would make of a data set, without a run: columns, prompts, lengths, rows not used."""
+
+import dataclasses
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TextIO
+
+import numpy as np
+
+from unslothrl import base_model
+from unslothrl.config import Config
+from unslothrl.data import sources, tasks
+from unslothrl.data.formats import Unusable
+from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.types import Task
+
+SHOWN = 5  # prompts
+LOOKED_AT = 2_000  # rows of a set with more than `tasks.AT_ONCE`
+BINS, BAR = 10, 40  # of the histogram: lines, characters
+LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
+
+
+@dataclass(frozen=True)
+class Description:
+    """Of the rows that a run would train on."""
+
+    source: str
+    rows: int
+    looked_at: int
+    splits: dict[str, int]  # name -> rows
+    columns: dict[str, int]  # "problem -> answer" -> rows
+    turns: dict[int, int]  # turns of a conversation -> rows
+    system_prompt: str  # what a row without one of its own gets
+    model: str  # whose tokens are counted
+    max_prompt_tokens: int
+    lengths: list[int]  # of every prompt, in tokens
+    repeated: int  # rows whose problem stood before
+    not_used: list[str]
+    prompts: list[dict[str, object]]  # the first few
+
+
+def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
+    """Prints what `config.dataset` is. Raises UserError where a run would."""
+    out = out or sys.stdout
+    found = look(config)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)), file=out)
+    else:
+        print("\n".join(lines(found)), file=out)
+
+
+def look(config: Config) -> Description:
+    tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
+    renderer = tasks.renderer_of(config, tokenizer)
+    rows, splits = open_rows(config)
+    looked_at = rows
+    if len(rows) > tasks.AT_ONCE:
+        picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
+        looked_at = PickedRows(rows, np.sort(picked))
+    left, wide = tasks.Left(), dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
+    name = sources.parse(config.dataset).label
+    lengths: list[int] = []
+    shown: list[Task] = []
+    for task in wide.tasks(name, tasks.numbered(looked_at), left):
+        lengths.append(len(task.prompt_ids))
+        shown += [task] if len(shown) < SHOWN else []
+    tasks.check_usable(f"dataset {name}", left, len(lengths), renderer)
+    left.too_long = [length for length in lengths if length > config.max_prompt_tokens]
+    columns, turns = recognised(looked_at, renderer.reader)
+    keys = tasks.problem_keys(looked_at, renderer.reader.columns)
+    return Description(
+        source=config.dataset,
+        rows=len(rows),
+        looked_at=len(looked_at),
+        splits=splits,
+        columns=columns,
+        turns=turns,
+        system_prompt=renderer.system_prompt,
+        model=config.model,
+        max_prompt_tokens=config.max_prompt_tokens,
+        lengths=lengths,
+        repeated=len(keys) - len(np.unique(keys)),
+        not_used=left.lines(config.max_prompt_tokens),
+        prompts=[
+            {"prompt": one.prompt, "tokens": len(one.prompt_ids), "answer": one.answer}
+            for one in shown
+        ],
+    )
+
+
+def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
+    """-> (the rows that are trained on before any are held out, rows of each split)."""
+    splits = sources.load_splits(sources.parse(config.dataset))
+    return splits[sources.train_of(splits)], {name: len(rows) for name, rows in splits.items()}
+
+
+def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[int, int]]:
+    columns: Counter[str] = Counter()
+    turns: Counter[int] = Counter()
+    for _, row in tasks.numbered(rows):
+        try:
+            record = reader.record(row)
+        except Unusable:
+            continue
+        columns[f"{record.columns.prompt} -> {record.columns.answer or 'no answer'}"] += 1
+        turns[len(record.messages)] += 1
+    return dict(columns.most_common()), dict(sorted(turns.items()))
+
+
+def lines(found: Description) -> list[str]:
+    of = "" if found.looked_at == found.rows else f" (of {found.looked_at:,} rows looked at)"
+    written = [
+        f"{found.source}: {found.rows:,} rows" + of,
+        "splits         " + ", ".join(f"{name} {count:,}" for name, count in found.splits.items()),
+        "columns        " + many(found.columns),
+        "turns          " + many({str(turns): count for turns, count in found.turns.items()}),
+        f"repeated       {found.repeated:,} rows have a problem that stood before",
+        "system prompt  " + (json.dumps(found.system_prompt) if found.system_prompt else "none"),
+        "",
+    ]
+    for number, one in enumerate(found.prompts, start=1):
+        written += [f"--- prompt {number}, {one['tokens']} tokens, answer {one['answer']!r}"]
+        written += [str(one["prompt"])]
+    written += [f"--- prompt lengths in tokens of {found.model}"]
+    written += histogram(found.lengths)
+    written += [f"--- rows not used, with --max_prompt_tokens {found.max_prompt_tokens}"]
+    return written + (found.not_used or ["none"])
+
+
+def many(counts: dict[str, int]) -> str:
+    """One thing without its count; several with theirs."""
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
+
+
+def histogram(lengths: list[int]) -> list[str]:
+    """A line for each bin, the middle and the longest below."""
+    counts, edges = np.histogram(lengths, bins=BINS, range=(min(lengths), max(lengths) + 1))
+    rows = [
+        f"{round(low):>7,} to {round(high) - 1:>7,}  {count:>7,}  "
+        + "█" * round(BAR * count / max(counts))
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    middle, high = np.percentile(lengths, (50, 95))
+    return [*rows, f"half up to {middle:,.0f}, 95% up to {high:,.0f}, longest {max(lengths):,}"]
