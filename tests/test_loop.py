@@ -1,5 +1,6 @@
 """The loop with every learner, in this process: real base, real engine, real run folder."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -233,3 +234,62 @@ def test_filtered_groups_count_as_generated():
 
     rows = list(rollout_rows([group("a", [1.0, 1.0])]))
     assert [(row["advantage"], row["selected"]) for row in rows] == [(0.0, False)] * 2
+
+
+SHAPED = """
+def shaped(completions, answers, level, prompts):
+    assert all("<|im_start|>user" in prompt for prompt in prompts)
+    return [
+        {"reward": len(text) / 100 + int(lv or 0), "score": float(answer in text)}
+        for text, answer, lv in zip(completions, answers, level)
+    ]
+"""
+
+
+def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
+    """CSV with messages as JSON, columns that are named, two eval sets, a reward and its score."""
+    rows = [
+        {"chat": json.dumps([{"role": "user", "content": f"What is {300 + i} + 411?"}]),
+         "meta": json.dumps({"gold": str(711 + i)}), "level": i % 3}
+        for i in range(12)
+    ]  # fmt: skip
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    (tmp_path / "shaped.py").write_text(SHAPED)
+    code, folder, _, err = train(
+        dataset=f"{tmp_path / 'rows.csv'}[:10]", prompt_column="chat", answer_column="meta.gold",
+        eval_dataset=["sums=embedded", f"table={tmp_path / 'rows.csv'}"], eval_problems=5,
+        eval_candidates=2, eval_every=2, reward=f"{tmp_path / 'shaped.py'}:shaped",
+        eval_temperature=0.5,
+    )  # fmt: skip
+    assert code == 0, err
+    first, *steps = metrics(folder)
+    for name in ("sums", "table"):
+        assert 0 <= first[f"eval/{name}/pass@1"] <= first[f"eval/{name}/best_of_n"] <= 1
+    assert first["eval/sums/pass@1"] > 0.1
+    for row in rollouts(folder, 1):
+        assert int(row["rewards"]["shaped"]) in (0, 1, 2) and row["score"] in (0.0, 1.0)
+    assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
+
+
+def test_code_is_scored_in_the_loop(train, tmp_path):
+    """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
+    tests = {"inputs": ["1"], "outputs": ["2"]}
+    rows = [
+        {"messages": [{"role": "user", "content": f"What is {i} + 1?"}], "test_cases": tests}
+        for i in range(100, 110)
+    ]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, folder, _, err = train(
+        dataset=tmp_path / "code.jsonl", reward=["code", "format=0.5"], max_prompt_tokens=600,
+        max_steps=1,
+    )  # fmt: skip
+    assert code == 0, err
+    (row,) = metrics(folder)
+    assert row["reward/code"] == 0 and row["reward/failed"] == 0
+    assert 0 <= row["reward/format"] <= 0.5
+    assert "```python" in rollouts(folder, 1)[0]["prompt"]  # the system prompt asks for it
+    code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
+    assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1

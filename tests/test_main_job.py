@@ -277,6 +277,7 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,  # so that the signal reaches the whole group, as from a keyboard
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # off in the background
         cwd=output,
     )
     assert process.stdout is not None

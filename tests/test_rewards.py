@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from unslothrl import rewards
-from unslothrl.data.formats import gold_answer
-from unslothrl.rewards import tags
+from unslothrl.data import formats
+from unslothrl.rewards import countdown, search, tags
 from unslothrl.rewards.scorer import Completed, Scorer
 
 GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
@@ -46,7 +46,7 @@ def test_accuracy(completion, answer, expected):
     ],
 )
 def test_format(completion, expected):
-    assert tags.think_answer_format(completion, "2") == expected
+    assert tags.think_answer_format(completion) == pytest.approx(10 * expected)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_format(completion, expected):
     ],
 )
 def test_tag_count(completion, expected):
-    assert tags.tag_count(completion, "2") == pytest.approx(expected)
+    assert tags.tag_count(completion) == pytest.approx(5 * expected)
 
 
 def test_rewards_come_by_name_and_completion():
@@ -70,7 +70,7 @@ def test_rewards_come_by_name_and_completion():
     assert found.rewards == {
         "accuracy": [1.0, 0.0],
         "format": [0.1, 0.0],
-        "tags": [pytest.approx(0.2), 0.0],
+        "tags": [0.2, 0.0],
     }
     assert found.scores == [1.0, 0.0]
 
@@ -87,17 +87,66 @@ GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
 def test_gold_answers_of_gsm8k_score_full_accuracy():
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
     assert len(rows) == 1319
-    right = sum(
-        tags.accuracy(
-            f"<think>so</think>\n<answer>{gold_answer(row['answer'])}</answer>",
-            gold_answer(row["answer"]),
-        )
-        for row in rows
-    )
-    raw = sum(
-        tags.accuracy(
-            f"<answer>{row['answer'].split('####')[1]}</answer>", gold_answer(row["answer"])
-        )
-        for row in rows
-    )
-    assert (right, raw) == (1319, 1319)
+    for row in rows:
+        gold = formats.read(row).answer
+        assert tags.accuracy(f"<think>so</think>\n<answer>{gold}</answer>", gold) == 1
+        assert tags.accuracy(f"<answer>{row['answer'].split('####')[1]}</answer>", gold) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("(44 - 19) + 35", 1.0),
+        ("35 + 44 - 19 = 60", 1.0),
+        ("-(19 - 44) + 35", 1.0),
+        ("35*44/19*19 - 35*44 + 60", 0.0),  # numbers used twice
+        ("44 + 19 - 35", 0.0),  # 28
+        ("44 + 16", 0.0),
+        ("60", 0.0),
+        ("44 - 19 + 35 + 0", 0.0),
+        ("44 - 19 + 35.0", 0.0),
+        ("(44 - 19) + 35 if 1 else 0", 0.0),
+        ("__import__('os').system('true')", 0.0),
+        ("9**9**9", 0.0),
+        ("35/(19-19)", 0.0),
+        ("(" * 400, 0.0),
+        ("\x00", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_countdown(answer, expected):
+    completion = f"<think>x</think><answer>{answer}</answer>"
+    assert countdown.solves(completion, [44, 19, 35], 60) == expected
+
+
+def test_countdown_is_exact():
+    assert countdown.solves("<answer>(1 / 3) * 3 * 7</answer>", [1, 3, 3, 7], 7) == 1
+    assert countdown.solves("<answer>3 / (1 - 1 / 4)</answer>", [3, 1, 1, 4], 4) == 1
+    assert countdown.solves("3 + 4", [3, 4], 7) == 0  # no tags
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The Beatles", 1.0),
+        ("beatles.", 1.0),
+        ("a  Fab-Four", 1.0),
+        ("beatles and more", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_search_matches_exactly_but_for_articles_case_and_points(answer, expected):
+    golds = ("Beatles", "Fab-Four")
+    assert search.exact_match(f"<answer>{answer}</answer>", *golds) == expected
+    assert search.exact_match(answer, *golds) == 0
+
+
+def test_any_of_several_gold_answers_is_right():
+    several = {"answers": ["7", "seven"]}
+    scorer = Scorer(rewards.choose(("accuracy", "boxed")))
+    made = [f"<answer>{text}</answer>\\boxed{{{text}}}" for text in ("7", "seven", "8")]
+    try:
+        found = scorer.score([Completed(text, 1, "7", several) for text in made])
+    finally:
+        scorer.close()
+    assert found.rewards == {"accuracy": [1.0, 1.0, 0.0], "boxed": [1.0, 1.0, 0.0]}

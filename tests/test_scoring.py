@@ -1,12 +1,17 @@
 """Rewards that may stall or fail: real processes, killed at real deadlines."""
 
 import json
+import re
+from decimal import Decimal
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from unslothrl import rewards
+from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards import answers, checked, maths
 from unslothrl.rewards.scorer import Completed, Scorer
@@ -26,7 +31,11 @@ ENDLESS = "10^{10^{10}}"  # sympy computes all its digits
         (r"\boxed{}", ""),
         (r"\boxed 7", None),
         ("7", None),
-        ("\\boxed{" * 3000, None),
+        ("\\boxed{" * 100_000, None),
+        (r"\boxed{a} } } \boxed{b", "a"),
+        (r"\boxed{x\}", None),
+        (r"{{{ \boxed{7}", "7"),
+        (r"\\boxed{7}", "7"),
     ],
 )
 def test_boxed_answers(text, expected):
@@ -52,10 +61,34 @@ def test_boxed_answers(text, expected):
         ("\ud800", "1", False),
         ("{{{", "1", False),
         ("9**9**9**9", "1", False),
+        ("52_8", "52_{8}", True),
+        ("52_9", "52_8", False),
+        ("52", "52_8", True),
+        (r"15\mbox{ cm}^3", r"15\mbox{ cm}^2", False),
+        (r"15\text{ cm}^2", r"15\mbox{cm}^{2}", True),
+        ("15", r"15\text{ cm}^2", True),
+        (".0000673", ".0000672", False),
+        ("3.141593", "3.14159265", True),
+        ("3.1416", "3.14159265", False),
+        ("1000000.5", "1000000", False),
+        ("10000000000000000000001", "10000000000000000000000", False),
+        ("-0.50", "-.5", True),
+        ("5.", "5", True),
+        ("0", "0.0000001", False),
     ],
 )
 def test_same_answers(answer, gold, expected):
     assert maths.same(answer, gold) is expected
+
+
+@given(st.decimals(-9999, 9999, places=4), st.sampled_from(["0", "1", "-0.0001", "0.01", "10"]))
+@settings(max_examples=40, deadline=None)
+def test_decimals_are_compared_as_math_verify_does(number, more):
+    from math_verify import verify
+
+    other = number + Decimal(more)
+    by_parser = verify(maths.parse(str(number)), maths.parse(str(other)), timeout_seconds=None)
+    assert maths.same(str(other), str(number)) is bool(by_parser) is (other == number)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +111,45 @@ def test_a_call_that_stalls_is_killed_and_the_others_go_on():
     calls = [Call(SAME, (ENDLESS, "1")), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
     with Workers(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
-        before = {worker.process.pid for worker in (*workers.idle, workers.spare)}
+        before = {worker.process.pid for worker in (*workers.working, workers.spare)}
         results = workers.call(calls)
         assert results[0].error == "took longer than 1 s" and 1 <= results[0].seconds < 2
         assert [result.value for result in results[1:]] == [i == 1 for i in range(20)]
-        after = {worker.process.pid for worker in (*workers.idle, workers.spare)}
+        after = {worker.process.pid for worker in (*workers.working, workers.spare)}
         assert len(before & after) == 2 and len(after) == 3
     assert not any(psutil.pid_exists(pid) for pid in before | after)
 
 
 OWN = """
 import asyncio, os, sys, time
+def alone(completion):
+    return 1
+def named(text, gold, *, level, row, prompt="none", scale=3):
+    assert gold == "7" and level == 5 and row == {"level": 5} and prompt == "P"
+    return scale
+def rest(completion, **columns):
+    return len(columns) if set(columns) == {"answer", "prompt", "level"} else -1
+def both(completion, answer):
+    return {"reward": -2.5, "score": 1}
+def batch(completions, answers, level):
+    return [len(text) + len(answers) + level[0] for text in completions]
+async def like_trl(completions, prompts, **columns):
+    assert columns["level"] == [5] * len(prompts) and columns["answers"] == ["7"] * len(prompts)
+    return [0.25 for _ in completions]
+def batch_of_wrong_length(completions):
+    return [1]
+def batch_stalls(completions):
+    time.sleep(1000)
+async def waits(completion):
+    await asyncio.sleep(0.5 if completion == "slow" else 0.2)
+    return 1
+async def hangs_once(completion):
+    await asyncio.sleep(1000 if completion == "ab" else 0)
+    return 1
+async def blocks(completion):
+    time.sleep(1000)
+def wants_a_column(completion, answer, colour):
+    return 1
 def length(completion, answer):
     print("noise that must not reach the caller")
     return len(completion)
@@ -122,7 +183,8 @@ def own(tmp_path) -> Path:
 def scored(path: Path, function: str, texts=("ab", "c"), **options):
     scorer = Scorer(rewards.choose((f"{path}:{function}",)), **options)
     try:
-        return scorer.score([Completed(text, len(text), "7") for text in texts])
+        row = {"level": 5}
+        return scorer.score([Completed(text, len(text), "7", row, "P") for text in texts])
     finally:
         scorer.close()
 
@@ -134,15 +196,73 @@ def test_a_function_of_the_users_own(own):
 
 
 @pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("alone", [1.0, 1.0]),
+        ("named", [3.0, 3.0]),
+        ("rest", [3.0, 3.0]),
+        ("batch", [9.0, 8.0]),  # length + 2 answers + level
+        ("like_trl", [0.25, 0.25]),
+    ],
+)
+def test_what_a_function_of_the_users_own_may_take(function, expected, own):
+    found = scored(own, function)
+    assert (found.rewards[function], found.failures) == (expected, [])
+
+
+def test_a_reward_may_differ_from_the_score(own):
+    found = scored(own, "both")
+    assert found.rewards == {"both": [-2.5, -2.5]} and found.scores == [1.0, 1.0]
+
+
+def test_async_functions_run_at_the_same_time(own):
+    found = scored(own, "waits", texts=["x"] * 60, deadline_s=5)  # 12 s one after the other
+    assert found.rewards["waits"] == [1.0] * 60 and sum(found.seconds) < 6
+
+
+def test_one_async_call_that_hangs_spoils_no_other(own):
+    found = scored(own, "hangs_once", texts=["ab", "c", "d"], deadline_s=0.5)
+    assert found.rewards["hangs_once"] == [0.0, 1.0, 1.0]
+    assert [one.reason for one in found.failures] == ["took longer than 0.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def g(completion): pass", "no function 'f'; it has g"),
+        ("def f(): pass", "takes no completion"),
+        ("def f(", "it is not Python"),
+        ("\0", "it is not Python"),
+    ],
+)
+def test_a_file_without_such_a_function_is_told_before_a_run(text, said, tmp_path):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=said):
+        rewards.choose((f"{tmp_path / 'mine.py'}:f",))
+
+
+def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
+    (tmp_path / "mine.py").write_text("import no_such_package\ndef f(completion): return 1")
+    scorer = Scorer(rewards.choose((f"{tmp_path / 'mine.py'}:f",)))
+    try:
+        with pytest.raises(UserError, match="ModuleNotFoundError: No module named"):
+            scorer.check()
+    finally:
+        scorer.close()
+
+
+@pytest.mark.parametrize(
     ("function", "reason"),
     [
+        ("batch_of_wrong_length", "returned [1], not a list of 2"),
+        ("batch_stalls", "took longer than 0.5 s"),
+        ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
         ("broken", "ValueError: no\nanswer"),
         ("text", "returned 'good', which is not a number"),
         ("ends", "ended its process"),
         ("leaves", "SystemExit: 0"),
         ("hungry", "MemoryError"),
         ("stalls", "took longer than 0.5 s"),
-        ("missing", "AttributeError"),
     ],
 )
 def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
@@ -204,6 +324,91 @@ def test_gold_answers_score_one(name, reward):
     finally:
         scorer.close()
     assert found.scores == [1.0] * len(rows) and found.failures == []
+
+
+def perturbed(answer: str) -> str:
+    """Another answer: its last digit one more; without one its first letter the next; else + 1."""
+    digits = [i for i, character in enumerate(answer) if character in "0123456789"]
+    if digits:
+        at, new = digits[-1], str((int(answer[digits[-1]]) + 1) % 10)
+    else:
+        plain = re.sub(r"\\[a-zA-Z]+", lambda command: " " * len(command[0]), answer)
+        at = next((i for i, character in enumerate(plain) if character.isalpha()), None)
+        if at is None:  # \\pi
+            return answer + "+1"
+        new = chr(ord(answer[at]) + 1)
+    return answer[:at] + new + answer[at + 1 :]
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
+@pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
+@pytest.mark.parametrize("name", ["gsm8k/train", "gsm8k/test", "math500/test"])
+def test_perturbed_answers_score_zero(name, reward):
+    rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
+    golds = [formats.read(row).answer for row in rows]
+    form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
+    scorer = Scorer(rewards.choose((reward,)))
+    try:
+        found = scorer.score([Completed(form % perturbed(gold), 1, gold) for gold in golds])
+    finally:
+        scorer.close()
+    still_equal = {gold for gold, score in zip(golds, found.scores, strict=True) if score}
+    assert (still_equal, found.failures) == (set(), [])
+
+
+HOSTILE_TEXT = {
+    "unbalanced": "{" * 5000 + "\\frac{1}{",
+    "closing": "}" * 5000,
+    "a megabyte": "9" * (1 << 20),
+    "a megabyte of boxes": "\\boxed{" * 150_000 + "7" + "}" * 150_000,
+    "a megabyte of tags": "<answer>" * 130_000,
+    "power tower": "9**9**9**9",
+    "LaTeX power tower": "9^{9^{9^{9^{9}}}}",
+    "factorials": "((((9!)!)!)!)!",
+    "nested fractions": "\\frac{1}{" * 200 + "2" + "}" * 200,
+    "nested roots": "\\sqrt{" * 240 + "2" + "}" * 240,
+    "nested parentheses": "(" * 400 + "1" + ")" * 400,
+    "a long sum": "+".join(["x"] * 490),
+    "a long product": "*".join(["(x+1)"] * 160),
+    "null bytes": "\x00" * 100,
+    "a null byte": "7\x00",
+    "half a surrogate": "\ud8007",
+    "control characters": "".join(map(chr, range(32))),
+    "right to left": "\u202e7\u202c",
+    "a matrix": "\\begin{pmatrix}" + "1&" * 200 + "\\end{pmatrix}",
+    "an endless interval": "(-\\infty, " * 80,
+    "a big integral": "\\int_0^1 " * 90 + "x",
+    "code": "__import__('os').system('touch /tmp/unslothrl-hostile')",
+    "a sum": "\\sum_{i=1}^{10^{100}} i^{100}",
+    "percent and dollar": "%$" * 300,
+}
+
+
+RIGHT = {"a megabyte of boxes"}  # in the innermost
+
+
+@pytest.mark.parametrize(
+    "reward", ["boxed", "think_answer_tags", "accuracy", "countdown", "search"]
+)
+def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
+    form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
+    extra = {"numbers": [7], "target": 7}
+    right = Completed(form % "7", 1, "7", extra)
+    made = [Completed(form % text, 1, "7", extra) for text in HOSTILE_TEXT.values()]
+    scorer = Scorer(rewards.choose((reward,)), deadline_s=2.0)
+    try:
+        assert scorer.score([right]).scores == [1.0]  # warm
+        found = scorer.score([one for each in made for one in (each, right)])
+        assert scorer.score([right]).scores == [1.0]
+    finally:
+        scorer.close()
+    assert found.scores[1::2] == [1.0] * len(made)  # those between them
+    wrong = dict(zip(HOSTILE_TEXT, found.scores[::2], strict=True))
+    assert {name for name, score in wrong.items() if score} <= RIGHT
+    assert all(one.reason == "took longer than 2 s" for one in found.failures), found.failures
+    slow = dict(zip(HOSTILE_TEXT, found.seconds[::2], strict=True))
+    assert max(slow.values()) < 2.0 + 1.0, slow
+    assert not Path("/tmp/unslothrl-hostile").exists()
 
 
 def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):

@@ -86,7 +86,7 @@ class Actor:
         of = [task for task in tasks for _ in range(candidates)]
         scored = self.scorer.score(
             [
-                Completed(text, len(one.token_ids), task.answer)
+                Completed(text, len(one.token_ids), task.answer, task.extra, task.prompt)
                 for text, one, task in zip(texts, sampled, of, strict=True)
             ]
         )

@@ -18,6 +18,7 @@ from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.trainer import Trainer, total_steps
+from unslothrl.workers import scorer_of
 
 
 def run(config: Config, notes: Sequence[str]) -> int:
@@ -28,6 +29,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
     base = base_model.prepare(config.model)
+    check_rewards(config)
     data = tasks.load(config, base_model.load_tokenizer(base))
     steps = total_steps(config, data)
     resumed = resumable(config.resume) if config.resume else None
@@ -136,6 +138,15 @@ def open_folder(config: Config, resumed: Path | None) -> RunFolder:
     return folder
 
 
+def check_rewards(config: Config) -> None:
+    """Loads functions of the user's own and tries the sandbox, as far as the run will need them."""
+    scorer = scorer_of(config)
+    try:
+        scorer.check()
+    finally:
+        scorer.close()
+
+
 def check_writable(folder: str | None) -> None:
     """Makes the folder that the final adapter goes to. UserError where that cannot be done."""
     if folder is None:
@@ -170,9 +181,4 @@ def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
             "warning: top_p and sampling_top_k leave out tokens that the learner does not: "
             "the ratio of policy and sampler is biased"
         )
-    if data.dropped_prompts:
-        lines.append(
-            f"{data.dropped_prompts} prompts are longer than {config.max_prompt_tokens} tokens "
-            "and were dropped"
-        )
-    return lines
+    return [*lines, *data.notes]

@@ -3,15 +3,17 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from unslothrl import rewards
-from unslothrl.data import formats, sources
+from unslothrl.data import sources, tasks
+from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError
-from unslothrl.rewards import answers
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards import answers, code
+from unslothrl.rewards.scorer import Completed, Scored, Scorer
+
+AT_ONCE = 2_000  # completions
 
 COMPLETION = "completion"
 SHOWN_FAILURES = 5
@@ -21,51 +23,75 @@ def score(
     source: str,
     texts: Sequence[str],
     deadline_s: float,
+    *,
+    columns: Columns | None = None,
+    allow_unsandboxed: bool = False,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> None:
     """One JSON object a row to `out`: rewards, score, the answer that was read, seconds; a summary
-    to `err`. Raises UserError for a row that lacks its problem, answer or completion.
+    to `err`. Raises UserError for a row that lacks its problem, what the reward needs, or its
+    completion.
     """
     out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(tuple(texts))
-    completed = [
-        read(row, f"{source} row {i}")
-        for i, row in enumerate(sources.read_file(Path(source).expanduser()), start=1)
-    ]
-    scorer = Scorer(chosen, deadline_s=deadline_s)
-    started = time.perf_counter()
+    reader = tasks.reader_of(chosen, columns or Columns())
+    splits = sources.load_splits(sources.parse(source))
+    rows = splits[sources.train_of(splits)]
+    scorer = Scorer(chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed)
+    count = failed = 0
+    total = seconds = 0.0
     try:
-        found = scorer.score(completed)
+        scorer.check()
+        for part in tasks.batches(tasks.numbered(rows), AT_ONCE):
+            completed = [
+                read(reader, row, f"dataset {source} row {number}") for number, row in part
+            ]
+            started = time.perf_counter()
+            found = scorer.score(completed)
+            seconds += time.perf_counter() - started
+            write(found, completed, chosen[0], out)
+            for failure in found.failures[: max(0, SHOWN_FAILURES - failed)]:
+                reason = " ".join(failure.reason.split())
+                print(
+                    f"reward {failure.reward} failed ({reason}) on {failure.text[:200]!r}", file=err
+                )
+            count, failed = count + len(completed), failed + len(found.failures)
+            total += sum(found.scores)
     finally:
         scorer.close()
-    seconds = time.perf_counter() - started
-    read_answer = answers.boxed if chosen[0].name == "boxed" else answers.tagged
-    for i, one in enumerate(completed):
-        row = {
-            "rewards": {name: values[i] for name, values in found.rewards.items()},
-            "score": found.scores[i],
-            "answer": read_answer(one.text),
-            "seconds": round(found.seconds[i], 6),
-        }
-        print(json.dumps(row), file=out)
-    for failure in found.failures[:SHOWN_FAILURES]:
-        print(
-            f"reward {failure.reward} failed ({failure.reason}) on {failure.text[:200]!r}", file=err
-        )
     print(
-        f"{len(completed)} completions, mean score {sum(found.scores) / len(completed):.4f}, "
-        f"{len(found.failures)} failed, {seconds:.2f} s, {len(completed) / seconds:,.0f} a second",
+        f"{count} completions, mean score {total / count:.4f}, {failed} failed, "
+        f"{seconds:.2f} s, {count / seconds:,.0f} a second",
         file=err,
     )
 
 
-def read(row: dict, where: str) -> Completed:
-    _, answer = formats.read_row(row, where)
+def write(
+    found: Scored, completed: Sequence[Completed], first: rewards.Chosen, out: TextIO
+) -> None:
+    for i, one in enumerate(completed):
+        row = {
+            "rewards": {name: values[i] for name, values in found.rewards.items()},
+            "score": found.scores[i],
+            "answer": READ.get(first.name, answers.tagged)(one.text),
+            "seconds": round(found.seconds[i], 6),
+        }
+        print(json.dumps(row), file=out)
+
+
+READ = {"boxed": answers.boxed, "code": code.program}  # what a reward looks at
+
+
+def read(reader: tasks.Reader, row: Mapping, where: str) -> Completed:
     completion = row.get(COMPLETION)
     if not isinstance(completion, str):
         raise UserError(
-            f"dataset {where}: column {COMPLETION} must be text, got {completion!r:.60}; it has "
+            f"{where}: column {COMPLETION} must be text, got {completion!r:.60}; it has "
             f"{', '.join(map(str, row))}: add the completions to be scored"
         )
-    return Completed(completion, len(completion), answer)
+    try:
+        record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
+    except Unusable as error:
+        raise UserError(f"{where}: {error}") from None
+    return Completed(completion, len(completion), record.answer, record.extra, record.problem)

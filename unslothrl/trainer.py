@@ -1,6 +1,7 @@
 """The loop: draw tasks, roll out, select, update, publish; evaluate and save between steps."""
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Sequence
@@ -114,8 +115,7 @@ class Trainer:
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
             count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            tasks = self.data.train.draw(self.state.position, count)
-            self.state.position += len(tasks)
+            tasks, self.state.position = self.data.train.draw(self.state.position, count)
             if draws == 0:
                 wanted = len(tasks)  # less than asked for at the end of an episode
             seed = (config.seed, step, draws)
@@ -345,22 +345,20 @@ class Trainer:
         }
 
     def evaluate(self) -> dict[str, float]:
-        """pass@1 (mean over candidates) and best-of-n on the held-out tasks, as metrics."""
+        """pass@1 (mean over candidates) and best-of-n on every eval set, as metrics."""
         config = self.config
         sampling = Sampling(config.eval_temperature, config.eval_top_p, 0, config.max_new_tokens)
         started = time.perf_counter()
-        groups, _ = self.generate(
-            self.data.eval, config.eval_candidates, sampling, (config.seed, "eval"), "eval"
+        every = [task for tasks in self.data.evals.values() for task in tasks]
+        groups, parts = self.generate(
+            every, config.eval_candidates, sampling, (config.seed, "eval"), "eval"
         )
-        prefix = f"eval/{self.data.eval_name}"
-        result = {
-            f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
-            f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
-            f"{prefix}/mean_length": mean(
-                len(c.token_ids) for group in groups for c in group.completions
-            ),
-            "timing/eval_s": time.perf_counter() - started,
-        }
+        self.check_rewards([one for part in parts for one in part.failures], groups)
+        result: dict[str, float] = {}
+        rest = iter(groups)
+        for name, tasks in self.data.evals.items():
+            result |= eval_metrics(f"eval/{name}", list(itertools.islice(rest, len(tasks))))
+        result["timing/eval_s"] = time.perf_counter() - started
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **result}]
         self.view.evaluation(self.state.step, result)
         return result
@@ -428,6 +426,16 @@ def rollout_metrics(
         "timing/generation_s": seconds - reward_s,
         "timing/reward_s": reward_s,
         "memory/actor_peak_mb": max(part.memory_mb for part in parts),
+    }
+
+
+def eval_metrics(prefix: str, groups: Sequence[Group]) -> dict[str, float]:
+    return {
+        f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
+        f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
+        f"{prefix}/mean_length": mean(
+            len(one.token_ids) for group in groups for one in group.completions
+        ),
     }
 
 

@@ -44,7 +44,12 @@ def build_actor(config: Config, base: Path, index: int):
 def scorer_of(config: Config) -> Scorer:
     cache = config.overlong_cache
     punish = Overlong(config.max_new_tokens, cache) if cache else None
-    return Scorer(rewards.choose(config.reward), punish, config.reward_timeout)
+    return Scorer(
+        rewards.choose(config.reward),
+        punish,
+        config.reward_timeout,
+        config.allow_unsandboxed_code,
+    )
 
 
 def build_learner(config: Config, base: Path, index: int):

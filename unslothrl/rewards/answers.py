@@ -9,6 +9,7 @@ As text, answers are compared after trimming, with the commas of thousands taken
 
 import re
 
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)  # an escape takes the character after it along
 _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
@@ -26,28 +27,15 @@ def tagged(completion: str) -> str | None:
 
 
 def boxed(completion: str) -> str | None:
-    """None without a box that closes."""
-    start = completion.rfind("\\boxed{")
-    while start >= 0:
-        first = start + len("\\boxed{")
-        end = closing_brace(completion, first)
-        if end is not None:
-            return completion[first:end].strip()
-        start = completion.rfind("\\boxed{", 0, start)
-    return None
-
-
-def closing_brace(text: str, start: int) -> int | None:
-    """Where the brace that was opened before `start` closes; escaped braces do not count."""
-    depth, escaped = 1, False
-    for index in range(start, len(text)):
-        character = text[index]
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        elif character in "{}":
-            depth += 1 if character == "{" else -1
-            if depth == 0:
-                return index
-    return None
+    """None without a box that closes. Escaped braces do not count."""
+    open_braces: list[int] = []
+    first, end = -1, -1
+    for brace in _BRACES.finditer(completion):
+        at = brace.start()
+        if brace[0] == "{":
+            open_braces.append(at)
+        elif brace[0] == "}" and open_braces:
+            opened = open_braces.pop()
+            if opened > first and completion.endswith("\\boxed", 0, opened):
+                first, end = opened, at
+    return None if first < 0 else completion[first + 1 : end].strip()

@@ -3,16 +3,18 @@
 think_answer_tags  1 if the completion has the form (one `<think>`, `</think>`, `<answer>` and
                    `</answer>` each, in this order, nothing after the last) and its answer is right
 boxed              1 if the answer in the last `\\boxed{}` is right
+
+Several gold answers: any of them is right.
 """
 
 from unslothrl.rewards import answers, maths
 from unslothrl.rewards.tags import TAGS
 
 
-def think_answer_tags(completion: str, answer: str) -> float:
+def think_answer_tags(completion: str, *golds: str) -> float:
     found = answers.tagged(completion)
     in_form = has_form(completion)
-    return float(in_form and found is not None and maths.same(found, answer))
+    return float(in_form and found is not None and any(maths.same(found, gold) for gold in golds))
 
 
 def has_form(completion: str) -> bool:
@@ -25,6 +27,6 @@ def has_form(completion: str) -> bool:
     )
 
 
-def boxed(completion: str, answer: str) -> float:
+def boxed(completion: str, *golds: str) -> float:
     found = answers.boxed(completion)
-    return float(found is not None and maths.same(found, answer))
+    return float(found is not None and any(maths.same(found, gold) for gold in golds))

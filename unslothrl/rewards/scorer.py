@@ -1,23 +1,42 @@
 """Scores completions by the rewards of a run."""
 
+import functools
+import importlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from unslothrl import rewards
-from unslothrl.rewards import overlong
+from unslothrl.errors import UserError
+from unslothrl.rewards import overlong, own
+from unslothrl.rewards.code import WALL_OF_CPU, program
 from unslothrl.rewards.overlong import Overlong
-from unslothrl.rewards.workers import DEADLINE_S, Call, Result, Workers
+from unslothrl.rewards.workers import AHEAD, DEADLINE_S, START_S, Call, Result, Workers
+
+GRACE_S = 10.0  # that a worker has to report on what it has itself given up
+AT_ONCE = 64  # calls of an async function
 
 
 @dataclass(frozen=True)
 class Completed:
-    """What is scored: a completion's text and length in tokens, and the gold answer."""
+    """What is scored: a completion's text and length in tokens, and what its task knows."""
 
     text: str
     length: int
     answer: str
+    extra: dict[str, Any] = field(default_factory=dict)
+    prompt: str = ""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The gold answers, any of which is right."""
+        return tuple(self.extra.get("answers") or (self.answer,))
+
+    @property
+    def known(self) -> own.Known:
+        return own.Known(self.answer, self.prompt, self.extra)
 
 
 @dataclass(frozen=True)
@@ -45,9 +64,33 @@ class Scorer:
         chosen: Sequence[rewards.Chosen],
         punish: Overlong | None = None,
         deadline_s: float = DEADLINE_S,
+        allow_unsandboxed: bool = False,
     ):
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
-        self.workers: Workers | None = None
+        self.allow_unsandboxed = allow_unsandboxed
+        self._workers: Workers | None = None
+
+    @property
+    def workers(self) -> Workers:
+        if self._workers is None:
+            self._workers = Workers(max(1, len(os.sched_getaffinity(0))), self.deadline_s)
+        return self._workers
+
+    def check(self) -> None:
+        """Loads the user's functions and tries the sandbox, before a run. UserError."""
+        for one in self.chosen:
+            if one.runs == rewards.OWN:
+                call = Call("unslothrl.rewards.own:check", (one.function,), deadline_s=START_S)
+            elif one.runs == rewards.PROGRAMS:
+                call = Call("unslothrl.rewards.code:check", (self.allow_unsandboxed,))
+                call = replace(call, deadline_s=START_S)
+            else:
+                continue
+            (result,) = self.workers.call([call])
+            if result.error is not None:
+                reason = result.error.removeprefix("UserError: ")
+                known = reason.startswith("reward ")
+                raise UserError(reason if known else f"reward {one.function}: {reason}: mend it")
 
     def score(self, completed: Sequence[Completed]) -> Scored:
         """All rewards of all completions, in order."""
@@ -56,43 +99,143 @@ class Scorer:
         scores: list[float] = []
         seconds = [0.0] * len(completed)
         for one in self.chosen:
-            results = self._results(one, completed)
-            values = [0.0 if r.error is not None else float(r.value) for r in results]
-            found[one.name] = [one.weight * value for value in values]
+            results = [as_number(result) for result in self._results(one, completed)]
+            values = [0.0 if r.error is not None else r.value for r in results]
+            found[one.name] = [one.weight * float(part(value, "reward")) for value in values]
             failures += [
                 Failure(one.name, result.error, what.text)
                 for result, what in zip(results, completed, strict=True)
                 if result.error is not None
             ]
-            scores = scores or values
+            scores = scores or [float(part(value, "score")) for value in values]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
             found[overlong.NAME] = [self.punish(one.length) for one in completed]
         return Scored(found, scores, seconds, failures)
 
     def _results(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
-        if chosen.function is None:
-            return [inline(rewards.INLINE[chosen.name], one) for one in completed]
-        if self.workers is None:
-            self.workers = Workers(max(1, len(os.sched_getaffinity(0))), self.deadline_s)
-        calls = [Call(chosen.function, (one.text, one.answer)) for one in completed]
-        return [checked(result) for result in self.workers.call(calls)]
+        """One for each completion."""
+        if chosen.runs == rewards.HERE:
+            function = imported(chosen.function)
+            return [here(function, given(chosen, one)) for one in completed]
+        if chosen.runs == rewards.WORKER:
+            calls = [Call(chosen.function, given(chosen, one)) for one in completed]
+            return self.workers.call(calls, AHEAD)
+        if chosen.runs == rewards.PROGRAMS:
+            return self._programs(chosen, completed)
+        assert chosen.own is not None
+        if chosen.own.is_batch:
+            return self._for_all(chosen, chosen.own, completed)
+        if chosen.own.is_async:
+            return self._together(chosen, chosen.own, completed)
+        return self.workers.call(
+            [Call(chosen.function, (one.text,), chosen.own.named(one.known)) for one in completed]
+        )
+
+    def _programs(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
+        """Every test of every program is a call; a program's first failure ends its group."""
+        calls: list[Call] = []
+        deadline_s = WALL_OF_CPU * self.deadline_s + GRACE_S
+        for group, one in enumerate(completed):
+            text, tests = program(one.text), one.extra["tests"]
+            for pair in zip(tests["inputs"], tests["outputs"], strict=True) if text else ():
+                more = (self.deadline_s, self.allow_unsandboxed)
+                arguments = (text, tests["fn_name"], *pair, *more)
+                calls.append(Call(chosen.function, arguments, {}, group, deadline_s))
+        by_group: dict[int, list[Result]] = {group: [] for group in range(len(completed))}
+        for call, result in zip(calls, self.workers.call(calls), strict=True):
+            assert call.group is not None
+            if not result.left_out:
+                by_group[call.group].append(result)
+        return [joined(results) for results in by_group.values()]
+
+    def _for_all(
+        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Completed]
+    ) -> list[Result]:
+        """One call for all; it has `deadline_s` for the whole."""
+        named = signature.named_for_all([one.known for one in completed])
+        named[own.ALL] = [one.text for one in completed]
+        (result,) = self.workers.call([Call(chosen.function, (), named)])
+        share = result.seconds / max(1, len(completed))
+        values, error = result.value, result.error
+        if error is None and (not isinstance(values, list) or len(values) != len(completed)):
+            error = f"returned {values!r:.60}, not a list of {len(completed)}"
+        if error is not None:
+            return [Result(None, error, share) for _ in completed]
+        return [Result(value, None, share) for value in values]
+
+    def _together(
+        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Completed]
+    ) -> list[Result]:
+        """Async calls, `AT_ONCE` of them in a worker at the same time."""
+        pairs = [(one.text, signature.named(one.known)) for one in completed]
+        parts = [pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE)]
+        calls = [
+            Call(
+                "unslothrl.rewards.own:together",
+                (chosen.function, self.deadline_s, part),
+                deadline_s=self.deadline_s + START_S,
+            )
+            for part in parts
+        ]
+        found: list[Result] = []
+        for part, result in zip(parts, self.workers.call(calls), strict=True):
+            each = result.value or [[None, result.error]] * len(part)
+            found += [Result(value, error, result.seconds / len(part)) for value, error in each]
+        return found
 
     def close(self) -> None:
-        if self.workers is not None:
-            self.workers.close()
-            self.workers = None
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
 
-def inline(reward: rewards.Reward, one: Completed) -> Result:
+def given(chosen: rewards.Chosen, one: Completed) -> tuple:
+    """What a reward of this package is called with."""
+    if "answer" in chosen.needs:
+        return (one.text, *one.answers)
+    if "numbers" in chosen.needs:
+        return (one.text, one.extra["numbers"], one.extra["target"])
+    return (one.text,)
+
+
+@functools.cache
+def imported(function: str) -> Callable[..., float]:
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def here(function: Callable[..., float], arguments: tuple) -> Result:
     started = time.perf_counter()
-    value = reward(one.text, one.answer)
+    value = function(*arguments)
     return Result(value, None, time.perf_counter() - started)
 
 
-def checked(result: Result) -> Result:
-    """A value that is no number is a failure too."""
+def joined(results: Sequence[Result]) -> Result:
+    """A program's tests as one: it is right if there are some and all were passed."""
+    seconds = sum(result.seconds for result in results)
+    if any(result.value is False for result in results) or not results:
+        return Result(0.0, None, seconds)
+    error = next((result.error for result in results if result.error is not None), None)
+    return Result(1.0 if error is None else None, error, seconds)
+
+
+def part(value: float | dict[str, float], name: str) -> float:
+    """The reward or the reported score of what a function returned."""
+    return value[name] if isinstance(value, dict) else value
+
+
+def as_number(result: Result) -> Result:
+    """A value that is neither a number nor a reward and a score is a failure too."""
     value = result.value
-    if result.error is not None or (isinstance(value, int | float) and abs(value) < 1e12):
+    if result.error is not None or is_number(value):
         return result
+    if isinstance(value, dict) and is_number(value.get("reward")):
+        both = {"reward": value["reward"], "score": value.get("score", value["reward"])}
+        if is_number(both["score"]):
+            return replace(result, value=both)
     return replace(result, error=f"returned {value!r:.60}, which is not a number")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e12

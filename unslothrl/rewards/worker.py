@@ -1,6 +1,6 @@
 """A process of `workers`: reads a call a line from stdin, answers each with a line on stdout.
 
-    [function, argument, ...]  ->  "imported" where the function is new, then [value, error]
+    [function, arguments, named arguments]  ->  "imported" where it is new, then [value, error]
 
 What a function prints goes nowhere, so that it cannot answer for itself.
 """
@@ -33,16 +33,20 @@ def load(name: str) -> Callable[..., Any]:
     return getattr(module, function)
 
 
-def answer(function: Callable[..., Any], arguments: list) -> list:
+def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any]) -> list:
     """-> [value, error]"""
     try:
-        value = function(*arguments)
+        value = function(*arguments, **named)
         if inspect.isawaitable(value):
             value = asyncio.run(wait(value))
         json.dumps(value)
         return [value, None]
     except BaseException as error:  # hostile text, or the user's own code: it must not end us
-        return [None, f"{type(error).__name__}: {error}"[:LONGEST_ERROR]]
+        return [None, reason(error)]
+
+
+def reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
 
 
 async def wait(value: Any) -> Any:
@@ -57,15 +61,15 @@ def main() -> None:
     os.dup2(nowhere, 1)
     known: dict[str, Callable[..., Any]] = {}
     for line in sys.stdin:
-        name, *arguments = json.loads(line)
+        name, arguments, named = json.loads(line)
         try:
             if name not in known:
                 known[name] = load(name)
                 print("imported", file=replies)
         except BaseException as error:
-            reply = [None, f"{type(error).__name__}: {error}"[:LONGEST_ERROR]]
+            reply = [None, reason(error)]
         else:
-            reply = answer(known[name], arguments)
+            reply = answer(known[name], arguments, named)
         print(json.dumps(reply), file=replies)
 
 

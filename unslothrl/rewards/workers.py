@@ -17,19 +17,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 DEADLINE_S = 5.0
 MEMORY_MB = 2048
 START_S = 60.0  # for a process to start and to import a function's module
 IMPORTED = b"imported"  # the line that says so
+AHEAD = 32  # calls that wait at a worker, where calls are short
+AHEAD_BYTES = 32 << 10  # of them in its pipe, which holds 64 KB: writing must never wait
 
 
 @dataclass(frozen=True)
 class Call:
+    """`group`: once a call of a group has returned False, the rest of it is left out.
+    `deadline_s`: its own; None: that of all."""
+
     function: str
     arguments: tuple = ()
+    named: dict[str, Any] = field(default_factory=dict)
+    group: int | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,16 @@ class Result:
     value: Any = None
     error: str | None = None
     seconds: float = 0.0
+    left_out: bool = False
+
+
+@dataclass
+class Sent:
+    """A call at a worker."""
+
+    index: int
+    call: Call
+    size: int  # bytes
 
 
 class Worker:
@@ -54,23 +72,35 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # so that what it starts is killed with it
         )
-        self.index: int | None = None  # the call it works on
-        self.began = self.ends = 0.0
+        self.queue: collections.deque[Sent] = collections.deque()  # the first is worked on
+        self.began = self.ends = 0.0  # of the first
         self.known: set[str] = set()  # functions that it has imported
         self.rest = b""
 
-    def send(self, index: int, call: Call, deadline_s: float) -> None:
-        """The deadline counts from where the function is imported, which may take longer."""
+    def room(self, size: int, ahead: int) -> bool:
+        """Whether one more call can be sent without waiting for the worker to read."""
+        waiting = sum(sent.size for sent in self.queue)
+        return not self.queue or (len(self.queue) < ahead and waiting + size <= AHEAD_BYTES)
+
+    def send(self, line: bytes, sent: Sent, deadline_s: float) -> None:
+        """Raises BrokenPipeError where the process has ended."""
         assert self.process.stdin is not None
-        self.index, self.began = index, time.monotonic()
-        self.ends = self.began + (deadline_s if call.function in self.known else START_S)
-        self.known.add(call.function)
-        line = json.dumps([call.function, *call.arguments]) + "\n"
-        self.process.stdin.write(line.encode())
+        self.queue.append(sent)
+        if len(self.queue) == 1:
+            self.start_clock(deadline_s)
+        self.process.stdin.write(line)
+
+    def start_clock(self, deadline_s: float) -> None:
+        """The deadline of the first call; it counts from where its function is imported."""
+        if self.queue:
+            call = self.queue[0].call
+            allowed = call.deadline_s or deadline_s
+            self.began = time.monotonic()
+            self.ends = self.began + (allowed if call.function in self.known else START_S)
 
     def imported(self, deadline_s: float) -> None:
-        self.began = time.monotonic()
-        self.ends = self.began + deadline_s
+        self.known.add(self.queue[0].call.function)
+        self.start_clock(deadline_s)
 
     def read(self) -> list[bytes] | None:
         """The lines that have arrived whole; None when the process has ended."""
@@ -93,7 +123,7 @@ class Workers:
 
     def __init__(self, count: int, deadline_s: float = DEADLINE_S, memory_mb: int = MEMORY_MB):
         self.deadline_s, self.memory_mb = deadline_s, memory_mb
-        self.idle = [Worker(memory_mb) for _ in range(count)]
+        self.working = [Worker(memory_mb) for _ in range(count)]
         self.spare = Worker(memory_mb)
 
     def __enter__(self) -> "Workers":
@@ -102,59 +132,109 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, calls: Sequence[Call]) -> list[Result]:
-        """The results in order; every call has `deadline_s` of its own."""
-        waiting = collections.deque(enumerate(calls))
-        results: list[Result | None] = [None] * len(calls)
-        with selectors.DefaultSelector() as selector:
-            busy: set[Worker] = set()
-            while waiting or busy:
-                while waiting and self.idle:
-                    worker = self.idle.pop()
-                    self._begin(worker, *waiting.popleft(), results, busy, selector)
-                nearest = min((worker.ends for worker in busy), default=0.0)
-                for key, _ in selector.select(max(0.0, nearest - time.monotonic())):
-                    self._finish(key.data, results, busy, selector)
-                now = time.monotonic()
-                for worker in [worker for worker in busy if now >= worker.ends]:
-                    error = f"took longer than {worker.ends - worker.began:g} s"
-                    self._replace(worker, error, results, busy, selector)
-        return [result for result in results if result is not None]
+    def call(self, calls: Sequence[Call], ahead: int = 1) -> list[Result]:
+        """The results in order; every call has a deadline of its own.
 
-    def _begin(self, worker: Worker, index: int, call: Call, results, busy, selector) -> None:
-        busy.add(worker)
-        selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
-        try:
-            worker.send(index, call, self.deadline_s)
-        except BrokenPipeError:
-            worker.index = index
-            self._replace(worker, "its process had ended", results, busy, selector)
+        `ahead` (at most `AHEAD`): how many short calls a worker may hold, so that it need not wait
+        for the next.
+        """
+        with Round(self, calls, min(ahead, AHEAD)) as one:
+            return one.run()
 
-    def _finish(self, worker: Worker, results, busy, selector) -> None:
+    def replace(self, worker: Worker) -> Worker:
+        """Kills a worker; the spare takes its place."""
+        worker.kill()
+        new, self.spare = self.spare, Worker(self.memory_mb)
+        self.working[self.working.index(worker)] = new
+        return new
+
+    def close(self) -> None:
+        for worker in (*self.working, self.spare):
+            worker.kill()
+        self.working = []
+
+
+class Round:
+    """The calls of one `Workers.call` on their way."""
+
+    def __init__(self, workers: Workers, calls: Sequence[Call], ahead: int):
+        self.workers, self.calls, self.ahead = workers, calls, ahead
+        self.waiting = collections.deque(range(len(calls)))
+        self.results: list[Result | None] = [None] * len(calls)
+        self.failed: set[int] = set()  # groups
+        self.selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> "Round":
+        for worker in self.workers.working:
+            self.listen(worker)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.selector.close()
+        for worker in [one for one in self.workers.working if one.queue]:
+            self.workers.replace(worker)  # interrupted: what it still answers is nobody's
+
+    def listen(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        self.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+
+    def run(self) -> list[Result]:
+        while True:
+            for worker in list(self.workers.working):
+                self.feed(worker)
+            busy = [worker for worker in self.workers.working if worker.queue]
+            if not busy:
+                break
+            nearest = min(worker.ends for worker in busy)
+            for key, _ in self.selector.select(max(0.0, nearest - time.monotonic())):
+                self.receive(key.data)
+            now = time.monotonic()
+            for worker in [one for one in busy if one.queue and now >= one.ends]:
+                self.give_up(worker, f"took longer than {worker.ends - worker.began:g} s")
+        return [result for result in self.results if result is not None]
+
+    def feed(self, worker: Worker) -> None:
+        """Sends calls while the worker may hold more; towards the end, all workers get alike."""
+        count = len(self.workers.working)
+        ahead = min(self.ahead, 1 + len(self.waiting) // (2 * count))
+        while self.waiting and len(worker.queue) < ahead:
+            index = self.waiting[0]
+            call = self.calls[index]
+            if call.group is not None and call.group in self.failed:
+                self.results[self.waiting.popleft()] = Result(left_out=True)
+                continue
+            line = json.dumps([call.function, call.arguments, call.named]).encode() + b"\n"
+            if not worker.room(len(line), ahead):
+                return
+            self.waiting.popleft()
+            try:
+                worker.send(line, Sent(index, call, len(line)), self.workers.deadline_s)
+            except BrokenPipeError:
+                self.give_up(worker, "its process had ended")
+                return
+
+    def receive(self, worker: Worker) -> None:
         lines = worker.read()
         if lines is None:
-            self._replace(worker, "ended its process", results, busy, selector)
+            self.give_up(worker, "ended its process")
             return
         for line in lines:
             if line == IMPORTED:
-                worker.imported(self.deadline_s)
+                worker.imported(self.workers.deadline_s)
                 continue
             value, error = json.loads(line)
-            results[worker.index] = Result(value, error, time.monotonic() - worker.began)
-            selector.unregister(worker.process.stdout)
-            busy.remove(worker)
-            self.idle.append(worker)
+            sent = worker.queue.popleft()
+            self.results[sent.index] = Result(value, error, time.monotonic() - worker.began)
+            if value is False and sent.call.group is not None:
+                self.failed.add(sent.call.group)
+            worker.start_clock(self.workers.deadline_s)
 
-    def _replace(self, worker: Worker, error: str, results, busy, selector) -> None:
-        """Kills a worker whose call has failed; the spare takes its place."""
-        results[worker.index] = Result(None, error, time.monotonic() - worker.began)
-        selector.unregister(worker.process.stdout)
-        busy.remove(worker)
-        worker.kill()
-        self.idle.append(self.spare)
-        self.spare = Worker(self.memory_mb)
-
-    def close(self) -> None:
-        for worker in (*self.idle, self.spare):
-            worker.kill()
-        self.idle = []
+    def give_up(self, worker: Worker, error: str) -> None:
+        """The first call of a worker has failed with its process; the others wait again."""
+        if worker.queue:
+            first = worker.queue.popleft()
+            self.results[first.index] = Result(None, error, time.monotonic() - worker.began)
+        self.waiting.extendleft(sent.index for sent in reversed(worker.queue))
+        worker.queue.clear()
+        self.selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        self.listen(self.workers.replace(worker))

@@ -1,0 +1,91 @@
+"""How many completions a second the rewards check, and how many programs a second the sandbox runs.
+
+    python bench/rewards.py --gsm8k gsm8k/test.jsonl --math math500/test.jsonl
+
+Completions are made from gold answers: half of them right, half with the last character changed,
+workers warm. Writes bench/results/rewards-cpu.json, or --out.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+from facts import facts
+
+from unslothrl import rewards, sandbox
+from unslothrl.data import formats, sources, tasks
+from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.workers import Call, Workers
+
+RESULTS = Path(__file__).parent / "results"
+REPEATS = 5
+PROGRAMS = 200
+
+
+def completions(path: str, form: str) -> list[Completed]:
+    splits = sources.load_splits(sources.parse(path))
+    found = []
+    for number, row in tasks.numbered(splits[sources.train_of(splits)]):
+        gold = formats.read(row).answer
+        made = gold if number % 2 else gold[:-1] + ("1" if gold[-1:] != "1" else "2")
+        found.append(Completed(form % made, len(made), gold))
+    return found
+
+
+def maths(path: str, reward: str) -> dict[str, float]:
+    form = r"So \boxed{%s}." if reward == "boxed" else "<think>so</think><answer>%s</answer>"
+    made = completions(path, form)
+    scorer = Scorer(rewards.choose((reward,)))
+    rates = []
+    try:
+        scorer.score(made[:200])
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            found = scorer.score(made)
+            rates.append(len(made) / (time.perf_counter() - started))
+    finally:
+        scorer.close()
+    assert not found.failures
+    return {
+        "completions": len(made),
+        "a second, median": round(statistics.median(rates)),
+        "a second, least": round(min(rates)),
+        "right": sum(found.scores),
+    }
+
+
+def programs(level: str, workers: Workers) -> float:
+    """Programs a second, each printing a number."""
+    call = Call("rewards_programs:run_one", (level,), deadline_s=60)
+    workers.call([call] * 8)
+    started = time.perf_counter()
+    results = workers.call([call] * PROGRAMS)
+    seconds = time.perf_counter() - started
+    assert all(result.value == "1\n" for result in results), results[0]
+    return round(PROGRAMS / seconds, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gsm8k", required=True, help="GSM8K, JSONL")
+    parser.add_argument("--math", help="MATH-500, JSONL")
+    parser.add_argument("--out", type=Path, default=RESULTS / "rewards-cpu.json")
+    given = parser.parse_args()
+    found: dict[str, object] = facts(("math-verify", "sympy"))
+    for name, path in (("GSM8K", given.gsm8k), ("MATH-500", given.math)):
+        for reward in ("boxed", "think_answer_tags") if path else ():
+            found[f"{reward}, {name}"] = maths(path, reward)
+            print(f"{reward}, {name}: {found[f'{reward}, {name}']}", flush=True)
+    with Workers(2) as workers:  # they see this folder, and with it rewards_programs
+        for level in sandbox.LEVELS:
+            if sandbox.available(level) is None:
+                rates = [programs(level, workers) for _ in range(REPEATS)]
+                found[f"programs a second, {level}"] = statistics.median(rates)
+                print(f"{level}: {rates} programs a second", flush=True)
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The code reward: programs that solve, fail, cheat and stall, run for real."""
+
+import json
+import time
+
+import pytest
+
+from unslothrl import cli, rewards
+from unslothrl.rewards import code
+from unslothrl.rewards.scorer import Completed, Scorer
+
+DOUBLE = {"inputs": ["1\n", "2\n", "21"], "outputs": ["2\n", "4", "42"], "fn_name": None}
+ADD = {"inputs": [[1, 2], "3\n4", [[5], [6]]], "outputs": [3, "7", [[5, 6]]], "fn_name": "add"}
+
+
+def block(text: str) -> str:
+    return f"I think so.\n```python\n{text}\n```\nDone."
+
+
+def score(texts, tests=DOUBLE, **options):
+    scorer = Scorer(rewards.choose(("code",)), **options)
+    try:
+        return scorer.score([Completed(text, 1, "", {"tests": tests}) for text in texts])
+    finally:
+        scorer.close()
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (block("print(1)"), "print(1)"),
+        (block("a") + block("b\n\n  c"), "b\n\n  c"),  # the last one counts
+        ("```py\na\n```", "a"),
+        ("```Python3\r\na\r\n```\r\n", "a"),
+        (block("a") + "```\nno Python\n```", "a"),
+        (block("a") + "```python\ncut off", "a"),
+        ("```python\ncut off", None),
+        ("```\nprint(1)\n```", None),
+        ("print(1)", None),
+        ("```python\n" * 10_000, None),
+    ],
+)
+def test_the_program_of_a_completion(completion, expected):
+    assert code.program(completion) == expected
+
+
+def test_all_tests_must_be_passed():
+    solves = "print(2 * int(input()))"
+    cheats = "print({1: 2, 2: 4}.get(int(input()), 0))"  # knows two of three
+    made = {
+        solves: 1.0,
+        f"print = print\nfor i in range(1):\n    {solves}": 1.0,
+        solves + "\nprint()": 1.0,  # blank lines at the end
+        cheats: 0.0,
+        "print(2)": 0.0,
+        "print('2\\n4\\n42')": 0.0,
+        solves + "\n1 / 0": 0.0,  # right, then it fails
+        "import os\nos._exit(0)": 0.0,
+        "import builtins\nbuiltins.print = lambda *_: None\n" + solves: 0.0,
+        "import builtins\nbuiltins.int = lambda x: 1\n" + solves: 0.0,
+        "def": 0.0,
+        "": 0.0,
+    }
+    found = score([block(text) for text in made] + ["no block", solves])
+    assert found.scores == [*made.values(), 0.0, 0.0] and found.failures == []
+
+
+def test_functions_are_called():
+    made = {
+        "def add(a, b): return a + b": 1.0,
+        "class Solution:\n    def add(self, a, b): return a + b": 1.0,
+        "def add(a, b): print('x' * 100); return a + b": 1.0,
+        "def add(a, b): return str(a + b)": 0.0,
+        "def add(a, b): raise SystemExit(0)": 0.0,
+        "def sub(a, b): return a + b": 0.0,
+        "import os\nos._exit(0)": 0.0,
+        "class Equal:\n    __eq__ = lambda *_: True\ndef add(a, b): return Equal()": 0.0,
+        "def add(a, b): return float('nan')": 0.0,
+    }
+    found = score([block(text) for text in made], ADD)
+    assert dict(zip(made, found.scores, strict=True)) == made and found.failures == []
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "is_same"),
+    [
+        (3, 3, True),
+        (3, "3", True),
+        (3, [3], True),
+        ([3], [3], True),
+        ([3], 3, False),
+        (3.0, 3, True),
+        (0.1 + 0.2, 0.3, True),
+        (0.3001, 0.3, False),
+        (True, 1, False),
+        (1, True, False),
+        (None, None, True),
+        ("3", "3", True),
+        ("abc", "abc", True),
+        ({"a": [1.0]}, {"a": [1]}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ([1, 2], [2, 1], False),
+    ],
+)
+def test_results_are_compared_as_values(result, expected, is_same):
+    assert code.returned(result, expected) is is_same
+
+
+def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():
+    solves = block("print(2 * int(input()))")
+    stalls = block("while True: pass")
+    found = score([stalls, solves, stalls, solves], deadline_s=1.0)
+    assert found.scores == [0.0, 1.0, 0.0, 1.0] and found.failures == []
+    assert found.seconds[0] < 2 * 2.0 + 1  # its first failure ends it: at most two were begun
+
+
+def test_tests_run_at_the_same_time():
+    waits = block("import time\ntime.sleep(1)\nprint(input())")
+    tests = {"inputs": ["1"] * 6, "outputs": ["1"] * 6, "fn_name": None}
+    scorer = Scorer(rewards.choose(("code",)))
+    try:
+        scorer.check()
+        count = len(scorer.workers.working)
+        started = time.monotonic()
+        found = scorer.score([Completed(waits, 1, "", {"tests": tests})])
+        elapsed = time.monotonic() - started
+    finally:
+        scorer.close()
+    assert found.scores == [1.0]
+    assert elapsed < found.seconds[0] / min(count, 6) + 1.5  # sleeping takes no core
+
+
+def test_score_of_code(tmp_path, capfd):
+    path = tmp_path / "made.jsonl"
+    tests = {"inputs": ["1", "5"], "outputs": ["2", "10"]}
+    rows = [
+        {"messages": [{"role": "user", "content": "Double it."}], "test_cases": tests,
+         "completion": block("print(2 * int(input()))")},
+        {"prompt": "Double it.", "reward_model": {"ground_truth": json.dumps(tests)},
+         "completion": block("print(2)")},
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main(["score", str(path), "--reward", "code"]) == 0
+    out, err = capfd.readouterr()
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [row["score"] for row in found] == [1.0, 0.0]
+    assert found[1]["answer"] == "print(2)" and "2 completions, mean score 0.5000, 0 failed" in err
+    path.write_text(json.dumps({**rows[0], "test_cases": {"inputs": [], "outputs": []}}) + "\n")
+    assert cli.main(["score", str(path), "--reward", "code"]) == 2
+    assert "row 1: column test_cases has no tests" in capfd.readouterr().err
