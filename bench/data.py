@@ -44,7 +44,7 @@ def write(path: Path) -> int:
         while file.tell() < SIZE:
             part = []
             for i in range(rows, rows + 10_000):
-                problem = f"Row {i}. " + "How much is it, all in all? " * (i % 20)
+                problem = f"Row {i}. " + "How much is it all in all? " * (i % 20)
                 row = f"{problem},{i}" if kind == ".csv" else json.dumps(
                     {"problem": problem, "answer": str(i)}
                 )  # fmt: skip

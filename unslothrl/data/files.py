@@ -49,16 +49,19 @@ def one_line(error: Exception) -> str:
 
 def read_lines(path: Path) -> Rows:
     """JSONL: an object a line; empty lines are passed over."""
-    spans = array("q")
+    starts, last = array("q"), 0
     for number, (begin, end, text) in enumerate(lines_of(path), start=1):
         if text.strip():
             check_object(path, text, f"line {number}")
-            spans.extend((begin, end))
-    return TextRows(path, in_pairs(spans), parse_json)
+            starts.append(begin)
+            last = end
+    return TextRows(path, with_end(starts, last), parse_json)
 
 
-def in_pairs(spans: array) -> np.ndarray:
-    return np.frombuffer(spans, np.int64).reshape(-1, 2)
+def with_end(starts: array, end: int) -> np.ndarray:
+    """Where rows begin, and where the last one ends."""
+    starts.append(end)
+    return np.frombuffer(starts, np.int64)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -106,15 +109,16 @@ def read_array(path: Path) -> Rows:
     """The objects of one long list, found without reading it whole."""
     text = Window(path)
     text.skip("[")
-    spans = array("q")
+    starts, last = array("q"), 0
     while text.peek() != "]":
-        if spans:
+        if starts:
             text.skip(",")
-        spans.extend(text.object(len(spans) // 2 + 1))
+        begin, last = text.object(len(starts) + 1)
+        starts.append(begin)
     text.skip("]")
     if text.peek():
         refuse(path, f"line {text.line} goes on after the list: mend the file")
-    return TextRows(path, in_pairs(spans), parse_json)
+    return TextRows(path, with_end(starts, last), parse_json)
 
 
 class Window:
@@ -195,7 +199,7 @@ def read_csv(path: Path) -> Rows:
     csv.field_size_limit(LONGEST_ROW)
     lines = Lines(path)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    spans = array("q")
+    starts, last = array("q"), 0
     header: list[str] | None = None
     try:
         while True:
@@ -212,11 +216,12 @@ def read_csv(path: Path) -> Rows:
                     "mend it, or quote fields that hold a comma",
                 )
             elif fields:
-                spans.extend((begin, lines.end))
+                starts.append(begin)
+                last = lines.end
     except csv.Error as error:
         refuse(path, f"line {reader.line_num} is not CSV ({error}): mend it")
     parser = CsvParser(header or [], delimiter)
-    return TextRows(path, in_pairs(spans), parser)
+    return TextRows(path, with_end(starts, last), parser)
 
 
 class Lines:

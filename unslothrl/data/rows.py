@@ -25,17 +25,21 @@ class Rows(Protocol):
 
 
 class TextRows:
-    """Rows of a text file: where each begins and ends is known, and it is read when asked for."""
+    """Rows of a text file: where each begins is known, and it is read when asked for.
 
-    def __init__(self, path: Path, spans: np.ndarray, parse: Callable[[str], Row]):
-        self.path, self.spans, self.parse = path, spans, parse  # spans: int64 bytes, [rows, 2]
+    `starts` has their first bytes and the byte after the last one, int64 [rows + 1]; `parse` takes
+    a row's text with whatever stands before the next.
+    """
+
+    def __init__(self, path: Path, starts: np.ndarray, parse: Callable[[str], Row]):
+        self.starts, self.parse = starts, parse
         self.file = path.open("rb")
 
     def __len__(self) -> int:
-        return len(self.spans)
+        return len(self.starts) - 1
 
     def __getitem__(self, index: int) -> Row:
-        begin, end = map(int, self.spans[index])
+        begin, end = int(self.starts[index]), int(self.starts[index + 1])
         self.file.seek(begin)
         return self.parse(self.file.read(end - begin).decode("utf-8"))
 
@@ -47,12 +51,15 @@ class CsvParser:
         self.header, self.delimiter = header, delimiter
 
     def __call__(self, text: str) -> Row:
-        (fields,) = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
+        fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter))
         return dict(zip(self.header, fields, strict=True))
 
 
+_first_json = json.JSONDecoder().raw_decode
+
+
 def parse_json(text: str) -> Row:
-    return json.loads(text)
+    return _first_json(text.lstrip())[0]
 
 
 class TableRows:

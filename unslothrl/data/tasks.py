@@ -315,7 +315,8 @@ def split(config, source: Source) -> tuple[Rows, Rows]:
         return rows, []
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
-    keys = problem_keys(rows, Columns(config.prompt_column, config.answer_column))
+    columns = Columns(config.prompt_column, config.answer_column)
+    keys = problem_keys(rows, columns, seed_of(config.seed, "held out"))
     different = np.unique(keys)
     count = max(1, round(config.holdout * len(different)))
     if count >= len(different):
@@ -323,21 +324,21 @@ def split(config, source: Source) -> tuple[Rows, Rows]:
             f"dataset {config.dataset}: {len(different)} different problems leave nothing to train "
             f"on when {count} are held out: give more, or --eval_dataset"
         )
-    seed = seed_of(config.seed, "held out") % 2**32
-    held_out = np.random.RandomState(seed).permutation(different)[:count]
-    inside = np.isin(keys, held_out)
-    return PickedRows(rows, np.flatnonzero(~inside)), PickedRows(rows, np.flatnonzero(inside))
+    held_out = keys < different[count]  # the keys are hashes: which are least is up to the seed
+    del keys, different
+    train_on, hold_out = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    return PickedRows(rows, train_on), PickedRows(rows, hold_out)
 
 
-def problem_keys(rows: Rows, columns: Columns) -> np.ndarray:
-    """A number for each row, equal where the conversation is, [rows]."""
+def problem_keys(rows: Rows, columns: Columns, seed: int = 0) -> np.ndarray:
+    """A hash of the seed and each row's conversation, [rows]."""
     keys = np.empty(len(rows), np.uint64)
     for index in range(len(rows)):
         try:
             text = json.dumps(formats.read(rows[index], columns).messages)
         except Unusable:
             text = ""  # told of when the row is rendered
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
         keys[index] = int.from_bytes(digest, "big")
     return keys
 

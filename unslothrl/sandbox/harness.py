@@ -6,6 +6,7 @@ It imports nothing of this package, which is not there, and little else: a progr
 Python each time. The request holds no expected answer: what a program returns is compared outside.
 """
 
+import atexit
 import marshal
 import os
 import resource
@@ -34,6 +35,21 @@ def main() -> None:
         reply = json.dumps(value).encode()
         while reply:
             reply = reply[os.write(result_fd, reply) :]
+    end()
+
+
+def end() -> None:
+    """What Python does at a program's end, without taking itself apart, which takes a third of the
+    time of a short program."""
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        os._exit(120)  # as Python
+    os._exit(0)
 
 
 def become(uid: int | None) -> None:
