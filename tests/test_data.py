@@ -248,9 +248,9 @@ def test_a_source_is_taken_apart(text, parts):
     assert (found.name, found.config, found.split, found.start, found.stop) == parts
 
 
-@pytest.mark.parametrize("text", ["a.jsonl[1]", "a[:x]", " "])
+@pytest.mark.parametrize("text", ["a.jsonl[1]", "a[:x]", " ", "embedded[:10]"])
 def test_a_source_that_is_none(text):
-    with pytest.raises(UserError, match="NAME@SPLIT"):
+    with pytest.raises(UserError, match=r"NAME@SPLIT|no splits"):
         sources.parse(text)
 
 

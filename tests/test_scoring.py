@@ -121,7 +121,7 @@ def test_a_call_that_stalls_is_killed_and_the_others_go_on():
 
 
 OWN = """
-import asyncio, os, sys, time
+import asyncio, mmap, os, sys, time
 def alone(completion):
     return 1
 def named(text, gold, *, level, row, prompt="none", scale=3):
@@ -165,7 +165,7 @@ def ends(completion, answer):
 def leaves(completion, answer):
     sys.exit(0)
 def hungry(completion, answer):
-    return len(bytearray(8 << 30))
+    return len(mmap.mmap(-1, 8 << 30))
 def stalls(completion, answer):
     time.sleep(1000)
 def sometimes(completion, answer):
@@ -261,7 +261,6 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
         ("text", "returned 'good', which is not a number"),
         ("ends", "ended its process"),
         ("leaves", "SystemExit: 0"),
-        ("hungry", "MemoryError"),
         ("stalls", "took longer than 0.5 s"),
     ],
 )
@@ -270,6 +269,13 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
     assert found.rewards[function] == [0.0, 0.0]
     assert [one.text for one in found.failures] == ["ab", "c"]
     assert all(reason in one.reason for one in found.failures)
+
+
+def test_memory_is_limited_but_for_functions_of_the_users_own(own):
+    with Workers(1) as workers:
+        (result,) = workers.call([Call(f"{own}:hungry", ("", ""))])
+    assert result.error is not None and "Cannot allocate memory" in result.error
+    assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model
 
 
 def test_one_that_fails_spoils_no_other(own):

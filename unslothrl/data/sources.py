@@ -68,6 +68,8 @@ def parse(text: str) -> Source:
             "in whole numbers"
         )
     name, config = found["name"], found["config"]
+    if name == EMBEDDED and text != EMBEDDED:
+        raise UserError(f"dataset {text}: the embedded problems have no splits: set {EMBEDDED}")
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon
     start, stop = (int(found[key]) if found[key] else None for key in ("start", "stop"))

@@ -13,7 +13,7 @@ from unslothrl.errors import UserError
 from unslothrl.rewards import overlong, own
 from unslothrl.rewards.code import WALL_OF_CPU, program
 from unslothrl.rewards.overlong import Overlong
-from unslothrl.rewards.workers import AHEAD, DEADLINE_S, START_S, Call, Result, Workers
+from unslothrl.rewards.workers import AHEAD, DEADLINE_S, MEMORY_MB, START_S, Call, Result, Workers
 
 GRACE_S = 10.0  # that a worker has to report on what it has itself given up
 AT_ONCE = 64  # calls of an async function
@@ -68,25 +68,35 @@ class Scorer:
     ):
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed = allow_unsandboxed
-        self._workers: Workers | None = None
+        self._pools: dict[int | None, Workers] = {}  # by the memory of a process
 
     @property
     def workers(self) -> Workers:
-        if self._workers is None:
-            self._workers = Workers(max(1, len(os.sched_getaffinity(0))), self.deadline_s)
-        return self._workers
+        """For what this package does with the model's text, in little memory."""
+        return self._pool(MEMORY_MB)
+
+    @property
+    def own_workers(self) -> Workers:
+        """For functions of the user's own, which may load what they like."""
+        return self._pool(None)
+
+    def _pool(self, memory_mb: int | None) -> Workers:
+        if memory_mb not in self._pools:
+            count = max(1, len(os.sched_getaffinity(0)))
+            self._pools[memory_mb] = Workers(count, self.deadline_s, memory_mb)
+        return self._pools[memory_mb]
 
     def check(self) -> None:
         """Loads the user's functions and tries the sandbox, before a run. UserError."""
         for one in self.chosen:
             if one.runs == rewards.OWN:
                 call = Call("unslothrl.rewards.own:check", (one.function,), deadline_s=START_S)
+                (result,) = self.own_workers.call([call])
             elif one.runs == rewards.PROGRAMS:
                 call = Call("unslothrl.rewards.code:check", (self.allow_unsandboxed,))
-                call = replace(call, deadline_s=START_S)
+                (result,) = self.workers.call([replace(call, deadline_s=START_S)])
             else:
                 continue
-            (result,) = self.workers.call([call])
             if result.error is not None:
                 reason = result.error.removeprefix("UserError: ")
                 known = reason.startswith("reward ")
@@ -128,7 +138,7 @@ class Scorer:
             return self._for_all(chosen, chosen.own, completed)
         if chosen.own.is_async:
             return self._together(chosen, chosen.own, completed)
-        return self.workers.call(
+        return self.own_workers.call(
             [Call(chosen.function, (one.text,), chosen.own.named(one.known)) for one in completed]
         )
 
@@ -155,7 +165,7 @@ class Scorer:
         """One call for all; it has `deadline_s` for the whole."""
         named = signature.named_for_all([one.known for one in completed])
         named[own.ALL] = [one.text for one in completed]
-        (result,) = self.workers.call([Call(chosen.function, (), named)])
+        (result,) = self.own_workers.call([Call(chosen.function, (), named)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -179,15 +189,15 @@ class Scorer:
             for part in parts
         ]
         found: list[Result] = []
-        for part, result in zip(parts, self.workers.call(calls), strict=True):
+        for part, result in zip(parts, self.own_workers.call(calls), strict=True):
             each = result.value or [[None, result.error]] * len(part)
             found += [Result(value, error, result.seconds / len(part)) for value, error in each]
         return found
 
     def close(self) -> None:
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
+        for pool in self._pools.values():
+            pool.close()
+        self._pools = {}
 
 
 def given(chosen: rewards.Chosen, one: Completed) -> tuple:

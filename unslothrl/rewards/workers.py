@@ -5,7 +5,8 @@
 
 A call names a function, "module:function" or "file.py:function", and what it is given: JSON values.
 Workers keep what they have imported. One more than is used is kept warm, so that a killed one is
-replaced at once. Memory is limited, so a runaway computation fails instead of filling the machine.
+replaced at once. Memory is limited unless `memory_mb` is None, so that a runaway computation fails
+instead of filling the machine.
 """
 
 import collections
@@ -62,9 +63,9 @@ class Sent:
 class Worker:
     """One process, `unslothrl.rewards.worker`, that answers a line with a line."""
 
-    def __init__(self, memory_mb: int):
+    def __init__(self, memory_mb: int | None):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "unslothrl.rewards.worker", str(memory_mb)],
+            [sys.executable, "-m", "unslothrl.rewards.worker", str(memory_mb or 0)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -121,7 +122,9 @@ class Worker:
 class Workers:
     """`count` processes at work."""
 
-    def __init__(self, count: int, deadline_s: float = DEADLINE_S, memory_mb: int = MEMORY_MB):
+    def __init__(
+        self, count: int, deadline_s: float = DEADLINE_S, memory_mb: int | None = MEMORY_MB
+    ):
         self.deadline_s, self.memory_mb = deadline_s, memory_mb
         self.working = [Worker(memory_mb) for _ in range(count)]
         self.spare = Worker(memory_mb)
