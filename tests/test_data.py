@@ -259,6 +259,8 @@ def test_a_file_whose_name_looks_like_more(tmp_path, monkeypatch):
     write(tmp_path / "a@b[:1].jsonl", ROWS)
     (rows,) = sources.load_splits(sources.parse("a@b[:1].jsonl")).values()
     assert len(rows) == 20
+    write(tmp_path / "a.jsonl", ROWS)
+    assert list(sources.load_splits(sources.parse("a.jsonl@train[:5]"))) == ["train"]
 
 
 def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):

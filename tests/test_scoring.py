@@ -254,11 +254,11 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("batch_of_wrong_length", "returned [1], not a list of 2"),
+        ("batch_of_wrong_length", "returned no list of 2: [1]"),
         ("batch_stalls", "took longer than 0.5 s"),
         ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
         ("broken", "ValueError: no\nanswer"),
-        ("text", "returned 'good', which is not a number"),
+        ("text", "returned no number: 'good'"),
         ("ends", "ended its process"),
         ("leaves", "SystemExit: 0"),
         ("stalls", "took longer than 0.5 s"),

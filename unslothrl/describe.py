@@ -126,7 +126,13 @@ def lines(found: Description) -> list[str]:
     written += [f"--- prompt lengths in tokens of {found.model}"]
     written += histogram(found.lengths)
     written += [f"--- rows not used, with --max_prompt_tokens {found.max_prompt_tokens}"]
-    return written + (found.not_used or ["none"])
+    written += found.not_used or ["none"]
+    if min(found.lengths) > found.max_prompt_tokens:
+        written += [
+            "every prompt is longer, so a run would be refused: set --max_prompt_tokens "
+            f"{max(found.lengths)}"
+        ]
+    return written
 
 
 def many(counts: dict[str, int]) -> str:
@@ -137,12 +143,14 @@ def many(counts: dict[str, int]) -> str:
 
 
 def histogram(lengths: list[int]) -> list[str]:
-    """A line for each bin, the middle and the longest below."""
-    counts, edges = np.histogram(lengths, bins=BINS, range=(min(lengths), max(lengths) + 1))
+    """A line for each of at most `BINS` bins, the middle and the longest below."""
+    low, high = min(lengths), max(lengths)
+    width = 1 + (high - low) // BINS
+    counts = Counter((length - low) // width for length in lengths)
     rows = [
-        f"{round(low):>7,} to {round(high) - 1:>7,}  {count:>7,}  "
-        + "█" * round(BAR * count / max(counts))
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        f"{low + i * width:>7,} to {low + (i + 1) * width - 1:>7,}  {counts[i]:>7,}  "
+        + "█" * round(BAR * counts[i] / max(counts.values()))
+        for i in range(1 + (high - low) // width)
     ]
-    middle, high = np.percentile(lengths, (50, 95))
-    return [*rows, f"half up to {middle:,.0f}, 95% up to {high:,.0f}, longest {max(lengths):,}"]
+    middle, most = np.percentile(lengths, (50, 95))
+    return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]

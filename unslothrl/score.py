@@ -16,7 +16,6 @@ from unslothrl.rewards.scorer import Completed, Scored, Scorer
 AT_ONCE = 2_000  # completions
 
 COMPLETION = "completion"
-SHOWN_FAILURES = 5
 
 
 def score(
@@ -39,6 +38,7 @@ def score(
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
     scorer = Scorer(chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed)
+    told: set[tuple[str, str]] = set()
     count = failed = 0
     total = seconds = 0.0
     try:
@@ -51,11 +51,10 @@ def score(
             found = scorer.score(completed)
             seconds += time.perf_counter() - started
             write(found, completed, chosen[0], out)
-            for failure in found.failures[: max(0, SHOWN_FAILURES - failed)]:
-                reason = " ".join(failure.reason.split())
-                print(
-                    f"reward {failure.reward} failed ({reason}) on {failure.text[:200]!r}", file=err
-                )
+            for failure in found.failures:
+                if failure.kind not in told:
+                    told.add(failure.kind)
+                    print(failure, file=err)
             count, failed = count + len(completed), failed + len(found.failures)
             total += sum(found.scores)
     finally:

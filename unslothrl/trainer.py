@@ -142,10 +142,9 @@ class Trainer:
     def check_rewards(self, failures: Sequence[Failure], groups: Sequence[Group]) -> None:
         """Tells of each kind of failed reward once. RunError where more than half have failed."""
         for one in failures:
-            kind = (one.reward, one.reason)
-            if kind not in self.told and len(self.told) < MOST_TOLD:
-                self.told.add(kind)
-                self.view.note(f"reward {one.reward} failed ({one.reason}) on {one.text[:200]!r}")
+            if one.kind not in self.told and len(self.told) < MOST_TOLD:
+                self.told.add(one.kind)
+                self.view.note(str(one))
         completions = sum(len(group.completions) for group in groups)
         for name in sorted({one.reward for one in failures}):
             of_it = [one for one in failures if one.reward == name]

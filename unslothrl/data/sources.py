@@ -80,6 +80,8 @@ def load_splits(source: Source) -> dict[str, Rows]:
     """Split name -> rows, only the one that the source names if it names one. UserError."""
     splits = local_splits(source.path) if source.is_local else from_hub(source)
     if source.split is not None:
+        if list(splits) == [WHOLE] and source.split in TRAIN:
+            splits = {source.split: splits[WHOLE]}  # all that a file has
         if source.split not in splits:
             raise UserError(
                 f"dataset {source.name}: no split {source.split}; it has {', '.join(splits)}: "

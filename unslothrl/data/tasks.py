@@ -171,8 +171,9 @@ class FiniteTasks:
         if self.order[0] != episode:
             seed = seed_of(self.seed, "episode", episode) % 2**32
             # RandomState's stream is the same in every version of NumPy.
-            shuffled = np.random.RandomState(seed).permutation(len(self.tasks))
-            self.order = (episode, shuffled.astype(np.uint32))
+            shuffled = np.arange(len(self.tasks), dtype=np.uint32)
+            np.random.RandomState(seed).shuffle(shuffled)
+            self.order = (episode, shuffled)
         return self.order[1]
 
     def draw(self, position: int, count: int) -> tuple[list[Task], int]:

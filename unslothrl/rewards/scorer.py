@@ -47,6 +47,15 @@ class Failure:
     reason: str
     text: str  # the completion
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Failures of a kind are told once: the same reward and exception, whatever it says."""
+        return self.reward, self.reason.partition(":")[0]
+
+    def __str__(self) -> str:
+        reason = " ".join(self.reason.split())
+        return f"reward {self.reward} failed ({reason}) on {self.text[:200]!r}"
+
 
 @dataclass
 class Scored:
@@ -169,7 +178,7 @@ class Scorer:
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
-            error = f"returned {values!r:.60}, not a list of {len(completed)}"
+            error = f"returned no list of {len(completed)}: {values!r:.60}"
         if error is not None:
             return [Result(None, error, share) for _ in completed]
         return [Result(value, None, share) for value in values]
@@ -244,7 +253,7 @@ def as_number(result: Result) -> Result:
         both = {"reward": value["reward"], "score": value.get("score", value["reward"])}
         if is_number(both["score"]):
             return replace(result, value=both)
-    return replace(result, error=f"returned {value!r:.60}, which is not a number")
+    return replace(result, error=f"returned no number: {value!r:.60}")
 
 
 def is_number(value: Any) -> bool:
