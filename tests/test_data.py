@@ -530,7 +530,7 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
             "first": 20,
             "MATH-500": 3,
         }
-    assert list(tasks.eval_sources(options("x", eval_dataset=("HuggingFaceH4/MATH-500",)))) == [
+    assert list(sources.eval_sources(options("x", eval_dataset=("HuggingFaceH4/MATH-500",)))) == [
         "MATH-500"
     ]
     for given, said in [
@@ -541,7 +541,7 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
         (("a=",), "no source after ="),
     ]:
         with pytest.raises(UserError, match=said):
-            tasks.eval_sources(options("x", eval_dataset=given))
+            sources.eval_sources(options("x", eval_dataset=given))
 
 
 def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):

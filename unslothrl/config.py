@@ -24,7 +24,6 @@ from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
 from unslothrl.data import sources
-from unslothrl.data.tasks import eval_sources
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.machine import Machine
@@ -621,7 +620,7 @@ def check_paths(config: Config) -> None:
     """Raises UserError for a local file or folder that is not there, or not what it must be."""
     if _is_path(config.model) and not exists(config.model):
         raise UserError(f"model {config.model}: no such file or folder: check the path")
-    named = [text for text in eval_sources(config).values() if text is not None]
+    named = [text for text in sources.eval_sources(config).values() if text is not None]
     for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
         source = sources.parse(text)
         if source.is_local and not exists(source.name):

@@ -11,7 +11,7 @@ import numpy as np
 
 from unslothrl import base_model
 from unslothrl.config import Config
-from unslothrl.data import sources, tasks
+from unslothrl.data import sources, splits, tasks
 from unslothrl.data.formats import Unusable
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.types import Task
@@ -54,7 +54,7 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
 def look(config: Config) -> Description:
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(config, tokenizer)
-    rows, splits = open_rows(config)
+    rows, by_split = open_rows(config)
     looked_at = rows
     if len(rows) > tasks.AT_ONCE:
         picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
@@ -69,12 +69,12 @@ def look(config: Config) -> Description:
     tasks.check_usable(f"dataset {name}", left, len(lengths), renderer)
     left.too_long = [length for length in lengths if length > config.max_prompt_tokens]
     columns, turns = recognised(looked_at, renderer.reader)
-    keys = tasks.problem_keys(looked_at, renderer.reader.columns)
+    keys = splits.problem_keys(looked_at, renderer.reader.columns)
     return Description(
         source=config.dataset,
         rows=len(rows),
         looked_at=len(looked_at),
-        splits=splits,
+        splits=by_split,
         columns=columns,
         turns=turns,
         system_prompt=renderer.system_prompt,
@@ -92,8 +92,8 @@ def look(config: Config) -> Description:
 
 def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
     """-> (the rows that are trained on before any are held out, rows of each split)."""
-    splits = sources.load_splits(sources.parse(config.dataset))
-    return splits[sources.train_of(splits)], {name: len(rows) for name, rows in splits.items()}
+    found = sources.load_splits(sources.parse(config.dataset))
+    return found[sources.train_of(found)], {name: len(rows) for name, rows in found.items()}
 
 
 def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[int, int]]:

@@ -6,6 +6,7 @@ NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say
 are. Without a split, a slice is one of the training rows.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists
 
 EMBEDDED = "embedded"
+HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)
 TEST = ("test", "validation", "valid", "val", "dev", "eval")
@@ -154,3 +156,51 @@ def from_hub(source: Source) -> dict[str, Rows]:
             "check the name and the network, or give a .jsonl file"
         ) from None
     return {str(split): rows for split, rows in found.items()}
+
+
+def eval_sources(config) -> dict[str, str | None]:
+    """Name of each eval set -> its source; None: what the training set holds out. UserError.
+
+    `--eval_dataset` is a source, name=source, or a JSON map of both, repeated or not.
+    """
+    if not config.eval_dataset:
+        return {HELD_OUT: None}
+    found: dict[str, str | None] = {}
+    for text in config.eval_dataset:
+        for name, source in named_sources(text):
+            if name in found:
+                raise UserError(
+                    f"eval_dataset {name} is given twice: set --eval_dataset NAME={source}"
+                )
+            found[name] = source
+    return found
+
+
+def named_sources(text: str) -> Iterator[tuple[str, str]]:
+    if text.lstrip().startswith("{"):
+        try:
+            table = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): mend it") from None
+        for name, source in table.items():
+            if not isinstance(source, str) or not source or not is_name(name):
+                raise UserError(
+                    f"eval_dataset {name!r:.60}: {source!r:.60} is no source: set "
+                    '--eval_dataset \'{"name": "file.jsonl"}\''
+                )
+            yield name, source
+        return
+    name, separator, source = text.partition("=")
+    if separator and is_name(name):
+        if not source:
+            raise UserError(f"eval_dataset {text}: no source after =: set {name}=file.jsonl")
+        yield name, source
+    elif text == EMBEDDED:
+        yield EMBEDDED, text
+    else:
+        yield parse(text).label.split("/")[-1].split(".")[0], text
+
+
+def is_name(text: str) -> bool:
+    """A name of an eval set, as it stands in metrics."""
+    return text.replace("-", "_").replace(".", "_").isidentifier()

@@ -6,9 +6,7 @@ each is rendered when it is drawn.
 """
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +15,10 @@ from typing import NoReturn
 import numpy as np
 
 from unslothrl import rewards
-from unslothrl.data import formats, prompts, sources
+from unslothrl.data import formats, prompts, sources, splits
 from unslothrl.data.formats import Columns, Record, Unusable
 from unslothrl.data.rows import PickedRows, Rows
-from unslothrl.data.sources import EMBEDDED, Source
+from unslothrl.data.sources import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.types import Task, seed_of
@@ -29,7 +27,6 @@ AT_ONCE = 50_000  # rows
 TRIED = 1_000  # rows of a larger set that are looked at before the run
 ENDLESS_PATIENCE = 1_000  # rows in a row that cannot be used before a source is given up
 BATCH = 1_000  # prompts tokenised at once
-HELD_OUT = "held_out"
 EMBEDDED_EVAL = 200  # problems, where eval_problems does not say
 
 
@@ -240,12 +237,12 @@ def load(config, tokenizer) -> Data:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, config.seed)
         train.draw(0, 1)  # says now if no prompt fits
     else:
-        rows, held_out = split(config, source)
+        rows, held_out = splits.split(config, source)
         items, left = rendered(source.label, rows, renderer)
         train = FiniteTasks(items, config.seed)
         notes += told(source.label, left, renderer)
     evals = {}
-    for name, text in eval_sources(config).items():
+    for name, text in sources.eval_sources(config).items():
         tasks, left = eval_tasks(config, name, text, renderer, held_out)
         evals[name] = tasks
         notes += told(f"eval set {name}", left, renderer)
@@ -302,104 +299,6 @@ def told(name: str, left: Left, renderer: Renderer) -> list[str]:
     return [f"{name}: of {left.rows} rows not used: {line}" for line in left.lines(limit)]
 
 
-def split(config, source: Source) -> tuple[Rows, Rows]:
-    """-> (training rows, held-out rows), disjoint even where a problem is repeated.
-
-    A data set with a train and a test split keeps them, unless one is named; one with a single
-    split has a seeded share held out, unless `--eval_dataset` names another source.
-    """
-    splits = sources.load_splits(source)
-    train, test = sources.train_of(splits), sources.test_of(splits)
-    rows = splits[train]
-    if not len(rows):
-        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
-    if config.eval_dataset:
-        return rows, []
-    if test is not None and test != train and len(splits[test]):
-        return rows, splits[test]
-    columns = Columns(config.prompt_column, config.answer_column)
-    keys = problem_keys(rows, columns, seed_of(config.seed, "held out"))
-    in_order = np.sort(keys)
-    is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
-    different = int(is_new.sum())
-    count = max(1, round(config.holdout * different))
-    if count >= different:
-        raise UserError(
-            f"dataset {config.dataset}: {different} different problems leave nothing to train "
-            f"on when {count} are held out: give more, or --eval_dataset"
-        )
-    # The keys are hashes: which are least is up to the seed.
-    first_kept = in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
-    held_out = keys < first_kept
-    return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
-
-
-def indices(mask: np.ndarray) -> np.ndarray:
-    """Where a mask holds, in half of the memory that NumPy takes."""
-    return np.flatnonzero(mask).astype(np.uint32)
-
-
-def problem_keys(rows: Rows, columns: Columns, seed: int = 0) -> np.ndarray:
-    """A hash of the seed and each row's conversation, [rows]."""
-    keys = np.empty(len(rows), np.uint64)
-    for index in range(len(rows)):
-        try:
-            text = json.dumps(formats.read(rows[index], columns).messages)
-        except Unusable:
-            text = ""  # told of when the row is rendered
-        digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
-        keys[index] = int.from_bytes(digest, "big")
-    return keys
-
-
-def eval_sources(config) -> dict[str, str | None]:
-    """Name of each eval set -> its source; None: what the training set holds out. UserError.
-
-    `--eval_dataset` is a source, name=source, or a JSON map of both, repeated or not.
-    """
-    if not config.eval_dataset:
-        return {HELD_OUT: None}
-    found: dict[str, str | None] = {}
-    for text in config.eval_dataset:
-        for name, source in named_sources(text):
-            if name in found:
-                raise UserError(
-                    f"eval_dataset {name} is given twice: set --eval_dataset NAME={source}"
-                )
-            found[name] = source
-    return found
-
-
-def named_sources(text: str) -> Iterator[tuple[str, str]]:
-    if text.lstrip().startswith("{"):
-        try:
-            table = json.loads(text)
-        except ValueError as error:
-            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): mend it") from None
-        for name, source in table.items():
-            if not isinstance(source, str) or not source or not is_name(name):
-                raise UserError(
-                    f"eval_dataset {name!r:.60}: {source!r:.60} is no source: set "
-                    '--eval_dataset \'{"name": "file.jsonl"}\''
-                )
-            yield name, source
-        return
-    name, separator, source = text.partition("=")
-    if separator and is_name(name):
-        if not source:
-            raise UserError(f"eval_dataset {text}: no source after =: set {name}=file.jsonl")
-        yield name, source
-    elif text == EMBEDDED:
-        yield EMBEDDED, text
-    else:
-        yield sources.parse(text).label.split("/")[-1].split(".")[0], text
-
-
-def is_name(text: str) -> bool:
-    """A name of an eval set, as it stands in metrics."""
-    return text.replace("-", "_").replace(".", "_").isidentifier()
-
-
 def those_it_has(rows: Rows, columns: Columns) -> Columns:
     """The columns named for the training set, as far as an eval set has them too."""
     first = rows[0] if len(rows) else {}
@@ -419,8 +318,8 @@ def eval_tasks(
         problems = arithmetic.problems("test", 0)
         rows = list(itertools.islice(problems, config.eval_problems or EMBEDDED_EVAL))
     elif text is not None:
-        splits = sources.load_splits(sources.parse(text))
-        rows = splits[sources.test_of(splits) or sources.train_of(splits)]
+        found = sources.load_splits(sources.parse(text))
+        rows = found[sources.test_of(found) or sources.train_of(found)]
     if text is not None:
         columns = those_it_has(rows, renderer.reader.columns)
         reader = dataclasses.replace(renderer.reader, columns=columns)

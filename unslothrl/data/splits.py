@@ -1,0 +1,70 @@
+"""What is trained on and what is held out, where the data does not say."""
+
+import hashlib
+import json
+
+import numpy as np
+
+from unslothrl.data import formats, sources
+from unslothrl.data.formats import Columns, Unusable
+from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.data.sources import Source
+from unslothrl.errors import UserError
+from unslothrl.types import seed_of
+
+
+def split(config, source: Source) -> tuple[Rows, Rows]:
+    """-> (training rows, held-out rows), disjoint even where a problem is repeated.
+
+    A data set with a train and a test split keeps them, unless one is named; one with a single
+    split has a seeded share held out, unless `--eval_dataset` names another source.
+    """
+    splits = sources.load_splits(source)
+    train, test = sources.train_of(splits), sources.test_of(splits)
+    rows = splits[train]
+    if not len(rows):
+        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
+    if config.eval_dataset:
+        return rows, []
+    if test is not None and test != train and len(splits[test]):
+        return rows, splits[test]
+    columns = Columns(config.prompt_column, config.answer_column)
+    keys = problem_keys(rows, columns, seed_of(config.seed, "held out"))
+    held_out = least(keys, config.holdout, config.dataset)
+    del keys
+    return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
+
+
+def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
+    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError.
+
+    The keys are hashes, so which are least is up to the seed.
+    """
+    in_order = np.sort(keys)
+    is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
+    different = int(is_new.sum())
+    count = max(1, round(share * different))
+    if count >= different:
+        raise UserError(
+            f"dataset {name}: {different} different problems leave nothing to train on when "
+            f"{count} are held out: give more, or --eval_dataset"
+        )
+    return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
+
+
+def indices(mask: np.ndarray) -> np.ndarray:
+    """Where a mask holds, in half of the memory that NumPy takes."""
+    return np.flatnonzero(mask).astype(np.uint32)
+
+
+def problem_keys(rows: Rows, columns: Columns, seed: int = 0) -> np.ndarray:
+    """A hash of the seed and each row's conversation, [rows]."""
+    keys = np.empty(len(rows), np.uint64)
+    for index in range(len(rows)):
+        try:
+            text = json.dumps(formats.read(rows[index], columns).messages)
+        except Unusable:
+            text = ""  # told of when the row is rendered
+        digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
+        keys[index] = int.from_bytes(digest, "big")
+    return keys
