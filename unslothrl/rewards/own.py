@@ -10,7 +10,6 @@ as lists where it takes all completions; `**` gets every column.
 """
 
 import ast
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +125,8 @@ def check(function: str) -> None:
 
 def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
     """Runs in a worker: many calls of an async function at once. -> [value, error] of each."""
+    import asyncio
+
     from unslothrl.rewards.worker import load, reason
 
     loaded = load(function)

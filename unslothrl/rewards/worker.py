@@ -5,10 +5,8 @@
 What a function prints goes nowhere, so that it cannot answer for itself.
 """
 
-import asyncio
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import resource
@@ -37,7 +35,9 @@ def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any])
     """-> [value, error]"""
     try:
         value = function(*arguments, **named)
-        if inspect.isawaitable(value):
+        if hasattr(value, "__await__"):
+            import asyncio  # large, and every program's process is a copy of this one
+
             value = asyncio.run(wait(value))
         json.dumps(value)
         return [value, None]
