@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from unslothrl import rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.rewards.scorer import Completed, Scorer
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,3 +48,29 @@ def test_the_example_trains_as_a_learner(tmp_path):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2] and all("train/loss" in row for row in rows)
     assert 'aggregation = "token"' in (folder / "config.toml").read_text()
+
+
+def test_the_documented_rewards_run(tmp_path):
+    text = (ROOT / "docs" / "rewards.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "mine.py").write_text(text.replace("    ...", "    return level"))
+    made = [
+        Completed("so 7", 2, "7", {"level": 3}, "P"),
+        Completed("no", 1, "7", {"level": 4}, "P"),
+    ]
+    expected = {"reward": [1.0, 0.0], "judge": [3.0, 4.0], "batch": [0.004, 0.002]}
+    for name, values in expected.items():
+        scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:{name}",)))
+        try:
+            found = scorer.score(made)
+        finally:
+            scorer.close()
+        assert (found.rewards[name], found.failures) == (values, [])
+
+
+def test_every_reward_is_documented():
+    text = (ROOT / "docs" / "rewards.md").read_text()
+    for name, one in rewards.REWARDS.items():
+        (row,) = [
+            line for line in text.splitlines() if line.startswith(f"| `{name}` | ") and one.weight
+        ]
+        assert f"| {one.weight:g} |" in row
