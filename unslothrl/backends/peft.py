@@ -19,6 +19,7 @@ from peft import (
 from transformers import AutoModelForCausalLM
 
 from unslothrl import base_model
+from unslothrl.backends import logprobs
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
@@ -62,12 +63,22 @@ class PeftBackend:
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ids, row, position = completion_tokens(samples, self.device)
-        keep = ids.shape[1] - min(len(sample.prompt_ids) for sample in samples) + 1
-        logits = self.model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
-        left_out = ids.shape[1] - keep
-        return gather_logprobs(
-            logits[row, position - 1 - left_out], ids[row, position], temperature, entropy_gradient
+        states = self.hidden_states(ids)[row, position - 1]
+        vocabulary = self.model.get_base_model().get_output_embeddings().out_features
+        return logprobs.token_logprobs(
+            self.logits, vocabulary, states, ids[row, position], temperature, entropy_gradient
         )
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden] -> [tokens, vocabulary], as the base's own forward has them."""
+        base = self.model.get_base_model()
+        found = base.get_output_embeddings()(states)
+        scale = getattr(base.config, "logit_scale", None)  # Cohere
+        divisor = getattr(base.config, "logits_scaling", None)  # Granite
+        cap = getattr(base.config, "final_logit_softcapping", None)  # Gemma 2
+        found = found if scale is None else found * scale
+        found = found if divisor is None else found / divisor
+        return found if cap is None else cap * torch.tanh(found / cap)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         return self._lora(POLICY)
@@ -195,19 +206,6 @@ def completion_tokens(
     ]
     row, position = torch.tensor(where, dtype=torch.long, device=device).reshape(-1, 2).T
     return ids, row, position
-
-
-def gather_logprobs(
-    logits: torch.Tensor,  # [tokens, vocabulary]
-    targets: torch.Tensor,  # [tokens]
-    temperature: float,
-    entropy_gradient: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> float32 (log-probabilities of the targets, entropies), each [tokens]."""
-    logprobs = (logits.float() / temperature).log_softmax(-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:

@@ -1,0 +1,86 @@
+"""Log-probabilities in parts: the values and gradients of the whole, without its memory."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from unslothrl.backends import logprobs
+from unslothrl.backends.peft import PeftBackend
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+@pytest.mark.parametrize("tokens", [1, 7, 40])
+def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
+    torch.manual_seed(0)
+    head = torch.nn.Linear(8, 50)
+    states = torch.randn(tokens, 8)
+    targets = torch.randint(50, (tokens,))
+    upstream = torch.randn(2, tokens)
+    found = {}
+    for at_once in (1, 50 * 3, 10**9):  # a token, three tokens, everything
+        monkeypatch.setattr(logprobs, "AT_ONCE", at_once)
+        hidden = states.clone().requires_grad_()
+        values, entropies = logprobs.token_logprobs(
+            head, 50, hidden, targets, 1.3, entropy_gradient
+        )
+        loss = (values * upstream[0]).sum()
+        if entropy_gradient:
+            loss = loss + (entropies * upstream[1]).sum()
+        (gradient,) = torch.autograd.grad(loss, hidden)
+        found[at_once] = (values, entropies, gradient)
+        with torch.no_grad():
+            again = logprobs.token_logprobs(head, 50, hidden, targets, 1.3)
+        assert torch.allclose(again[0], values, atol=1e-6)
+    whole = (head(states) / 1.3).log_softmax(-1)
+    assert torch.allclose(found[1][0], whole.gather(1, targets[:, None])[:, 0], atol=1e-5)
+    assert torch.allclose(found[1][1], -(whole.exp() * whole).sum(-1), atol=1e-5)
+    for part in (1, 150):
+        for ours, expected in zip(found[part], found[10**9], strict=True):
+            assert torch.allclose(ours, expected, atol=1e-5)
+
+
+MEMORY = """
+import torch
+from unslothrl.backends import logprobs
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) >> 10
+torch.manual_seed(0)
+head = torch.nn.Linear(64, 151_936, bias=False).requires_grad_(False)
+hidden = torch.randn(1024, 64, requires_grad=True)
+targets = torch.randint(151_936, (1024,))
+logprobs.token_logprobs(head, 151_936, hidden[:2], targets[:2], 1.0)[0].sum().backward()
+before = peak()
+values, _ = logprobs.token_logprobs(head, 151_936, hidden, targets, 1.0)
+values.sum().backward()
+print(peak() - before, hidden.grad.abs().sum().item() > 0)
+"""
+
+
+def test_a_large_vocabulary_takes_little_memory():
+    """1,024 tokens, whose logits take 622 MB; bench/learner.py has 4,096."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)
+    extra_mb, has_gradient = done.stdout.split()
+    assert int(extra_mb) < 300 and has_gradient == "True", done
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma2", "cohere", "granite"])
+def test_logits_are_those_of_the_models_own_forward(kind):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    extra = {"gemma2": {"final_logit_softcapping": 0.05}, "granite": {"logits_scaling": 8.0}}
+    config = AutoConfig.for_model(
+        kind, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=16, vocab_size=99, pad_token_id=0, **extra.get(kind, {}),
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    backend = object.__new__(PeftBackend)
+    backend.model = SimpleNamespace(get_base_model=lambda: model)
+    ids = torch.randint(1, 99, (1, 5))
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits[0]
+        found = backend.logits(backend.hidden_states(ids)[0])
+    assert torch.allclose(found, expected, atol=1e-6) and expected.abs().max() > 0
