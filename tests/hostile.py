@@ -243,6 +243,81 @@ print(os.path.exists("/usr/bin"))
     "becomes_another_program": Hostile(
         "import os\nos.execv('/bin/sh', ['sh', '-c', 'while :; do :; done'])", f"{TIME}|{SIGNAL}"
     ),
+    "asks_for_huge_pages": Hostile(
+        """
+import ctypes
+libc = ctypes.CDLL(None)
+print(libc.prctl(42, 0, 0, 0, 0), libc.prctl(41, 0, 0, 0, 0), libc.prctl(42, 0, 0, 0, 0))
+""",
+        prints="1 -1 1\n",  # they are off, cannot be turned on, and are off
+    ),
+    "changes_devices": Hostile(
+        """
+import os
+for path in ("/dev/null", "/dev/zero", "/dev/urandom"):
+    for change in (lambda p: os.chmod(p, 0o666), os.utime, os.unlink):
+        try:
+            change(path)
+            print("ESCAPED")
+        except OSError: print("refused")
+""",
+        prints="(refused\n){9}",
+    ),
+    "hides_memory_in_attributes": Hostile(
+        """
+import os
+open("x", "w").close()
+try:
+    os.setxattr("x", "user.x", bytes(60000))
+    print("ESCAPED")
+except OSError: print("refused")
+""",
+        prints="refused\n",
+    ),
+    "sends_to_other_sockets": Hostile(
+        """
+import socket
+for family, kind in ((socket.AF_UNIX, socket.SOCK_DGRAM), (socket.AF_UNIX, socket.SOCK_SEQPACKET),
+                     (socket.AF_INET, socket.SOCK_STREAM), (30, socket.SOCK_STREAM)):
+    try:
+        socket.socketpair(family, kind)
+        print("ESCAPED")
+    except OSError as error: print("refused", error.errno)
+""",
+        prints="(refused 1\n){4}",
+    ),
+    "takes_what_all_share": Hostile(
+        """
+import ctypes, fcntl, os
+libc = ctypes.CDLL(None)
+print(libc.syscall(206, 60000, ctypes.byref(ctypes.c_long(0))), libc.syscall(162),
+      libc.syscall(278, 1, 0, 0, 0), libc.flock(os.open("/usr/bin/env", os.O_RDONLY), 2))
+""",
+        prints="-1 -1 -1 -1\n",
+    ),
+    "limits_the_first_process": Hostile(
+        """
+import os, resource, signal
+try:
+    resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))
+    print("ESCAPED")
+except OSError: print("refused")
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    try: os.kill(1, number)
+    except OSError: pass
+print("still here")
+""",
+        prints="refused\nstill here\n",
+    ),
+    "new_calls": Hostile(
+        """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in (457, 458, 467, 500):
+    print(libc.syscall(number, 0, 0, 0, 0, 0), ctypes.get_errno())
+""",
+        prints="(-1 38\n){4}",
+    ),
     "makes_devices": Hostile(
         """
 import os, stat
@@ -270,8 +345,11 @@ except OSError: print("refused")
     "nested_too_deep": Hostile("(" * 100_000, f"{EXIT}|{SIGNAL}"),
     "well_behaved": Hostile(
         """
-import tempfile
+import asyncio, tempfile
 with tempfile.TemporaryFile() as file: file.write(b"x")
+with open("/dev/null", "w") as null, open("/dev/urandom", "rb") as random:
+    null.write(str(len(random.read(8))))
+asyncio.run(asyncio.sleep(0))
 print(int(input()) + 1)
 """,
         prints="42\n",

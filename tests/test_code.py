@@ -100,6 +100,9 @@ def test_functions_are_called():
         ({"a": [1.0]}, {"a": [1]}, True),
         ({"a": 1}, {"a": 1, "b": 2}, False),
         ([1, 2], [2, 1], False),
+        (10**400, 0.5, False),
+        (10**400, 10**400, True),
+        ("x", 0.5, False),
     ],
 )
 def test_results_are_compared_as_values(result, expected, is_same):

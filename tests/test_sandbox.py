@@ -16,7 +16,7 @@ import pytest
 from hostile import PROGRAMS
 
 from unslothrl import sandbox
-from unslothrl.sandbox import Limits, Program, levels, seccomp
+from unslothrl.sandbox import Limits, Program, levels, seccomp, view
 
 ROOT = Path(__file__).parents[1]
 WALL_S = 2.0
@@ -170,7 +170,7 @@ def test_a_hostile_program_is_contained(name, servers, outside):
     "name",
     ["fork_bomb", "fork_and_stay", "thread_bomb", "ten_gigabytes", "endless_loop_ignoring_signals",
      "sleeps_for_ever", "endless_output", "sparse_file", "reads_the_environment", "traces",
-     "exits_early", "well_behaved"],
+     "asks_for_huge_pages", "takes_what_all_share", "new_calls", "exits_early", "well_behaved"],
 )  # fmt: skip
 def test_limits_hold_without_a_sandbox_too(name, outside):
     hostile = PROGRAMS[name]
@@ -180,6 +180,48 @@ def test_limits_hold_without_a_sandbox_too(name, outside):
     outcome = sandbox.run(Program(text, stdin="41\n"), limits, "none")
     assert hostile.fits(outcome.stopped, outcome.stdout), outcome
     assert set(os.listdir("/tmp")) <= before and left_over() == []
+
+
+STEALS_ITS_BEGINNING = """
+import os, sys
+for number in sys.orig_argv[-3:]:
+    try: os.read(os.open("/proc/self/fd/" + number, os.O_RDONLY | os.O_NONBLOCK), 9)
+    except OSError: pass
+"""
+
+
+def test_a_program_without_a_sandbox_cannot_look_like_a_broken_one_nor_leave_a_folder():
+    before = set(os.listdir("/tmp"))
+    deep = "import os\nfor i in range(3000): os.mkdir('d'); os.chdir('d')\nos.mkdir('e', 0)"
+    for _ in range(5):
+        outcome = sandbox.run(Program(STEALS_ITS_BEGINNING), Limits(), "none")
+        assert outcome.stopped is None
+    assert sandbox.run(Program(deep), Limits(), "none").stopped is None
+    assert set(os.listdir("/tmp")) <= before
+
+
+def test_no_file_stays_open():
+    before = len(os.listdir("/proc/self/fd"))
+    for level in sandbox.LEVELS:
+        if levels.available(level) is None:
+            sandbox.run(Program("print(1)"), Limits(), level)
+            with pytest.raises(ValueError):  # nested deeper than marshal takes
+                nested: list = []
+                for _ in range(5000):
+                    nested = [nested]
+                sandbox.run(Program("", function="f", arguments=(nested,)), Limits(), level)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_home_is_seen_with_python(monkeypatch):
+    for home in (view.sys.base_prefix, view.sys.base_prefix + "/home"):
+        monkeypatch.setattr(view, "homes", lambda home=home: [home])
+        view.read_only.cache_clear()
+        try:
+            with pytest.raises(OSError, match="a home folder would be seen"):
+                view.read_only()
+        finally:
+            view.read_only.cache_clear()
 
 
 def test_functions_are_called_and_their_results_come_back():

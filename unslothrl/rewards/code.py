@@ -89,8 +89,10 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, float) or isinstance(b, float):
-        numbers = isinstance(a, int | float) and isinstance(b, int | float)
-        return numbers and math.isclose(a, b, rel_tol=CLOSE_ENOUGH)
+        try:
+            return math.isclose(a, b, rel_tol=CLOSE_ENOUGH)
+        except (TypeError, OverflowError):  # no number, or one larger than any float
+            return False
     return a == b
 
 

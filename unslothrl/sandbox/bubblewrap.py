@@ -41,14 +41,14 @@ def command(
     else:
         words += ["--unshare-user", "--uid", str(view.USER), "--gid", str(view.USER)]
     words += ["--perms", "1777", "--size", str(folder_mb << 20), "--tmpfs", view.FOLDER]
-    for folder in parents(paths):
+    for folder in parents([*paths, *view.DEVICES]):
         words += ["--perms", "0755", "--dir", folder]
     for path in paths:
         words += ["--ro-bind", path, path]
     for path, target in links:
         words += ["--symlink", target, path]
     for path in view.DEVICES:
-        words += ["--dev-bind", path, path]
+        words += ["--dev-bind", path, path]  # the filter refuses to change their modes and times
     words += ["--ro-bind", str(view.harness()), view.HARNESS, "--remount-ro", "/"]
     for name, value in view.ENVIRONMENT.items():
         words += ["--setenv", name, value]

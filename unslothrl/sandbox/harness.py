@@ -1,6 +1,6 @@
 """The first thing that runs inside the sandbox: gives up what it may, then becomes the program.
 
-    python -I -S -B harness.py FD_OF_REQUEST FD_OF_RESULT
+    python -I -S -B harness.py FD_OF_REQUEST FD_OF_BEGIN FD_OF_RESULT
 
 It imports nothing of this package, which is not there, and little else: a program costs a start of
 Python each time. The request holds no expected answer: what a program returns is compared outside.
@@ -12,16 +12,15 @@ import os
 import resource
 import sys
 
-BEGUN = b"+"  # what stands before the result: all that follows is the program's doing
-
 
 def main() -> None:
-    request_fd, result_fd = int(sys.argv[1]), int(sys.argv[2])
+    request_fd, begun_fd, result_fd = map(int, sys.argv[1:])
     with os.fdopen(request_fd, "rb") as file:
         request = marshal.load(file)
     become(request["uid"])
     limit(request["limits"])
-    os.write(result_fd, BEGUN)
+    os.write(begun_fd, b"+")  # all that follows is the program's doing
+    os.close(begun_fd)
     sys.argv = ["main.py"]
     sys.path[:] = [*sys.path[:], request["packages"]]
     sys.set_int_max_str_digits(0)

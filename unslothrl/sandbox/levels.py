@@ -3,6 +3,7 @@
 import functools
 import os
 import platform
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from unslothrl.sandbox.program import Limits, Program
 SECURE = ("bubblewrap", "namespaces")
 LEVELS = (*SECURE, "none")
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21  # linux/capability.h
-LAST_UIDS = 2_000_000_000  # users from here on belong to no account
+LAST_UIDS, UIDS = 2_000_000_000, 1 << 26  # users from there on, which belong to no account
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ def start(level: str, limits: Limits) -> Start:
     """OSError where this machine lacks what the level takes."""
     from unslothrl.sandbox import bubblewrap, namespaces, seccomp, view
 
+    if sys.platform == "linux":
+        namespaces.no_huge_pages()
     if level == "none":
-        return Start([], [], can_filter(), str(view.harness()), None)
+        return Start([], [], limits_only(), str(view.harness()), None)
     root = is_root()
-    uid = LAST_UIDS + os.getpid() if root else None  # one for each process that runs programs
+    uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # nobody else's
     threads = can_count_threads(uid)
     if level == "bubblewrap":
         path = bubblewrap.find()
@@ -58,13 +61,18 @@ def or_say_why(prepare: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def can_filter() -> Callable[[], None] | None:
-    """The filter of system calls takes no rights: even level none has it, on Linux."""
+def limits_only() -> Callable[[], None] | None:
+    """What level none has too, on Linux: the filter of system calls, and an end with ours."""
     from unslothrl.sandbox import namespaces, seccomp
 
     known = sys.platform == "linux" and platform.machine() in seccomp.COLUMN
-    filter_calls = functools.partial(namespaces.filter_calls, can_count_threads(None))
-    return functools.partial(or_say_why, filter_calls) if known else None
+    threads = can_count_threads(None)
+
+    def prepare() -> None:
+        namespaces.die_with_parent()
+        namespaces.filter_calls(threads)
+
+    return functools.partial(or_say_why, prepare) if known else None
 
 
 @functools.cache
@@ -73,10 +81,13 @@ def is_root() -> bool:
     needed = sum(1 << bit for bit in (CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN))
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
+        ids = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
         return False
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff")), 0)
-    return os.geteuid() == 0 and held & needed == needed
+    ranges = [tuple(map(int, line.split())) for line in ids]
+    has_uids = any(first <= LAST_UIDS and first + n >= LAST_UIDS + UIDS for first, _, n in ranges)
+    return os.geteuid() == 0 and held & needed == needed and has_uids
 
 
 def can_count_threads(uid: int | None) -> bool:

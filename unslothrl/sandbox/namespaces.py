@@ -8,6 +8,7 @@ Source: namespaces(7), user_namespaces(7), pid_namespaces(7), pivot_root(2), mou
 """
 
 import ctypes
+import functools
 import os
 import signal
 import struct
@@ -28,9 +29,10 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 SYS_CLOSE_RANGE, SYS_MOUNT_SETATTR = 436, 442  # on every architecture
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 # linux/prctl.h
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 38, 22
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_THP_DISABLE = 1, 38, 22, 41
 SECCOMP_MODE_FILTER = 2
 
+MOST_FILES = 4096  # in the program's folder
 OLD = "/old"  # where the machine's root stands while the view is made
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -68,9 +70,18 @@ def die_with_parent() -> None:
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
+@functools.cache
+def no_huge_pages() -> None:
+    """For this process and all that it starts: one mapped piece of a huge page keeps the whole in
+    memory, which the limit of address space does not count."""
+    check(libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), "prctl")
+
+
 def wait_for(child: int) -> NoReturn:
     """Ends as the child does, holding no file open meanwhile: readers wait for the last copy."""
     libc.syscall(SYS_CLOSE_RANGE, 0, 2**32 - 1, 0)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)  # which the first of a namespace does not get
     while True:
         try:
             pid, status = os.wait()
@@ -95,7 +106,7 @@ def make_view(folder_mb: int) -> None:
     os.mkdir("/new")
     mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     os.mkdir("/new" + view.FOLDER)
-    size = f"mode=1777,size={folder_mb}m"
+    size = f"mode=1777,size={folder_mb}m,nr_inodes={MOST_FILES}"
     mount("tmpfs", "/new" + view.FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, size)
     paths, links = view.read_only()  # known since before the root moved
     for path in paths:
@@ -120,7 +131,7 @@ def bind(source: str, target: str, is_device: bool = False) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
     mount(source, target, flags=MS_BIND | MS_REC)
-    attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV)
+    attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
     request = struct.pack("=QQQQ", attributes, 0, 0, 0)
     result = libc.syscall(
         SYS_MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, request, len(request)

@@ -6,15 +6,14 @@ import marshal
 import math
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from unslothrl.sandbox import levels, view
-from unslothrl.sandbox.harness import BEGUN
 from unslothrl.sandbox.program import Limits, Outcome, Program
 
 ERROR_TAIL = 2000  # bytes of stderr that are kept
@@ -29,25 +28,49 @@ def run(program: Program, limits: Limits, level: str | None = None) -> Outcome:
     """
     level = level or levels.choose()
     start = levels.start(level, limits)
-    result, result_in = os.pipe()
-    request = memory_file(request_of(program, limits, start.uid))
-    stdin = memory_file(program.stdin.encode(errors="surrogatepass"))
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(own_folder()) if level == "none" else None
-        for fd in (result, request, stdin, *start.inherited):
+        for fd in start.inherited:
             stack.callback(os.close, fd)
+        files = [
+            stack.enter_context(memory_file(content))
+            for content in (
+                program.stdin.encode(errors="surrogatepass"),
+                request_of(program, limits, start.uid),
+            )
+        ]
+        stdin, request = (file.fileno() for file in files)
+        folder = stack.enter_context(own_folder()) if level == "none" else None
+        begun, result = (stack.enter_context(Pipe()) for _ in range(2))
         began = time.monotonic()
-        try:
-            process = subprocess.Popen(
-                [*start.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
-                 start.harness, str(request), str(result_in)],
-                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                pass_fds=(request, result_in, *start.inherited), preexec_fn=start.prepare,
-                env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
-            )  # fmt: skip
-        finally:
-            os.close(result_in)
-        return watch(process, result, limits, began)
+        process = subprocess.Popen(
+            [*start.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
+             start.harness, str(request), str(begun.end), str(result.end)],
+            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            pass_fds=(request, begun.end, result.end, *start.inherited),
+            preexec_fn=start.prepare, env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        begun.close_end()
+        result.close_end()
+        return watch(process, begun.start, result.start, limits, began)
+
+
+class Pipe:
+    """A pipe that is read here; its other end is the program's."""
+
+    def __init__(self) -> None:
+        self.start, self.end = os.pipe()
+
+    def __enter__(self) -> "Pipe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.start)
+        self.close_end()
+
+    def close_end(self) -> None:
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
 
 
 def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
@@ -59,7 +82,9 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
         "RLIMIT_FSIZE": file,
         "RLIMIT_NPROC": limits.threads,
         "RLIMIT_NOFILE": 64,
-        "RLIMIT_CORE": 0,
+        "RLIMIT_SIGPENDING": 256,  # timers too
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_CORE": 1,  # 0 would still start a program that takes dumps through a pipe
     }
     request = {
         "text": program.text,
@@ -72,14 +97,14 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
     return marshal.dumps(request)
 
 
-def memory_file(content: bytes) -> int:
-    """A file descriptor to read `content` from: no file, and no pipe that could fill."""
-    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-    view_of = memoryview(content)
-    while view_of:
-        view_of = view_of[os.write(fd, view_of) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+def memory_file(content: bytes) -> BinaryIO:
+    """A file to read `content` from: on no disk, and no pipe that could fill."""
+    file = os.fdopen(os.memfd_create("sandbox", os.MFD_CLOEXEC), "w+b", buffering=0)
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+    file.seek(0)
+    return file
 
 
 @contextlib.contextmanager
@@ -88,14 +113,17 @@ def own_folder() -> Iterator[str]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run(["chmod", "-R", "u+rwx", folder], stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL)  # however deep it is
 
 
-def watch(process: subprocess.Popen, reply: int, limits: Limits, began: float) -> Outcome:
+def watch(
+    process: subprocess.Popen, begun: int, reply: int, limits: Limits, began: float
+) -> Outcome:
     """Reads until the program ends or breaks a limit, then ends all that it was."""
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
-    held = {out: bytearray(), error: bytearray(), reply: bytearray()}
+    held = {out: bytearray(), error: bytearray(), reply: bytearray(), begun: bytearray()}
     ends, most = began + limits.wall_s, limits.output_kb << 10
     stopped = None
     with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
@@ -115,9 +143,9 @@ def watch(process: subprocess.Popen, reply: int, limits: Limits, began: float) -
         stopped = finish(process, stopped, ends, limits)
     seconds = time.monotonic() - began
     stderr = held[error].decode(errors="replace")
-    if not held[reply].startswith(BEGUN):
+    if not held[begun]:
         raise OSError(f"{stopped or 'the program was not begun'}: {stderr.strip()[-300:]}")
-    value, has_result = read_result(bytes(held[reply][len(BEGUN) :]))
+    value, has_result = read_result(bytes(held[reply]))
     return Outcome(held[out].decode(errors="replace"), stderr, value, has_result, stopped, seconds)
 
 

@@ -1,9 +1,11 @@
 """A filter of system calls, as the kernel takes it: a classic BPF program.
 
-Refused with EPERM: starting a process (threads where they can be counted), sockets, looking into
-other processes, namespaces and mounts, keys, kernel modules, BPF, io_uring, System V memory, memory
-files, clocks. `clone3` hides its flags from a filter, so it does not exist (ENOSYS) and libraries
-fall back to `clone`. Another architecture's calls end the process.
+Refused with EPERM: starting a process (threads where they can be counted), sockets but for stream
+pairs, looking into or limiting other processes, namespaces and mounts, keys, kernel modules, BPF,
+io_uring and AIO, System V memory, memory files, modes, times and attributes of files, locks,
+flushing disks, clocks, huge pages. `clone3` hides its flags from a filter, so it does not exist
+(ENOSYS) and libraries fall back to `clone`; calls newer than this table do not exist either.
+Another architecture's calls end the process.
 
 Source: seccomp(2), linux/filter.h, linux/seccomp.h; numbers from asm/unistd_64.h and
 asm-generic/unistd.h.
@@ -20,7 +22,7 @@ COLUMN = {"x86_64": 0, "aarch64": 1}
 # Numbers on (x86_64, aarch64); None: not there.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None),
-    "socket": (41, 198),
+    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200),
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "kcmp": (312, 272), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
     "process_madvise": (440, 440),
@@ -44,16 +46,25 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
     "migrate_pages": (256, 238), "move_pages": (279, 239), "vhangup": (153, 58),
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utime": (132, None),
+    "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "vmsplice": (278, 75), "io_setup": (206, 0), "sync": (162, 81), "syncfs": (306, 267),
+    "flock": (73, 32), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
 }  # fmt: skip
 CLONE = (56, 220)
 CLONE3 = (435, 435)
 CLONE_THREAD = 0x10000
+SOCKETPAIR, AF_UNIX, SOCK_STREAM, SOCK_KIND = (53, 199), 1, 1, 0xF
+PRCTL, PR_SET_THP_DISABLE = (157, 167), 41
+PRLIMIT = (302, 261)
+NEW = 450  # calls from here on have the same numbers everywhere; those that libraries need:
+NEW_ALLOWED = (453, 454, 455, 456, 462)  # shadow stacks, futexes, mseal
 X32 = 0x40000000  # the bit of x86-64's other calling convention
 
 # linux/bpf_common.h and linux/seccomp.h
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_SET, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 ALLOW, KILL = 0x7FFF0000, 0x80000000
-NUMBER, ARCH, ARGUMENT_0 = 0, 4, 16  # offsets in seccomp_data
+NUMBER, ARCH, ARGUMENT_0, ARGUMENT_1 = 0, 4, 16, 24  # offsets in seccomp_data
 
 
 @functools.cache
@@ -76,13 +87,21 @@ def program(threads: bool = True, machine: str | None = None) -> bytes:
         if number is not None:
             lines += [(JUMP_EQUAL, 0, 1, number), refuse(errno.EPERM)]
     lines += [(JUMP_EQUAL, 0, 1, CLONE3[column]), refuse(errno.ENOSYS)]
-    lines += [
-        (JUMP_EQUAL, 0, 3, CLONE[column]),
-        (LOAD, 0, 0, ARGUMENT_0),
-        (JUMP_SET, 1, 0, CLONE_THREAD if threads else 0),
-        refuse(errno.EPERM),
-        (RETURN, 0, 0, ALLOW),
-    ]
+    eperm = refuse(errno.EPERM)
+    allow = (RETURN, 0, 0, ALLOW)
+    lines += [(JUMP_EQUAL, 0, 6, SOCKETPAIR[column])]
+    lines += [(LOAD, 0, 0, ARGUMENT_0), (JUMP_EQUAL, 0, 3, AF_UNIX), (LOAD, 0, 0, ARGUMENT_1)]
+    lines += [(AND, 0, 0, SOCK_KIND), (JUMP_EQUAL, 1, 0, SOCK_STREAM), eperm]
+    lines += [(LOAD, 0, 0, NUMBER)]
+    lines += [(JUMP_EQUAL, 0, 3, PRCTL[column]), (LOAD, 0, 0, ARGUMENT_0)]
+    lines += [(JUMP_EQUAL, 0, 1, PR_SET_THP_DISABLE), eperm, (LOAD, 0, 0, NUMBER)]
+    lines += [(JUMP_EQUAL, 0, 3, PRLIMIT[column]), (LOAD, 0, 0, ARGUMENT_0)]
+    lines += [(JUMP_EQUAL, 1, 0, 0), eperm, (LOAD, 0, 0, NUMBER)]  # 0: of the program itself
+    for number in NEW_ALLOWED:
+        lines += [(JUMP_EQUAL, 0, 1, number), allow]
+    lines += [(JUMP_AT_LEAST, 0, 1, NEW), refuse(errno.ENOSYS)]
+    lines += [(JUMP_EQUAL, 0, 3, CLONE[column]), (LOAD, 0, 0, ARGUMENT_0)]
+    lines += [(JUMP_SET, 1, 0, CLONE_THREAD if threads else 0), eperm, allow]
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 

@@ -39,13 +39,23 @@ def packages() -> str:
     return sysconfig.get_paths()["purelib"]
 
 
+def homes() -> list[str]:
+    """Folders that no program may see, nor what is above them."""
+    return [os.path.realpath(Path.home()), "/root", "/home"]
+
+
 @functools.cache
 def read_only() -> tuple[list[str], list[tuple[str, str]]]:
-    """-> (paths, [(where a link stands, where it points)]), parents before what lies in them."""
+    """-> (paths, [(where a link stands, where it points)]), parents before what lies in them.
+
+    OSError where Python's own folder is no place to be seen.
+    """
     python = (str(Path(interpreter()).parent.parent), sys.base_prefix, packages())
     links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
     paths = [path for path in SYSTEM if os.path.exists(path) and not os.path.islink(path)]
     for path in sorted(os.path.realpath(path) for path in python):
+        if any(Path(home).is_relative_to(path) for home in homes()):
+            raise OSError(f"Python lies in {path}, and with it a home folder would be seen")
         if not any(Path(path).is_relative_to(known) for known in paths):
             paths.append(path)
     return paths, links
