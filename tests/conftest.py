@@ -73,7 +73,14 @@ def bases(sixteen_bit_bases, cache) -> dict[str, Path]:
 def make_backend():
     """-> a function that builds a PEFT backend whose LoRA is not zero."""
 
-    def make(base: Path, dtype: str = "bfloat16", seed: int = 0, trained: bool = True, start=None):
+    def make(
+        base: Path,
+        dtype: str = "bfloat16",
+        seed: int = 0,
+        trained: bool = True,
+        start=None,
+        packs: bool = True,
+    ):
         import torch
 
         from unslothrl.backends.peft import PeftBackend
@@ -86,6 +93,7 @@ def make_backend():
             dropout=0.0,
             seed=seed,
             start=start,
+            packs=packs,
         )
         if trained:
             torch.manual_seed(seed + 1)

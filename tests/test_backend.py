@@ -9,7 +9,7 @@ import torch
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.learner import Hyperparameters, Learner
+from unslothrl.learner import Hyperparameters, Learner, packs
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
@@ -36,7 +36,7 @@ LRS = {"lora": 1e-3, "critic": 1e-3}
 def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> Learner:
     engine = TransformersEngine(backend, base, max_num_seqs=8, own=False)
     settings = Hyperparameters(
-        temperature=1.2, max_new_tokens=12, micro_batch=micro_batch, max_grad_norm=1.0
+        temperature=1.2, max_new_tokens=12, micro_batch=micro_batch, context=16, max_grad_norm=1.0
     )
     actor = Actor("learner-0", engine, None)
     return Learner(backend, objectives.load(objective), actor, settings)
@@ -95,6 +95,50 @@ def test_micro_batches_do_not_change_the_gradient(kind, bases, make_backend):
         for name, expected in found[8].items():
             difference = (found[size][name] - expected).abs().max()
             assert difference <= 1e-5 * max(1.0, expected.abs().max()), (size, name)
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_packed_is_padded(kind, bases, make_backend):
+    """Values and gradients, of the critic too; and a sequence's do not hang on its neighbours."""
+    found = {}
+    for is_packed in (True, False):
+        backend = make_backend(bases[kind], dtype="float32", packs=is_packed)
+        assert backend.packs is is_packed
+        with torch.no_grad():
+            values = torch.stack(backend.token_logprobs(samples(), 1.2))
+            alone = [torch.stack(backend.token_logprobs([one], 1.2)) for one in samples()]
+        assert torch.allclose(values, torch.cat(alone, dim=1), atol=1e-5)
+        found[is_packed] = (values, gradients(learner_of(backend, bases[kind], 3)))
+    assert torch.allclose(found[True][0], found[False][0], atol=1e-5)
+    for name, expected in found[False][1].items():
+        difference = (found[True][1][name] - expected).abs().max()
+        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
+
+
+def test_packs_hold_what_fits_and_are_alike():
+    lengths = [5, 5, 6, 7, 8, 9, 30]
+    found = packs(range(7), lengths, 20)
+    assert found == [[0, 1, 2], [3, 4], [5], [6]]  # 16, 15, 9 and one that is too long
+    assert packs(range(4), [5] * 4, 15) == [[0, 1], [2, 3]]  # not 15 and 5
+    assert packs([], [], 10) == []
+
+
+def test_models_whose_attention_is_not_plain_are_padded():
+    from types import SimpleNamespace
+
+    from unslothrl.backends.packing import can_pack
+
+    assert can_pack(SimpleNamespace(_attn_implementation="sdpa"))
+    qwen = SimpleNamespace(
+        _attn_implementation="sdpa", sliding_window=4096, use_sliding_window=False
+    )
+    assert can_pack(qwen)
+    for odd in (
+        {"sliding_window": 4096},
+        {"attn_logit_softcapping": 50.0},
+        {"_attn_implementation": "eager"},
+    ):
+        assert not can_pack(SimpleNamespace(**{"_attn_implementation": "sdpa", **odd}))
 
 
 def test_logprobs_are_those_of_the_unpadded_sequence_at_the_temperature(bases, make_backend):

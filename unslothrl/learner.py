@@ -33,7 +33,8 @@ class Hyperparameters:
 
     temperature: float  # what the logits are divided by: the sampling temperature
     max_new_tokens: int
-    micro_batch: int  # sequences a forward
+    micro_batch: int  # sequences a forward, or whole contexts' worth of tokens where it packs
+    context: int = 1  # tokens of the longest prompt and completion
     max_grad_norm: float = 0.0  # 0: off
     weight_decay: float = 0.0
     value_clip: float = 0.0
@@ -315,13 +316,32 @@ class Learner:
         self.actor.close()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Indices, `micro_batch` together, of like length so that little is padding."""
-        order = sorted(
-            range(len(samples)),
-            key=lambda i: len(samples[i].prompt_ids) + len(samples[i].completion_ids),
-        )
+        """Indices, those of like length together.
+
+        Packed, as many as fit into the tokens of `micro_batch` whole contexts; padded, that many.
+        """
+        lengths = [len(one.prompt_ids) + len(one.completion_ids) for one in samples]
+        order = sorted(range(len(samples)), key=lengths.__getitem__)
         size = self.settings.micro_batch
-        return [order[i : i + size] for i in range(0, len(order), size)]
+        if not self.backend.packs:
+            return [order[i : i + size] for i in range(0, len(order), size)]
+        return packs(order, lengths, size * self.settings.context)
+
+
+def packs(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Indices in `order`, in packs of at most `most` tokens (a longer sequence alone), of about the
+    same number of tokens each."""
+    total = sum(lengths[i] for i in order)
+    share = min(most, -(-total // max(1, -(-total // most))))  # an equal part of the fewest packs
+    found: list[list[int]] = []
+    used = most + 1
+    for i in order:
+        if used + lengths[i] > most or used >= share:
+            found.append([])
+            used = 0
+        found[-1].append(i)
+        used += lengths[i]
+    return found
 
 
 @dataclass

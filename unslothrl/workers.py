@@ -64,6 +64,7 @@ def build_learner(config: Config, base: Path, index: int):
         temperature=config.temperature,
         max_new_tokens=config.max_new_tokens,
         micro_batch=config.train_batch_size,
+        context=config.max_prompt_tokens + config.max_new_tokens,
         max_grad_norm=config.max_grad_norm,
         weight_decay=config.weight_decay,
         value_clip=config.value_clip,

@@ -12,6 +12,8 @@ from unslothrl.types import Adapter, Sample
 class Backend(Protocol):
     """A 4-bit base with one trainable LoRA on it."""
 
+    packs: bool  # whether samples are packed, so that what counts is their tokens, not their number
+
     def token_logprobs(
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from peft import (
 from transformers import AutoModelForCausalLM
 
 from unslothrl import base_model
-from unslothrl.backends import logprobs
+from unslothrl.backends import logprobs, packing
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
@@ -32,7 +32,7 @@ class PeftBackend:
 
     `base` is a checkpoint folder, 4-bit or not; `dtype` what the base computes in; `start` a PEFT
     folder to start from, which is then the reference policy as well; `name` what published adapters
-    call their base, where that is not the folder.
+    call their base, where that is not the folder. `packs=False` pads, for comparisons.
     """
 
     def __init__(
@@ -46,11 +46,15 @@ class PeftBackend:
         seed: int,
         start: Path | None = None,
         name: str | None = None,
+        packs: bool = True,
     ):
         self.name = name or str(base)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=self.device)
         _keep_4bit_weights_packed(model, dtype)
+        self.packs = packs and packing.can_pack(model.config)
+        if self.packs:
+            model.set_attn_implementation(packing.ATTENTION)
         self.model: Any = add_lora(model, rank, alpha, dropout, seed, start)
         self.has_reference_adapter = start is not None
         self.value_head: torch.nn.Linear | None = None
@@ -62,12 +66,20 @@ class PeftBackend:
     def token_logprobs(
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, row, position = completion_tokens(samples, self.device)
-        states = self.hidden_states(ids)[row, position - 1]
+        states, targets = self.states_before(samples)
         vocabulary = self.model.get_base_model().get_output_embeddings().out_features
         return logprobs.token_logprobs(
-            self.logits, vocabulary, states, ids[row, position], temperature, entropy_gradient
+            self.logits, vocabulary, states, targets, temperature, entropy_gradient
         )
+
+    def states_before(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+        """-> (what the output layer gets before every completion token [tokens, hidden], the
+        tokens)."""
+        if self.packs:
+            inputs, rows, targets = packing.packed(samples, self.device)
+            return self.hidden_states(**inputs)[0, rows], targets
+        ids, row, position = completion_tokens(samples, self.device)
+        return self.hidden_states(ids)[row, position - 1], ids[row, position]
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> [tokens, vocabulary], as the base's own forward has them."""
@@ -103,14 +115,13 @@ class PeftBackend:
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
         if self.value_head is None:
             raise ValueError("this backend has no critic: call add_critic first")
-        ids, row, position = completion_tokens(samples, self.device)
-        states = self.hidden_states(ids)
-        return self.value_head(states[row, position - 1].float()).squeeze(-1)
+        states, _ = self.states_before(samples)
+        return self.value_head(states.float()).squeeze(-1)
 
-    def hidden_states(self, ids: torch.Tensor) -> torch.Tensor:
+    def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
-        return decoder(input_ids=ids, use_cache=False).last_hidden_state
+        return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         if self.value_head is None:

@@ -80,6 +80,7 @@ class UnslothBackend(PeftBackend):
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
         self.value_head = None
+        self.packs = False  # its own packing is not used yet
         lora: dict[str, Any] = {
             "r": rank,
             "lora_alpha": alpha,
