@@ -144,7 +144,7 @@ except OSError: print("refused")
         """
 import os
 for path in ("{secret}", "{folder}", "/etc/passwd", "/etc/shadow", "/proc/1/environ",
-             "/proc/{pid}/environ", "/sys/kernel", "/root/.ssh", "/home", "/var", "/run",
+             "/proc/{pid}/environ", "/sys/kernel", "/etc/hosts", "/home", "/var", "/run",
              "/dev/shm", "/dev/sda"):
     print("ESCAPED " + path if os.path.exists(path) else "not there")
 """,

@@ -506,6 +506,11 @@ def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
     assert list(data.evals) == ["e"]
 
 
+def test_an_empty_split_is_told(tokenizer):
+    with pytest.raises(UserError, match="eval set x: it is empty"):
+        tasks.check_usable("eval set x", tasks.Left(), 0, None)
+
+
 def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
     path = write(tmp_path / "a.jsonl", ROWS)
     data = tasks.load(options(path), tokenizer)

@@ -78,10 +78,10 @@ class Worker:
         self.known: set[str] = set()  # functions that it has imported
         self.rest = b""
 
-    def room(self, size: int, ahead: int) -> bool:
+    def room(self, size: int) -> bool:
         """Whether one more call can be sent without waiting for the worker to read."""
         waiting = sum(sent.size for sent in self.queue)
-        return not self.queue or (len(self.queue) < ahead and waiting + size <= AHEAD_BYTES)
+        return not self.queue or waiting + size <= AHEAD_BYTES
 
     def send(self, line: bytes, sent: Sent, deadline_s: float) -> None:
         """Raises BrokenPipeError where the process has ended."""
@@ -207,7 +207,7 @@ class Round:
                 self.results[self.waiting.popleft()] = Result(left_out=True)
                 continue
             line = json.dumps([call.function, call.arguments, call.named]).encode() + b"\n"
-            if not worker.room(len(line), ahead):
+            if not worker.room(len(line)):
                 return
             self.waiting.popleft()
             try:
