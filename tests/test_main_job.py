@@ -123,7 +123,8 @@ def test_the_run_folder_keeps_the_contract(ray):
         "train/sampler_gap train/sampler_gap_p99 train/ess train/correction_truncated",
         "train/selected_advantage_mean train/selected_completions rollout/tokens",
         "rollout/tokens_per_s rollout/mean_length rollout/truncated rollout/staleness sync/bytes",
-        "timing/generation_s timing/reward_s timing/update_s timing/sync_s timing/step_s",
+        "timing/generation_s timing/reward_s timing/update_s timing/sync_s timing/overhead_s",
+        "timing/step_s",
         "memory/learner_peak_mb memory/actor_peak_mb policy_version samples_seen",
     }
     for row in metrics(ray)[1:]:

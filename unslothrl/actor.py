@@ -1,5 +1,7 @@
 """A rollout actor: an engine that draws completions, and the rewards that score them."""
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ class Rollout:
     groups: tuple[Group, ...]
     failures: tuple[Failure, ...]  # rewards that could not be computed
     generation_s: float
-    reward_s: float
+    reward_s: float  # from the last completion to the last reward; the others overlap generation
     memory_mb: float
 
 
@@ -63,9 +65,10 @@ class Actor:
             for task in tasks
             for candidate in range(candidates)
         ]
-        sampled = self.engine.generate(requests, sampling, self.progress.set)
-        generated = time.perf_counter()
-        groups, failures = self._score(tasks, candidates, sampled)
+        with Scoring(self, tasks, candidates) as scoring:
+            self.engine.generate(requests, sampling, self.progress.set, scoring.add)
+            generated = time.perf_counter()
+            groups, failures = scoring.finish()
         return Rollout(
             groups,
             failures,
@@ -74,34 +77,37 @@ class Actor:
             memory_mb=self.engine.memory_mb(),
         )
 
-    def _score(
-        self, tasks: Sequence[Task], candidates: int, sampled: Sequence[Sampled]
-    ) -> tuple[tuple[Group, ...], tuple[Failure, ...]]:
-        """The groups of `tasks`, their completions scored all together."""
+    def score(
+        self, tasks: Sequence[Task], sampled: Sequence[Sequence[Sampled]]
+    ) -> list[tuple[Group, list[Failure]]]:
+        """Each task's group and the rewards that failed in it; `sampled` is [tasks][candidates]."""
+        every = [one for of_task in sampled for one in of_task]
         texts = self.tokenizer.batch_decode(
-            [list(one.token_ids) for one in sampled],
+            [list(one.token_ids) for one in every],
             skip_special_tokens=True,
             clean_up_tokenization_spaces=False,
         )
-        of = [task for task in tasks for _ in range(candidates)]
+        of = [task for task, drawn in zip(tasks, sampled, strict=True) for _ in drawn]
         scored = self.scorer.score(
             [
                 Completed(text, len(one.token_ids), task.answer, task.extra, task.prompt)
-                for text, one, task in zip(texts, sampled, of, strict=True)
+                for text, one, task in zip(texts, every, of, strict=True)
             ]
         )
         completions = [
             Completion(
                 one.token_ids, one.logprobs, one.finish_reason, one.policy_version, text, self.name
             )
-            for one, text in zip(sampled, texts, strict=True)
+            for one, text in zip(every, texts, strict=True)
         ]
-        groups = []
-        for index, task in enumerate(tasks):
-            part = slice(index * candidates, (index + 1) * candidates)
+        found, begin = [], 0
+        for task, drawn in zip(tasks, sampled, strict=True):
+            part = slice(begin, begin := begin + len(drawn))
             earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
-            groups.append(Group(task, tuple(completions[part]), earned, tuple(scored.scores[part])))
-        return tuple(groups), tuple(scored.failures)
+            group = Group(task, tuple(completions[part]), earned, tuple(scored.scores[part]))
+            of_group = range(part.start, part.stop)
+            found.append((group, [one for one in scored.failures if one.index in of_group]))
+        return found
 
     def fingerprint(self) -> str:
         return self.engine.fingerprint()
@@ -109,3 +115,68 @@ class Actor:
     def close(self) -> None:
         self.scorer.close()
         self.engine.close()
+
+
+class Scoring:
+    """Scores the groups of one rollout in a thread, each as soon as its last candidate is done.
+
+    Where a reward takes all completions in one call, all are scored at the end.
+    """
+
+    def __init__(self, actor: Actor, tasks: Sequence[Task], candidates: int):
+        self.actor, self.tasks, self.candidates = actor, tasks, candidates
+        self.sampled: list[dict[int, Sampled]] = [{} for _ in tasks]
+        self.found: dict[int, tuple[Group, list[Failure]]] = {}
+        self.complete: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # indices of tasks
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="scoring", daemon=True)
+
+    def __enter__(self) -> "Scoring":
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """After an error, Ctrl-C included, what is being scored is given up."""
+        self.complete.put(None)
+        if kind is not None:
+            self.actor.scorer.close()
+        self.thread.join()
+
+    def add(self, index: int, sampled: Sampled) -> None:
+        """`index` counts candidates over all tasks."""
+        task, candidate = divmod(index, self.candidates)
+        self.sampled[task][candidate] = sampled
+        if len(self.sampled[task]) == self.candidates:
+            self.complete.put(task)
+
+    def finish(self) -> tuple[tuple[Group, ...], tuple[Failure, ...]]:
+        """-> (the group of each task, what failed), once all is scored."""
+        self.complete.put(None)
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+        each = [self.found[task] for task in range(len(self.tasks))]
+        return tuple(group for group, _ in each), tuple(f for _, failed in each for f in failed)
+
+    def _run(self) -> None:
+        try:
+            while ready := self._next():
+                sampled = [
+                    [self.sampled[task][i] for i in range(self.candidates)] for task in ready
+                ]
+                scored = self.actor.score([self.tasks[task] for task in ready], sampled)
+                self.found.update(zip(ready, scored, strict=True))
+        except BaseException as error:
+            self.error = error
+
+    def _next(self) -> list[int]:
+        """The tasks that are complete by now, at least one; none where no more will come."""
+        ready: list[int] = []
+        while len(self.found) + len(ready) < len(self.tasks):
+            if ready and self.complete.empty() and not self.actor.scorer.takes_all:
+                break
+            task = self.complete.get()
+            if task is None:
+                return []
+            ready.append(task)
+        return ready

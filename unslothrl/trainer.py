@@ -1,5 +1,6 @@
 """The loop: draw tasks, roll out, select, update, publish; evaluate and save between steps."""
 
+import copy
 import dataclasses
 import itertools
 import statistics
@@ -12,6 +13,7 @@ import numpy as np
 from unslothrl import batching, checkpoint, cluster, placement
 from unslothrl.actor import Rollout
 from unslothrl.algorithms import diagnostics, divergence, filtering, gae, schedules
+from unslothrl.background import Background, DrawnAhead
 from unslothrl.batching import Selected
 from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, objective_of
@@ -20,7 +22,9 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.rewards.scorer import Failure
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.timer import Timer
 from unslothrl.types import (
+    Adapter,
     Batch,
     Group,
     Measured,
@@ -55,6 +59,9 @@ class Trainer:
         self.total_steps = steps
         self.told: set[tuple[str, str]] = set()  # kinds of failed rewards
         self.published = None  # the call that holds the newest version, wherever it lies
+        self.tasks = DrawnAhead(data.train)
+        self.saving = Background()
+        self.timer = Timer()
 
     def train(self) -> None:
         """Trains to the last step; the state is whole between any two steps."""
@@ -67,9 +74,10 @@ class Trainer:
                 metrics |= self.evaluate()
             self.log(metrics)
             if self.due(self.config.save_every):
-                self.save_adapter()
+                self.saving.run(self.folder.save_adapter, self.newest_adapter())
             if self.due(self.config.checkpoint_every):
                 self.save_checkpoint()
+        self.saving.wait()
 
     def due(self, every: int | None) -> bool:
         """Whether the finished step is one of every `every` (0: none), or the last."""
@@ -78,7 +86,7 @@ class Trainer:
 
     def step(self) -> dict[str, float]:
         """One batch of tasks: rollout, selection, updates, sync. -> the step's metrics."""
-        started = time.perf_counter()
+        self.timer = Timer()
         step = self.state.step + 1
         groups, left_out, metrics = self.rollout(step)
         selected = self.judge(groups, step)
@@ -87,15 +95,13 @@ class Trainer:
         metrics |= trained
         if trained and not self.is_frozen(step):
             self.state.policy_version += 1
-            metrics |= self.sync()
-        rows = [
-            *rollout_rows(selected.groups, selected.advantages, selected.chosen),
-            *rollout_rows(left_out),
-        ]
-        self.folder.write_rollouts(step, rows)
+            with self.timer("sync"):
+                metrics |= self.sync()
+        self.saving.run(self.save_rollouts, step, selected, left_out)
         self.state.step = step
-        self.state.samples_seen += len(rows)
-        metrics["timing/step_s"] = time.perf_counter() - started
+        every = (*selected.groups, *left_out)
+        self.state.samples_seen += sum(len(group.completions) for group in every)
+        metrics |= self.timer.metrics()
         self.state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
         return metrics
@@ -107,7 +113,6 @@ class Trainer:
         `max_resample` times.
         """
         config, wanted = self.config, self.config.batch_size
-        started = time.perf_counter()
         kept: list[Group] = []
         left_out: list[Group] = []
         parts: list[Rollout] = []
@@ -115,13 +120,15 @@ class Trainer:
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
             count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            tasks, self.state.position = self.data.train.draw(self.state.position, count)
+            tasks, self.state.position = self.tasks.draw(self.state.position, count)
             if draws == 0:
                 wanted = len(tasks)  # less than asked for at the end of an episode
             seed = (config.seed, step, draws)
-            groups, rolled = self.generate(
-                tasks, config.num_candidates, self.sampling(), seed, "generation"
-            )
+            with self.timer("generation"):
+                groups, rolled = self.generate(
+                    tasks, config.num_candidates, self.sampling(), seed, "generation"
+                )
+            self.timer.move(max(part.reward_s for part in rolled), "generation", "reward")
             if config.shuffle_rewards:
                 groups = [self.shuffled(group, step) for group in groups]
             parts, draws = parts + rolled, draws + 1
@@ -130,8 +137,7 @@ class Trainer:
             missing = max(0, wanted - len(kept))
         every = kept + left_out
         self.check_rewards([one for part in parts for one in part.failures], every)
-        seconds = time.perf_counter() - started
-        metrics = rollout_metrics(every, parts, seconds)
+        metrics = rollout_metrics(every, parts, self.timer.spent["generation"])
         metrics["rollout/staleness"] = self.state.policy_version - min(
             one.policy_version for group in every for one in group.completions
         )
@@ -210,10 +216,11 @@ class Trainer:
             for learner, share in zip(learners, shares, strict=True)
             if share
         ]
-        found: list[list[Measured]] = self.workers.gather(
-            calls,
-            lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
-        )
+        with self.timer("update"):
+            found: list[list[Measured]] = self.workers.gather(
+                calls,
+                lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
+            )
         return [
             dataclasses.replace(sample, measured=found[i % len(learners)][i // len(learners)])
             for i, sample in enumerate(samples)
@@ -239,20 +246,19 @@ class Trainer:
                 + why_nothing(selected, len(selected.groups))
             )
             return {}
-        started = time.perf_counter()
         stats: list[UpdateStats] = []
         results: list[StepResult] = []
         for epoch in range(config.epochs_per_rollout):
             seed = seed_of(config.seed, "parts", step, epoch)
             for batch in selected.batches(config.updates_per_rollout, seed):
-                of_update, result = self.update(batch, step)
+                with self.timer("update"):
+                    of_update, result = self.update(batch, step)
                 stats += of_update
                 results.append(result)
                 self.count_skipped(result, batch, step)
         return {
             **update_metrics(stats, results),
             "train/lr": self.lrs(step)["lora"],
-            "timing/update_s": time.perf_counter() - started,
         }
 
     def update(self, batch: Batch, step: int) -> tuple[list[UpdateStats], StepResult]:
@@ -333,15 +339,11 @@ class Trainer:
 
     def sync(self) -> dict[str, float]:
         """Publishes the learner's LoRA as this policy version and has every generator load it."""
-        started = time.perf_counter()
         self.published = self.workers.learners[0].call("publish", self.state.policy_version)
         everyone = (*self.workers.actors, *self.workers.learners)
         loads = [worker.call("load", self.published) for worker in everyone]
         arrived = self.workers.gather(loads)[: len(self.workers.actors)]
-        return {
-            "sync/bytes": max(arrived, default=0),
-            "timing/sync_s": time.perf_counter() - started,
-        }
+        return {"sync/bytes": max(arrived, default=0)}
 
     def evaluate(self) -> dict[str, float]:
         """pass@1 (mean over candidates) and best-of-n on every eval set, as metrics."""
@@ -373,15 +375,30 @@ class Trainer:
             }
         )
 
-    def save_adapter(self) -> Path:
-        """Saves the version that was published last, and returns its folder."""
+    def newest_adapter(self) -> Adapter:
+        """The version that was published last."""
         (adapter,) = self.workers.gather([self.published])
-        return self.folder.save_adapter(adapter)
+        return adapter
+
+    def save_adapter(self) -> Path:
+        """Saves the newest version when everything else is on disk, and returns its folder."""
+        self.saving.wait()
+        return self.folder.save_adapter(self.newest_adapter())
+
+    def save_rollouts(self, step: int, selected: Selected, left_out: Sequence[Group]) -> None:
+        rows = [
+            *rollout_rows(selected.groups, selected.advantages, selected.chosen),
+            *rollout_rows(left_out),
+        ]
+        self.folder.write_rollouts(step, rows)
 
     def save_checkpoint(self) -> None:
-        (state,) = self.workers.gather([self.workers.learners[0].call("save_state")])
-        with self.folder.checkpoint_dir(self.state.step) as temporary:
-            checkpoint.save(temporary, self.state, state)
+        (learner,) = self.workers.gather([self.workers.learners[0].call("save_state")])
+        self.saving.run(self.write_checkpoint, copy.deepcopy(self.state), learner)
+
+    def write_checkpoint(self, state: RunState, learner: bytes) -> None:
+        with self.folder.checkpoint_dir(state.step) as temporary:
+            checkpoint.save(temporary, state, learner)
 
     def restore(self, path: Path) -> None:
         """Continues from a checkpoint: the next step is the one after it."""
@@ -406,10 +423,9 @@ def total_steps(config: Config, data: Data) -> int:
 def rollout_metrics(
     groups: Sequence[Group], parts: Sequence[Rollout], seconds: float
 ) -> dict[str, float]:
-    """The metrics of everything that was generated for a step."""
+    """The metrics of everything that was generated for a step, in so many seconds."""
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(len(completion.token_ids) for completion in completions)
-    reward_s = max(part.reward_s for part in parts)
     return {
         "reward/mean": mean(total for group in groups for total in group.totals),
         **{
@@ -422,8 +438,6 @@ def rollout_metrics(
         "rollout/tokens_per_s": tokens / seconds,
         "rollout/mean_length": tokens / len(completions),
         "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
-        "timing/generation_s": seconds - reward_s,
-        "timing/reward_s": reward_s,
         "memory/actor_peak_mb": max(part.memory_mb for part in parts),
     }
 

@@ -8,6 +8,18 @@ from unslothrl.types import Adapter, Request, Sampled, Sampling
 Progress = Callable[[int, int], None]
 """Called with (completions finished, tokens sampled) since the start of one `generate`."""
 
+Finished = Callable[[int, Sampled], None]
+"""Called with a request's index and its result as soon as that is there."""
+
+
+def ignore(index: int, sampled: Sampled) -> None:
+    """Where nobody waits for single results."""
+
+
+def longest_first(requests: Sequence[Request]) -> list[int]:
+    """Indices by length of prompt; those of a group stay together."""
+    return sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt_ids))
+
 
 class Engine(Protocol):
     """Draws completions from the base under one adapter version."""
@@ -16,9 +28,14 @@ class Engine(Protocol):
         """Makes `adapter` the policy of every later `generate`; earlier versions are unloaded."""
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, progress: Progress
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        progress: Progress,
+        finished: Finished = ignore,
     ) -> list[Sampled]:
-        """One result a request, in their order, each drawn with its own seed.
+        """One result a request, in their order, each drawn with its own seed. Long prompts start
+        first, so that none is left to run alone at the end.
 
         Every result carries the log-probabilities of the distribution that was sampled from
         (after temperature, top-p and top-k) and the adapter version it was drawn under.

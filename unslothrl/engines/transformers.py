@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from unslothrl import base_model
 from unslothrl.backends.peft import PeftBackend
-from unslothrl.engines.base import Progress
+from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.types import Adapter, Request, Sampled, Sampling
 
 
@@ -92,9 +92,13 @@ class TransformersEngine:
         self.version = adapter.version
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, progress: Progress
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        progress: Progress,
+        finished: Finished = ignore,
     ) -> list[Sampled]:
-        by_length = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt_ids))
+        by_length = longest_first(requests)
         results: dict[int, Sampled] = {}
         tokens = 0
         with self.backend.generating() as model:
@@ -102,7 +106,9 @@ class TransformersEngine:
                 chunk = by_length[start : start + self.max_num_seqs]
                 report = functools.partial(_report, progress, len(results), tokens, len(chunk))
                 drawn = self._generate_chunk(model, [requests[i] for i in chunk], sampling, report)
-                results.update(zip(chunk, drawn, strict=True))
+                for index, sampled in zip(chunk, drawn, strict=True):
+                    results[index] = sampled
+                    finished(index, sampled)
                 tokens += sum(len(sampled.token_ids) for sampled in drawn)
                 progress(len(results), tokens)
         return [results[i] for i in range(len(requests))]

@@ -13,7 +13,7 @@ from typing import Any
 
 from unslothrl import base_model
 from unslothrl.adapter import write_adapter
-from unslothrl.engines.base import Progress
+from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import Adapter, Request, Sampled, Sampling
 
@@ -97,14 +97,18 @@ class VllmEngine:
             shutil.rmtree(old.lora_path, ignore_errors=True)
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, progress: Progress
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        progress: Progress,
+        finished: Finished = ignore,
     ) -> list[Sampled]:
         engine = self.llm.llm_engine
-        for index, request in enumerate(requests):
+        for index in longest_first(requests):
             engine.add_request(
                 str(index),
-                {"prompt_token_ids": list(request.prompt_ids)},
-                self._params(request, sampling),
+                {"prompt_token_ids": list(requests[index].prompt_ids)},
+                self._params(requests[index], sampling),
                 lora_request=self.current,
             )
         results: dict[int, Sampled] = {}
@@ -113,7 +117,9 @@ class VllmEngine:
             for output in engine.step():
                 tokens += 0 if not output.finished else len(output.outputs[0].token_ids)
                 if output.finished:
-                    results[int(output.request_id.split("-")[0])] = self._sampled(output.outputs[0])
+                    index = int(output.request_id.split("-")[0])
+                    results[index] = self._sampled(output.outputs[0])
+                    finished(index, results[index])
             progress(len(results), tokens)
         return [results[index] for index in range(len(requests))]
 

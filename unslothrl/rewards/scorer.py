@@ -3,6 +3,7 @@
 import functools
 import importlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,16 @@ from unslothrl.errors import UserError
 from unslothrl.rewards import overlong, own
 from unslothrl.rewards.code import WALL_OF_CPU, program
 from unslothrl.rewards.overlong import Overlong
-from unslothrl.rewards.workers import AHEAD, DEADLINE_S, MEMORY_MB, START_S, Call, Result, Workers
+from unslothrl.rewards.workers import (
+    AHEAD,
+    DEADLINE_S,
+    MEMORY_MB,
+    START_S,
+    Call,
+    Closed,
+    Result,
+    Workers,
+)
 
 GRACE_S = 10.0  # that a worker has to report on what it has itself given up
 AT_ONCE = 64  # calls of an async function
@@ -46,6 +56,7 @@ class Failure:
     reward: str
     reason: str
     text: str  # the completion
+    index: int  # of it among those that were scored together
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -78,6 +89,13 @@ class Scorer:
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed = allow_unsandboxed
         self._pools: dict[int | None, Workers] = {}  # by the memory of a process
+        self._closed = False
+        self._lock = threading.Lock()  # `close` may come from another thread
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether a reward wants all completions of a rollout in one call."""
+        return any(one.own is not None and one.own.is_batch for one in self.chosen)
 
     @property
     def workers(self) -> Workers:
@@ -90,10 +108,13 @@ class Scorer:
         return self._pool(None)
 
     def _pool(self, memory_mb: int | None) -> Workers:
-        if memory_mb not in self._pools:
-            count = max(1, len(os.sched_getaffinity(0)))
-            self._pools[memory_mb] = Workers(count, self.deadline_s, memory_mb)
-        return self._pools[memory_mb]
+        with self._lock:
+            if self._closed:
+                raise Closed
+            if memory_mb not in self._pools:
+                count = max(1, len(os.sched_getaffinity(0)))
+                self._pools[memory_mb] = Workers(count, self.deadline_s, memory_mb)
+            return self._pools[memory_mb]
 
     def check(self) -> None:
         """Loads the user's functions and tries the sandbox, before a run. UserError."""
@@ -122,8 +143,8 @@ class Scorer:
             values = [0.0 if r.error is not None else r.value for r in results]
             found[one.name] = [one.weight * float(part(value, "reward")) for value in values]
             failures += [
-                Failure(one.name, result.error, what.text)
-                for result, what in zip(results, completed, strict=True)
+                Failure(one.name, result.error, what.text, index)
+                for index, (result, what) in enumerate(zip(results, completed, strict=True))
                 if result.error is not None
             ]
             scores = scores or [float(part(value, "score")) for value in values]
@@ -204,9 +225,11 @@ class Scorer:
         return found
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-        self._pools = {}
+        """Ends the processes, for good; `score` in another thread raises Closed."""
+        with self._lock:
+            self._closed = True
+            for pool in self._pools.values():
+                pool.close()
 
 
 def given(chosen: rewards.Chosen, one: Completed) -> tuple:

@@ -16,6 +16,7 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -114,9 +115,16 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)
         self.process.wait()
+
+    def close(self) -> None:
+        """After `kill`, when nobody listens any more."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+class Closed(Exception):
+    """The workers were closed while they were at work."""
 
 
 class Workers:
@@ -128,6 +136,8 @@ class Workers:
         self.deadline_s, self.memory_mb = deadline_s, memory_mb
         self.working = [Worker(memory_mb) for _ in range(count)]
         self.spare = Worker(memory_mb)
+        self.closed = self.calling = False
+        self.lock = threading.Lock()  # `close` may come from another thread
 
     def __enter__(self) -> "Workers":
         return self
@@ -145,16 +155,37 @@ class Workers:
             return one.run()
 
     def replace(self, worker: Worker) -> Worker:
-        """Kills a worker; the spare takes its place."""
-        worker.kill()
-        new, self.spare = self.spare, Worker(self.memory_mb)
-        self.working[self.working.index(worker)] = new
-        return new
+        """Kills a worker; the spare takes its place. Raises Closed."""
+        with self.lock:
+            if self.closed:
+                raise Closed
+            worker.kill()
+            worker.close()
+            new, self.spare = self.spare, Worker(self.memory_mb)
+            self.working[self.working.index(worker)] = new
+            return new
 
     def close(self) -> None:
-        for worker in (*self.working, self.spare):
-            worker.kill()
-        self.working = []
+        """Ends a call in another thread too, which raises Closed."""
+        with self.lock:
+            everyone = [] if self.closed else [*self.working, self.spare]
+            self.closed = True
+            for worker in everyone:
+                worker.kill()
+                if not self.calling:
+                    worker.close()
+
+    def begin(self) -> None:
+        with self.lock:
+            if self.closed:
+                raise Closed
+            self.calling = True
+
+    def end(self) -> None:
+        with self.lock:
+            self.calling = False
+            for worker in (*self.working, self.spare) if self.closed else ():
+                worker.close()
 
 
 class Round:
@@ -168,14 +199,19 @@ class Round:
         self.selector = selectors.DefaultSelector()
 
     def __enter__(self) -> "Round":
+        self.workers.begin()
         for worker in self.workers.working:
             self.listen(worker)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.selector.close()
-        for worker in [one for one in self.workers.working if one.queue]:
-            self.workers.replace(worker)  # interrupted: what it still answers is nobody's
+        try:
+            for worker in [one for one in self.workers.working if one.queue]:
+                if not self.workers.closed:
+                    self.workers.replace(worker)  # what it still answers is nobody's
+        finally:
+            self.workers.end()
 
     def listen(self, worker: Worker) -> None:
         assert worker.process.stdout is not None

@@ -23,9 +23,9 @@ from unslothrl.tracking.metrics import (
     short,
 )
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
+from unslothrl.tracking.timer import PARTS
 
 LONGEST_TEXT = 6000  # characters of a prompt or completion that are shown
-TIMINGS = ("generation", "reward", "update", "sync")
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
@@ -131,16 +131,16 @@ def curves(rows: Sequence[Row]) -> str:
 
 
 def step_seconds(rows: Iterable[Row]) -> list[Curve]:
-    """Where the time of every step went; what no timing names is "other"."""
+    """Where the time of every step went; what no part takes is "overhead"."""
     rows = [row for row in rows if is_number(row.get("timing/step_s"))]
-    named = [[row.get(f"timing/{name}_s") or 0.0 for name in TIMINGS] for row in rows]
+    named = [[row.get(f"timing/{name}_s") or 0.0 for name in PARTS] for row in rows]
     other = [max(0.0, r["timing/step_s"] - sum(v)) for r, v in zip(rows, named, strict=True)]
     parts = [
         Curve(name, [(row["step"], v[i]) for row, v in zip(rows, named, strict=True)])
-        for i, name in enumerate(TIMINGS)
+        for i, name in enumerate(PARTS)
     ]
     rest = [(row["step"], value) for row, value in zip(rows, other, strict=True)]
-    return [*parts, Curve("other", rest)]
+    return [*parts, Curve("overhead", rest)]
 
 
 def samples(folder: RunFolder) -> str:

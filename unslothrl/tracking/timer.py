@@ -1,0 +1,34 @@
+"""Where a step's time goes."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+PARTS = ("generation", "reward", "update", "sync")
+
+
+class Timer:
+    """Seconds by part, for one step. What no part takes is the driver's own: overhead."""
+
+    def __init__(self):
+        self.spent = dict.fromkeys(PARTS, 0.0)
+        self.began = time.perf_counter()
+
+    @contextlib.contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[part] += time.perf_counter() - began
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Part of what was timed as one thing was another."""
+        self.spent[source] -= seconds
+        self.spent[target] += seconds
+
+    def metrics(self) -> dict[str, float]:
+        step = time.perf_counter() - self.began
+        overhead = step - sum(self.spent.values())
+        seconds = {**self.spent, "overhead": overhead, "step": step}
+        return {f"timing/{name}_s": value for name, value in seconds.items()}
