@@ -110,8 +110,10 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
     from unslothrl.data import tasks
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
-    data = tasks.load(config, base_model.load_tokenizer(base_model.prepare(work["model"])))
-    drawn, _ = data.train.draw(0, work["prompts"] * work["steps"])
+    tokenizer = base_model.load_tokenizer(base_model.prepare(work["model"]))
+    drawn, _ = tasks.load(config, tokenizer).train.draw(0, work["prompts"] * work["steps"])
+    if any(tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids for task in drawn):
+        raise SystemExit("TRL would train on other prompts: the tokenizer adds tokens")
     return [{"prompt": task.prompt, "answer": task.answer} for task in drawn]
 
 

@@ -88,18 +88,22 @@ def unsloth_model():
     ), None  # fmt: skip
 
 
-def main() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(work["base"])
-    model, lora = unsloth_model() if work["side"] == "unsloth" else trl_model()
-    together = work["prompts"] * work["candidates"]
-    options = {
+def on_a_card() -> dict:
+    """Options of GRPOConfig: vLLM in the same process, its memory freed during the update."""
+    return {
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": work["memory_share"],
         "vllm_enable_sleep_mode": True,
         "vllm_max_model_length": work["context"],
         "optim": "adamw_8bit",
-    }  # fmt: skip
+    }
+
+
+def main() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(work["base"])
+    model, lora = unsloth_model() if work["side"] == "unsloth" else trl_model()
+    together = work["prompts"] * work["candidates"]
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
@@ -124,7 +128,7 @@ def main() -> None:
             logging_steps=1,
             disable_tqdm=True,
             seed=work["seed"],
-            **(options if ON_GPU else {}),
+            **(on_a_card() if ON_GPU else {}),
         ),
         train_dataset=Dataset.from_list(work["tasks"]),
         processing_class=tokenizer,

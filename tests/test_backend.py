@@ -1,6 +1,7 @@
 """The PEFT backend: exact gradients whatever happened before, whatever the micro-batches."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
+from unslothrl.backends import packing
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.learner import Hyperparameters, Learner, packs
+from unslothrl.learner import Hyperparameters, Learner
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
@@ -28,6 +30,12 @@ def samples(seed: int = 0) -> tuple[Sample, ...]:
         )
         for prompt, completion in LENGTHS
     )
+
+
+def sample_of(tokens: int) -> Sample:
+    """A completion of so many tokens."""
+    ids = tuple(range(100, 100 + tokens))
+    return Sample((1, 2), ids, (-1.0,) * tokens, np.ones(tokens, np.float32), 0)
 
 
 LRS = {"lora": 1e-3, "critic": 1e-3}
@@ -115,12 +123,55 @@ def test_packed_is_padded(kind, bases, make_backend):
         assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
 
 
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_a_prompt_stands_in_a_pack_once(kind, bases, make_backend):
+    """Values and gradients are those of every completion with a prompt of its own."""
+    drawn = [(1, 5), (2, 9), (1, 7), (1, 1), (2, 3)]  # prompt, tokens
+    group = [
+        replace(sample_of(count), prompt_ids=tuple(range(20, 20 + 6 * prompt)))
+        for prompt, count in drawn
+    ]
+    backend = make_backend(bases[kind], dtype="float32")
+    inputs, rows, targets = packing.packed(group, torch.device("cpu"))
+    real = 6 + 5 + 7 + 1 + 12 + 9 + 3  # prompt 1 and its completions, prompt 2 and its
+    assert inputs["input_ids"].shape == (1, packing.FILL)
+    assert inputs["input_ids"][0, real:].eq(0).all()
+    assert inputs["position_ids"][0, 11:19].tolist() == [6, 7, 8, 9, 10, 11, 12, 6]
+    assert targets.tolist() == [token for one in group for token in one.completion_ids]
+    assert rows[5:7].tolist() == [19 + 11, 31]  # from prompt 2's last token on
+    found = []
+    for parts in ([group], [[one] for one in group]):
+        backend.model.zero_grad()
+        values = torch.cat([backend.token_logprobs(part, 1.1)[0] for part in parts])
+        values.square().sum().backward()
+        found.append((values.detach(), {n: p.grad for n, p in backend.parameters().items()}))
+    (together, gradients_together), (alone, gradients_alone) = found
+    assert torch.allclose(together, alone, atol=1e-5)
+    for name, expected in gradients_alone.items():
+        difference = (gradients_together[name] - expected).abs().max()
+        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
+
+
+def sized(*lengths: int, prompt: int = 2) -> list[Sample]:
+    """Samples of so many tokens, each with another prompt."""
+    return [
+        replace(sample_of(length - prompt), prompt_ids=(1,) * (prompt - 1) + (number,))
+        for number, length in enumerate(lengths)
+    ]
+
+
 def test_packs_hold_what_fits_and_are_alike():
-    lengths = [5, 5, 6, 7, 8, 9, 30]
-    found = packs(range(7), lengths, 20)
+    found = packing.packs(sized(5, 5, 6, 7, 8, 9, 30), 20)
     assert found == [[0, 1, 2], [3, 4], [5], [6]]  # 16, 15, 9 and one that is too long
-    assert packs(range(4), [5] * 4, 15) == [[0, 1], [2, 3]]  # not 15 and 5
-    assert packs([], [], 10) == []
+    assert packing.packs(sized(5, 5, 5, 5), 15) == [[0, 1], [2, 3]]  # not 15 and 5
+    assert packing.packs([], 10) == []
+
+
+def test_packs_count_a_prompt_once():
+    one, two = (tuple([i] * 10) for i in (1, 2))
+    group = [replace(sample_of(3), prompt_ids=prompt) for prompt in (one, two, one, two)]
+    assert packing.packs(group, 16) == [[0, 2], [1, 3]]
+    assert packing.packs(group, 15) == [[0], [2], [1], [3]]  # 13 + 3 are too many
 
 
 def test_models_whose_attention_is_not_plain_are_padded():

@@ -492,7 +492,9 @@ def test_the_report_has_before_after_curves_and_options(folder):
         assert part in told
     # reward, evaluation, loss, gap, length, tokens per second, seconds of a step
     assert page.tags.count("svg") == 7
-    assert "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, overhead 1.200" in told
+    assert (
+        "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, overhead 1.200" in told
+    )
 
 
 @pytest.mark.parametrize("steps", [0, 1])

@@ -14,6 +14,7 @@ from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
+from unslothrl.backends import packing
 from unslothrl.backends.base import Backend
 from unslothrl.types import (
     Adapter,
@@ -25,6 +26,8 @@ from unslothrl.types import (
     Task,
     UpdateStats,
 )
+
+KL_SAMPLES = 16  # that the KL metric is estimated from
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,11 @@ class Learner:
             [batch.samples[i] for i in part] for part in self._micro_batches(batch.samples)
         ]
         total = _Sums()
-        total.kl = self._reference_divergence(micro_batches[len(micro_batches) // 2])
-        for samples in micro_batches:
+        for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
-                self._policy_backward(samples, over, total)
+                policy = self._policy_backward(samples, over, total)
+            if index == len(micro_batches) // 2:
+                total.kl = self._reference_divergence(samples, policy)
             if self.objective.has_critic:
                 self._critic_backward(samples, over, total)
             total.done += len(samples)
@@ -151,7 +155,8 @@ class Learner:
 
     def _policy_backward(
         self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
-    ) -> None:
+    ) -> torch.Tensor:
+        """-> the policy's log-probabilities, [tokens], without their gradients."""
         policy, entropies = self.backend.token_logprobs(
             samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
         )
@@ -177,6 +182,7 @@ class Learner:
         total.entropy += entropies.sum().item()
         total.old.append((policy if old is None else old).detach().cpu().numpy())
         total.tokens += len(policy)
+        return policy.detach()
 
     def _critic_backward(
         self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
@@ -217,9 +223,12 @@ class Learner:
             return self._logprobs(samples)
 
     @torch.no_grad()
-    def _reference_divergence(self, samples: Sequence[Sample]) -> np.ndarray:
-        """k3 of the tokens of middling sequences: an estimate for the metrics."""
-        difference = self._logprobs(samples) - self._reference_logprobs(samples)
+    def _reference_divergence(self, samples: Sequence[Sample], policy: torch.Tensor) -> np.ndarray:
+        """k3 of the tokens of some middling sequences: an estimate for the metrics."""
+        every = -(-len(samples) // KL_SAMPLES)
+        lengths = [len(sample.completion_ids) for sample in samples]
+        own = torch.cat(policy.split(lengths)[::every])
+        difference = own - self._reference_logprobs(samples[::every])
         return divergence.k3(difference.double()).cpu().numpy()
 
     def gradients(self) -> bytes:
@@ -316,32 +325,14 @@ class Learner:
         self.actor.close()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Indices, those of like length together.
-
-        Packed, as many as fit into the tokens of `micro_batch` whole contexts; padded, that many.
-        """
+        """Indices. Packed, as many as fit into the tokens of `micro_batch` whole contexts; padded,
+        that many, those of like length together."""
+        size = self.settings.micro_batch
+        if self.backend.packs:
+            return packing.packs(samples, size * self.settings.context)
         lengths = [len(one.prompt_ids) + len(one.completion_ids) for one in samples]
         order = sorted(range(len(samples)), key=lengths.__getitem__)
-        size = self.settings.micro_batch
-        if not self.backend.packs:
-            return [order[i : i + size] for i in range(0, len(order), size)]
-        return packs(order, lengths, size * self.settings.context)
-
-
-def packs(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Indices in `order`, in packs of at most `most` tokens (a longer sequence alone), of about the
-    same number of tokens each."""
-    total = sum(lengths[i] for i in order)
-    share = min(most, -(-total // max(1, -(-total // most))))  # an equal part of the fewest packs
-    found: list[list[int]] = []
-    used = most + 1
-    for i in order:
-        if used + lengths[i] > most or used >= share:
-            found.append([])
-            used = 0
-        found[-1].append(i)
-        used += lengths[i]
-    return found
+        return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 @dataclass
