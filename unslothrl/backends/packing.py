@@ -9,68 +9,15 @@ travels where a mask would, as an int32 tensor [1, 1, sequences, 3]: transformer
 whatever has four dimensions.
 """
 
-import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from unslothrl.backends.attention import ATTENTION, Span
 from unslothrl.types import Sample
 
-ATTENTION = "unslothrl_packed"  # transformers' name of it; what is not packed it does as "sdpa"
-
 FILL = 256  # on a CPU packs are filled up to so many tokens: oneDNN keeps 10 MB for each new shape
-
-
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,  # [1, heads, tokens, size]
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """Causal attention inside each sequence, [1, tokens, heads, size]."""
-    if attention_mask is None or attention_mask.dtype != torch.int32:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    options["is_causal"] = True
-    # On a CPU bfloat16 is as fast forward, and three times as slow backward on short sequences.
-    exact = torch.float32 if query.device.type == "cpu" else query.dtype
-    spans = list(itertools.starmap(Span, attention_mask[0, 0].tolist()))
-    pieces = [  # split, not sliced: the gradient of a slice is as large as the whole
-        iter(whole.to(exact).split([size for span in spans for size in span.pieces], 2))
-        for whole in (query, key, value)
-    ]
-    prompts: list[torch.Tensor] = []
-    found = []
-    for span in spans:
-        if span.is_first:
-            prompts = [next(piece) for piece in pieces]
-        whole = [torch.cat(both, 2) for both in zip(prompts, map(next, pieces), strict=True)]
-        drawn, _ = sdpa_attention_forward(module, whole[0], whole[1], whole[2], None, **options)
-        found.append(drawn if span.is_first else drawn[:, span.prompt_tokens :])
-    return torch.cat(found, dim=1).to(query.dtype), None
-
-
-AttentionInterface.register(ATTENTION, attend)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-
-
-class Span(NamedTuple):
-    """A completion in a pack and the prompt it goes on from."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    is_first: bool  # the prompt stands right before it; that of the others further back
-
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """Lengths of what it adds to the pack."""
-        both = (self.prompt_tokens, self.completion_tokens)
-        return both if self.is_first else both[1:]
 
 
 def can_pack(config: Any) -> bool:

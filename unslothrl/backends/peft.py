@@ -19,7 +19,7 @@ from peft import (
 from transformers import AutoModelForCausalLM
 
 from unslothrl import base_model
-from unslothrl.backends import logprobs, packing
+from unslothrl.backends import attention, logprobs, packing
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
@@ -54,7 +54,7 @@ class PeftBackend:
         _keep_4bit_weights_packed(model, dtype)
         self.packs = packs and packing.can_pack(model.config)
         if self.packs:
-            model.set_attn_implementation(packing.ATTENTION)
+            model.set_attn_implementation(attention.ATTENTION)
         self.model: Any = add_lora(model, rank, alpha, dropout, seed, start)
         self.has_reference_adapter = start is not None
         self.value_head: torch.nn.Linear | None = None
