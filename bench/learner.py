@@ -2,11 +2,13 @@
 
     python bench/learner.py
 
-A random Llama (4 layers of 256, vocabulary 32,000) with a LoRA of rank 16 in float32, 64 sequences
-whose lengths are drawn log-normally with a mean of a quarter of the longest (512). Padded: eight
-sequences at a time: sorted by length, as they come, and all to the longest. One pass forward and
-backward, the best of three. Each in a process of its own, for its peak memory. Then 4,096
-tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json.
+A random Llama (8 layers of 256, vocabulary 8,192: a quarter of its weights is the output layer, as
+in Qwen2.5-0.5B) with a LoRA of rank 16 in float32; 8 prompts of 64 tokens with 8 completions each,
+their whole lengths drawn log-normally with a mean of a quarter of the longest (512). Packed: with
+and without sharing a group's prompt, two contexts' worth of tokens at a time. Padded: eight
+sequences at a time, sorted by length, as they come, and all to the longest, as TRL pads. One pass
+forward and backward, the best of three. Each in a process of its own, for its peak memory. Then
+4,096 tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json.
 """
 
 import argparse
@@ -22,8 +24,16 @@ from facts import facts
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "learner-cpu.json"
-LONGEST, PROMPT, SEQUENCES, TOGETHER = 512, 32, 64, 8
-MODES = ("packed", "padded, sorted", "padded, as they come", "padded to the longest")
+LONGEST, PROMPT, SEQUENCES, TOGETHER, CANDIDATES = 512, 64, 64, 8, 8
+CONTEXTS = 2  # of a pack
+VOCABULARY = 8_192
+MODES = (
+    "packed, prompts shared",
+    "packed",
+    "padded, sorted",
+    "padded, as they come",
+    "padded to the longest",
+)
 
 
 def peak_mb() -> int:
@@ -45,7 +55,7 @@ def base(folder: str) -> Path:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=32_000, hidden_size=256, intermediate_size=704, num_hidden_layers=4,
+        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=704, num_hidden_layers=8,
         num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=LONGEST,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
@@ -56,34 +66,38 @@ def train(mode: str) -> dict[str, float]:
     import numpy as np
     import torch
 
+    from unslothrl.backends import packing
     from unslothrl.backends.peft import PeftBackend
-    from unslothrl.learner import packs
     from unslothrl.types import Sample
 
     with tempfile.TemporaryDirectory() as folder:
         backend = PeftBackend(
             base(folder), dtype=torch.float32, rank=16, alpha=32, dropout=0.0, seed=0,
-            packs=mode == "packed",
+            packs=mode.startswith("packed"),
         )  # fmt: skip
+    backend.shares_prompts = mode == "packed, prompts shared"
     if mode == "padded to the longest":
         pad_to_the_longest()
     draw = random.Random(1)
+    prompts = [
+        tuple(draw.choices(range(VOCABULARY), k=PROMPT)) for _ in range(SEQUENCES // CANDIDATES)
+    ]
     samples = [
         Sample(
-            tuple(draw.choices(range(32_000), k=PROMPT)),
-            tuple(draw.choices(range(32_000), k=length - PROMPT)),
+            prompts[number // CANDIDATES],
+            tuple(draw.choices(range(VOCABULARY), k=length - PROMPT)),
             (-1.0,) * (length - PROMPT),
             np.ones(length - PROMPT, np.float32),
             0,
         )
-        for length in lengths()
+        for number, length in enumerate(lengths())
     ]
     order = list(range(SEQUENCES))
-    if mode in ("packed", "padded, sorted"):
+    if mode == "padded, sorted":
         order.sort(key=lambda i: len(samples[i].completion_ids))
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
-    if mode == "packed":
-        parts = packs(order, lengths(), TOGETHER * LONGEST)
+    if backend.packs:
+        parts = packing.packs(samples, CONTEXTS * LONGEST, backend.shares_prompts)
     before, seconds = peak_mb(), []
     for _ in range(3):
         started = time.perf_counter()

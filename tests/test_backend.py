@@ -132,13 +132,13 @@ def test_a_prompt_stands_in_a_pack_once(kind, bases, make_backend):
         for prompt, count in drawn
     ]
     backend = make_backend(bases[kind], dtype="float32")
-    inputs, rows, targets = packing.packed(group, torch.device("cpu"))
+    pack = packing.packed(group, torch.device("cpu"))
     real = 6 + 5 + 7 + 1 + 12 + 9 + 3  # prompt 1 and its completions, prompt 2 and its
-    assert inputs["input_ids"].shape == (1, packing.FILL)
-    assert inputs["input_ids"][0, real:].eq(0).all()
-    assert inputs["position_ids"][0, 11:19].tolist() == [6, 7, 8, 9, 10, 11, 12, 6]
-    assert targets.tolist() == [token for one in group for token in one.completion_ids]
-    assert rows[5:7].tolist() == [19 + 11, 31]  # from prompt 2's last token on
+    assert pack.ids.shape == (1, packing.FILL)
+    assert pack.ids[0, real:].eq(0).all()
+    assert pack.positions[0, 11:19].tolist() == [6, 7, 8, 9, 10, 11, 12, 6]
+    assert pack.targets.tolist() == [token for one in group for token in one.completion_ids]
+    assert pack.rows[5:7].tolist() == [19 + 11, 31]  # from prompt 2's last token on
     found = []
     for parts in ([group], [[one] for one in group]):
         backend.model.zero_grad()
@@ -172,6 +172,7 @@ def test_packs_count_a_prompt_once():
     group = [replace(sample_of(3), prompt_ids=prompt) for prompt in (one, two, one, two)]
     assert packing.packs(group, 16) == [[0, 2], [1, 3]]
     assert packing.packs(group, 15) == [[0], [2], [1], [3]]  # 13 + 3 are too many
+    assert packing.packs(group, 26, share=False) == [[0, 1], [2, 3]]
 
 
 def test_models_whose_attention_is_not_plain_are_padded():

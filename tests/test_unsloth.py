@@ -161,7 +161,7 @@ def test_unsloths_fused_functions_ran(kind, results):
         assert counts[f"LoRA_QKV.{step}"] == qkv
         assert counts[f"LoRA_W.{step}"] == runs  # the output projection
         assert counts[f"LoRA_MLP.{step}"] == runs
-        assert counts[f"Fast_RoPE_Embedding.{step}"] == 2 * runs  # queries and keys
+        assert counts[f"Fast_RoPE_Embedding_QK.{step}"] == runs  # that of packs
         assert counts[f"Fast_RMS_Layernorm.{step}"] == 2 * runs + MICRO_BATCHES  # and the last
 
 

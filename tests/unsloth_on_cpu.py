@@ -19,7 +19,7 @@ import numpy as np
 
 TEMPERATURE = 1.3
 LENGTHS = [(6, 10), (9, 3), (4, 7)]  # prompt, completion
-FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embedding")
+FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embedding_QK")
 
 
 def pretend_there_is_a_card() -> list:

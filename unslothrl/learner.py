@@ -329,7 +329,8 @@ class Learner:
         that many, those of like length together."""
         size = self.settings.micro_batch
         if self.backend.packs:
-            return packing.packs(samples, size * self.settings.context)
+            most = size * self.settings.context
+            return packing.packs(samples, most, self.backend.shares_prompts)
         lengths = [len(one.prompt_ids) + len(one.completion_ids) for one in samples]
         order = sorted(range(len(samples)), key=lengths.__getitem__)
         return [order[i : i + size] for i in range(0, len(order), size)]

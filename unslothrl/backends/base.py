@@ -13,6 +13,7 @@ class Backend(Protocol):
     """A 4-bit base with one trainable LoRA on it."""
 
     packs: bool  # whether samples are packed, so that what counts is their tokens, not their number
+    shares_prompts: bool  # whether a prompt is computed once for all its completions in a pack
 
     def token_logprobs(
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False

@@ -2,14 +2,13 @@
 
     prompt A | completion | completion | completion | prompt B | completion | ...
 
-A prompt stands there once for all its completions: their positions go on from it, and each attends
-to it and to itself alone. So a group's prompt passes through the linear layers once; attention,
-computed sequence by sequence, repeats it. No mask of [tokens, tokens] is made. What lies where
-travels where a mask would, as an int32 tensor [1, 1, sequences, 3]: transformers hands on
-whatever has four dimensions.
+Where the backend's attention can, a prompt stands there once for all its completions: their
+positions go on from it, and each attends to it and to itself alone. So a group's prompt passes
+through the linear layers once; attention, computed sequence by sequence, repeats it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,80 +19,88 @@ from unslothrl.types import Sample
 FILL = 256  # on a CPU packs are filled up to so many tokens: oneDNN keeps 10 MB for each new shape
 
 
-def can_pack(config: Any) -> bool:
-    """Whether a model attends to all that came before, by plain attention: then packs are exact."""
+@dataclass(frozen=True)
+class Pack:
+    """What one forward pass gets, and where in its output the completions lie."""
+
+    ids: torch.Tensor  # [1, tokens]
+    positions: torch.Tensor  # [1, tokens], restarting with every sequence
+    spans: tuple[Span, ...]  # the sequences, in their order in the row
+    rows: torch.Tensor  # [completion tokens] -> the row of the output that says it
+    targets: torch.Tensor  # [completion tokens], in the order of the samples
+
+
+def is_plain(config: Any) -> bool:
+    """Whether a model attends to all that came before, without a window or a cap: then packs are
+    exact."""
     windowed = getattr(config, "sliding_window", None) and getattr(
         config, "use_sliding_window", True
     )
-    capped = getattr(config, "attn_logit_softcapping", None)
-    return not windowed and not capped and config._attn_implementation in ("sdpa", ATTENTION)
+    return not windowed and not getattr(config, "attn_logit_softcapping", None)
 
 
-def packed(
-    samples: Sequence[Sample], device: torch.device
-) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    """-> (what the decoder is called with, the row that says each completion token, the tokens).
+def can_pack(config: Any) -> bool:
+    """Whether a model of transformers can attend by `attention.attend`."""
+    return is_plain(config) and config._attn_implementation in ("sdpa", ATTENTION)
 
-    Rows are those of the decoder's output, [tokens of the pack]; both others are [completion
-    tokens], in the order of `samples`.
-    """
+
+def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) -> Pack:
+    """`share`: a prompt stands there once for all its completions."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
     before: list[list[int]] = [[] for _ in samples]
-    for prompt, indices in by_prompt(samples).items():
-        first = len(ids)
+    for indices in by_prompt(samples, share):
+        prompt, first = samples[indices[0]].prompt_ids, len(ids)
         ids += prompt
         positions += range(len(prompt))
         for index in indices:
             begin, completion = len(ids), samples[index].completion_ids
             spans.append(Span(len(prompt), len(completion), index == indices[0]))
-            before[index] = [first + len(prompt) - 1, *range(begin, begin + len(completion) - 1)]
+            rows = [first + len(prompt) - 1, *range(begin, begin + len(completion) - 1)]
+            before[index] = rows[: len(completion)]
             ids += completion
             positions += range(len(prompt), len(prompt) + len(completion))
     if device.type == "cpu" and (filling := -len(ids) % FILL):
         spans.append(Span(1, filling - 1, True))
         ids += [0] * filling
         positions += range(filling)
-    inputs = {
-        "input_ids": torch.tensor([ids], device=device),
-        "position_ids": torch.tensor([positions], device=device),
-        "attention_mask": torch.tensor(spans, dtype=torch.int32)[None, None],
-    }
-    rows = [
-        row for index, one in enumerate(samples) for row in before[index][: len(one.completion_ids)]
-    ]
-    targets = [token for one in samples for token in one.completion_ids]
-    return (
-        inputs,
-        torch.tensor(rows, dtype=torch.long, device=device),
-        torch.tensor(targets, dtype=torch.long, device=device),
+    return Pack(
+        torch.tensor([ids], device=device),
+        torch.tensor([positions], device=device),
+        tuple(spans),
+        torch.tensor([row for rows in before for row in rows], dtype=torch.long, device=device),
+        torch.tensor([t for one in samples for t in one.completion_ids], device=device).long(),
     )
 
 
-def by_prompt(samples: Sequence[Sample]) -> dict[tuple[int, ...], list[int]]:
+def by_prompt(samples: Sequence[Sample], share: bool = True) -> list[list[int]]:
     """The indices of the samples of each prompt, in the order in which the prompts first appear."""
+    if not share:
+        return [[index] for index in range(len(samples))]
     found: dict[tuple[int, ...], list[int]] = {}
     for index, sample in enumerate(samples):
         found.setdefault(sample.prompt_ids, []).append(index)
-    return found
+    return list(found.values())
 
 
-def packs(samples: Sequence[Sample], most: int) -> list[list[int]]:
+def packs(samples: Sequence[Sample], most: int, share: bool = True) -> list[list[int]]:
     """Indices, those of a prompt together, in packs of at most `most` tokens (a longer sequence
     alone), of about the same number of tokens each."""
-    order = [index for indices in by_prompt(samples).values() for index in indices]
-    prompts = sum(map(len, by_prompt(samples)))
-    total = prompts + sum(len(sample.completion_ids) for sample in samples)
-    share = min(most, -(-total // max(1, -(-total // most))))  # an equal part of the fewest packs
+    groups = by_prompt(samples, share)
+    total = sum(len(samples[indices[0]].prompt_ids) for indices in groups)
+    total += sum(len(sample.completion_ids) for sample in samples)
+    even = min(most, -(-total // max(1, -(-total // most))))  # an equal part of the fewest packs
     found: list[list[int]] = []
-    used, last = most + 1, None  # tokens of the newest pack, and its last prompt
-    for index in order:
-        prompt, completion = samples[index].prompt_ids, len(samples[index].completion_ids)
-        needed = completion + (0 if prompt == last else len(prompt))
-        if used + needed > most or used >= share:
-            found.append([])
-            used, needed = 0, len(prompt) + completion
-        found[-1].append(index)
-        used, last = used + needed, prompt
+    used = most + 1  # tokens of the newest pack
+    for indices in groups:
+        prompt = len(samples[indices[0]].prompt_ids)
+        for index in indices:
+            completion = len(samples[index].completion_ids)
+            needed = completion + (prompt if index == indices[0] else 0)
+            if used + needed > most or used >= even:
+                found.append([])
+                used, needed = 0, prompt + completion
+            found[-1].append(index)
+            used += needed
     return found

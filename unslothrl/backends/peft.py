@@ -52,7 +52,7 @@ class PeftBackend:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=self.device)
         _keep_4bit_weights_packed(model, dtype)
-        self.packs = packs and packing.can_pack(model.config)
+        self.packs = self.shares_prompts = packs and packing.can_pack(model.config)
         if self.packs:
             model.set_attn_implementation(attention.ATTENTION)
         self.model: Any = add_lora(model, rank, alpha, dropout, seed, start)
@@ -76,10 +76,15 @@ class PeftBackend:
         """-> (what the output layer gets before every completion token [tokens, hidden], the
         tokens)."""
         if self.packs:
-            inputs, rows, targets = packing.packed(samples, self.device)
-            return self.hidden_states(**inputs)[0, rows], targets
+            pack = packing.packed(samples, self.device, self.shares_prompts)
+            return self.pack_states(pack)[0, pack.rows], pack.targets
         ids, row, position = completion_tokens(samples, self.device)
         return self.hidden_states(ids)[row, position - 1], ids[row, position]
+
+    def pack_states(self, pack: packing.Pack) -> torch.Tensor:
+        """[1, tokens, hidden]"""
+        where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
+        return self.hidden_states(pack.ids, position_ids=pack.positions, attention_mask=where)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> [tokens, vocabulary], as the base's own forward has them."""

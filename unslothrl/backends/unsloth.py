@@ -10,7 +10,8 @@ What one must know of Unsloth (2026.10.7):
   one stands in, unless the variables below say otherwise when it is imported.
 - a 16-bit name makes it load another checkpoint (its dynamic 4-bit sibling): it is given the folder
   that everybody loads, and `use_exact_model_name`.
-- rows beyond `max_seq_length` are cut silently: it is the run's whole context here.
+- rows beyond `max_seq_length` (the run's whole context here) are cut silently, unless
+  `packed_seq_lengths` says that they are packs.
 - its forward returns logits, and gradients through them, when `logits_to_keep` is a number, no
   labels are passed and UNSLOTH_RETURN_HIDDEN_STATES is not 1 (its GRPO trainer sets that; nothing
   here does). Attention masks are ignored in training, so padding stands on the right.
@@ -48,9 +49,12 @@ import torch
 from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl.adapter import WEIGHTS_FILE
+from unslothrl.backends import packing
 from unslothrl.backends.peft import POLICY, REFERENCE, PeftBackend
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
+
+PACKED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose forward takes packed_seq_lengths
 
 
 class UnslothBackend(PeftBackend):
@@ -75,12 +79,12 @@ class UnslothBackend(PeftBackend):
         memory_share: float | None = None,
         max_num_seqs: int = 256,
         four_bit: bool = True,
+        packs: bool = True,
         **loading: Any,
     ):
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
         self.value_head = None
-        self.packs = False  # its own packing is not used yet
         lora: dict[str, Any] = {
             "r": rank,
             "lora_alpha": alpha,
@@ -122,6 +126,15 @@ class UnslothBackend(PeftBackend):
             set_peft_model_state_dict(self.model, weights, adapter_name=POLICY)
             self.model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
         unsloth.FastLanguageModel.for_training(self.model)
+        config = self.model.config
+        self.packs = packs and config.model_type in PACKED and packing.is_plain(config)
+        self.shares_prompts = False  # its kernels know sequences, not trees
+
+    def pack_states(self, pack: packing.Pack) -> torch.Tensor:
+        lengths = torch.tensor([sum(span.pieces) for span in pack.spans], dtype=torch.int32)
+        return self.hidden_states(
+            pack.ids, position_ids=pack.positions, packed_seq_lengths=lengths.to(self.device)
+        )
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[Any]:
