@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import config, fit
+from unslothrl import config, shapes
 from unslothrl.config import OPTIONS, Config, read_toml, read_value, resolve, to_toml
 from unslothrl.errors import UserError
 from unslothrl.machine import Gpu, Machine
@@ -207,4 +207,4 @@ def test_the_embedded_name_is_the_same_everywhere():
     from unslothrl import base_model
     from unslothrl.data import sources
 
-    assert fit.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED
+    assert shapes.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from unslothrl import fit, machine
+from unslothrl import machine, planner, shapes
 from unslothrl.config import resolve
 from unslothrl.errors import UserError
 from unslothrl.machine import Gpu, Machine
@@ -47,8 +47,8 @@ def test_the_model_follows_the_card(memory_mb, model):
 @pytest.mark.parametrize("memory_mb", [4_096, 8_192, 12_288, 16_376, 24_564, 81_559])
 def test_what_was_lowered_fits_by_the_estimate(memory_mb):
     config = resolve({}, gpus(memory_mb)).config
-    shape = fit.shape_of(config.model)
-    assert fit.needed_mb(config, shape, on_one_card=False) <= 0.95 * memory_mb
+    found = planner.plan(config, shapes.shape_of(config.model), gpus(memory_mb))
+    assert found.cards[0].needed_mb() <= 0.95 * memory_mb
     assert config.topk <= config.num_candidates
 
 
@@ -58,11 +58,21 @@ def test_a_small_card_lowers_everything_and_says_so():
         "model unsloth/Qwen2.5-7B-Instruct-bnb-4bit -> unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit: "
         "fits 4 GB",
         "number_of_actors 2 -> 0: 1 GPU",
-        "max_num_seqs not set -> 8: fits 4 GB",
-        "train_batch_size 8 -> 1: fits 4 GB",
-        "num_candidates 16 -> 8: fits 4 GB",
-        "max_new_tokens 1200 -> 500: fits 4 GB",
+        "learner_gpu_usage 0.35 -> 0.9: its engine sleeps during the update",
     )
+
+
+@pytest.mark.parametrize(("how", "longer"), [("largest", True), ("fastest", False)])
+def test_fit_may_ask_for_the_largest_or_the_fastest(how, longer):
+    flags = {"fit": how, "num_candidates": "4", "model": "Qwen/Qwen2.5-7B-Instruct"}
+    config = resolve(flags, gpus(24_564)).config
+    assert (config.max_new_tokens > 10_000) is longer
+    assert (config.train_batch_size > 8) is not longer
+    assert config.num_candidates == 4
+    given = resolve({**flags, "max_new_tokens": "500", "train_batch_size": "3"}, gpus(24_564))
+    assert (given.config.max_new_tokens, given.config.train_batch_size) == (500, 3)
+    off = resolve({**flags, "fit": "off"}, gpus(6_144)).config
+    assert (off.max_new_tokens, off.max_num_seqs, off.train_batch_size) == (1200, None, 8)
 
 
 def test_a_bigger_card_lowers_less():
@@ -92,9 +102,15 @@ def test_a_given_topk_keeps_enough_candidates():
 
 
 def test_memory_that_others_use_is_not_counted_on():
-    card = Gpu("card8", 8_192, 5_000, (8, 6))
+    card = Gpu("card8", 8_192, 3_500, (8, 6))
     notes = resolve({}, Machine(cpus=8, gpus=(card,), packages=ALL, online=True)).notes
-    assert any(note.endswith("fits 8 GB (4.9 GB free)") for note in notes)
+    assert notes[2:] == (
+        "max_num_seqs not set -> 4: fits 8 GB (3.4 GB free)",
+        "train_batch_size 8 -> 2: fits 8 GB (3.4 GB free)",
+        "num_candidates 16 -> 8: fits 8 GB (3.4 GB free)",
+        "max_new_tokens 1200 -> 300: fits 8 GB (3.4 GB free)",
+        "learner_gpu_usage 0.35 -> 0.43: its engine sleeps during the update",
+    )
 
 
 def test_a_t4_gets_float16_and_the_learners_own_engine():
@@ -192,10 +208,11 @@ def test_one_process_holds_one_vllm(tmp_path):
 
 
 def local_model(folder, context):
-    shape = fit.QWEN25[0.5]
+    shape = shapes.KNOWN["qwen2.5-0.5b"]
     (folder / "config.json").write_text(
         json.dumps(
             {
+                "model_type": "qwen2",
                 "num_attention_heads": 14,
                 "num_key_value_heads": 2,
                 "num_hidden_layers": shape.layers,
@@ -211,27 +228,8 @@ def local_model(folder, context):
 
 
 def test_a_local_models_shape_is_read(tmp_path):
-    shape = fit.shape_of(local_model(tmp_path, 4096))
-    assert shape == dataclasses.replace(fit.QWEN25[0.5], context=4096)
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", 7.0),
-        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", 0.5),
-        ("meta-llama/Llama-3.2-3b", 3.0),
-        ("someone/gpt2", None),
-        ("someone/model-4bit", None),
-    ],
-)
-def test_the_size_is_read_from_the_name(name, size):
-    assert fit.shape_of(name) == fit.QWEN25.get(size)
-
-
-def test_weights_of_a_7b_base_are_five_and_a_half_gigabytes():
-    # The files of Qwen2.5-7B-Instruct-bnb-4bit hold 5.5 GB.
-    assert 5.3e9 < fit.QWEN25[7.0].weight_bytes() < 5.8e9
+    shape = shapes.shape_of(local_model(tmp_path, 4096))
+    assert shape == dataclasses.replace(shapes.KNOWN["qwen2.5-0.5b"], context=4096)
 
 
 def test_a_short_context_shortens_what_was_not_given(tmp_path):

@@ -194,5 +194,22 @@ def ask(
     return 0
 
 
+def plan(
+    card: float = typer.Option(None, min=1, help="As if there were one card of so many GB."),
+    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    **flags: str | bool | list[str] | None,
+) -> int:
+    """Predict a run's memory by process and part, and print the flags that fit a card best.
+
+    Options are those of a run. Without any, a table of models for this machine's card.
+    """
+    from unslothrl.forecast import forecast
+
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    forecast(given, card, json)
+    return 0
+
+
 app.command()(command_of(data, DATA_OPTIONS))
+app.command()(command_of(plan))
 app.command(help=TRAIN_HELP, epilog="unslothrl --version prints the version.")(command_of(train))

@@ -19,7 +19,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import fit, rewards
+from unslothrl import fit, rewards, shapes
 from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
@@ -29,7 +29,7 @@ from unslothrl.files import exists
 from unslothrl.machine import Machine
 from unslothrl.types import LORA_TARGETS
 
-EMBEDDED = fit.EMBEDDED
+EMBEDDED = shapes.EMBEDDED
 EMBEDDED_RECIPE = "tiny-cpu"
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parent / "recipes")
 
@@ -305,6 +305,13 @@ class Config:
         "what the models compute in",
         HARDWARE,
         choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    fit: str = option(
+        "auto",
+        "what is not set fits the card: auto lowers it where it must, largest takes the longest "
+        "completions, fastest the largest batches, off leaves it",
+        HARDWARE,
+        choices=("auto", "largest", "fastest", "off"),
     )
     max_num_seqs: int | None = option(
         None,

@@ -1,4 +1,4 @@
-"""What is not given fits the machine: a first, simple fit, which the planner will replace.
+"""What is not given fits the machine, by the planner's estimate.
 
 Every function is pure: a config, the names that the user gave, a `Machine`. Only what was not given
 is changed, and every change is one line. Where the given values cannot fit, a line says so and the
@@ -7,23 +7,19 @@ run starts all the same: the estimate may be wrong.
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unslothrl.algorithms import objectives
+from unslothrl import planner
 from unslothrl.errors import UserError
-from unslothrl.files import exists
-from unslothrl.machine import Gpu, Machine
+from unslothrl.machine import Machine
+from unslothrl.planner import LEAST_SEQS, MAX_NUM_SEQS
+from unslothrl.shapes import EMBEDDED, Shape, shape_of
 
 if TYPE_CHECKING:
     from unslothrl.config import Config
 
-EMBEDDED = "embedded"
 DATASET = "HuggingFaceH4/MATH-500"
 MODELS = (  # the least memory of a card, in MB, and what is trained on it
     (15_900, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"),
@@ -32,17 +28,7 @@ MODELS = (  # the least memory of a card, in MB, and what is trained on it
     (0, "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"),
 )
 
-MAX_NUM_SEQS = 256  # what an engine takes where max_num_seqs is not set
-LEAST_SEQS = 8
 LEAST_NEW_TOKENS = 256
-USABLE = 0.95  # of a card; the rest is lost to fragments
-
-# Bytes, and where they come from.
-NF4 = 0.53  # a weight: 4 bits and its share of the doubly quantised scales
-LORA_TRAINED = 10  # a LoRA weight: float32 value and gradient, two 8-bit Adam moments
-LOGIT = 20  # a logit in training: 16 bit, float32, its softmax and their gradients
-DRAWN_LOGIT = 40  # a logit where transformers samples: float32 and float64 copies
-PROCESS = 1_500 * 2**20  # CUDA context, kernels, workspace of one process
 
 
 class Changes:
@@ -89,7 +75,8 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     shape = shape_of(config.model)
     fit_context(changes, shape)
     if machine.gpus and config.ray_address is None:
-        fit_memory(changes, shape, min(machine.gpus, key=lambda gpu: gpu.memory_mb))
+        if config.fit != "off":
+            fit_memory(changes, shape, machine)
     elif config.ray_address is None and changes.config.engine == "vllm":
         room = max(64, min(2048, machine.ram_mb // 8))
         if config.kv_cache_mb is None:
@@ -189,85 +176,6 @@ def fit_placement(changes: Changes, machine: Machine) -> None:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What memory depends on. `context` is None where it is not known."""
-
-    layers: int
-    hidden: int
-    inner: int  # of the MLP
-    kv: int  # width of the keys: heads times their size
-    vocabulary: int
-    tied: bool  # whether the output layer is the embedding
-    context: int | None = None
-
-    def layer_widths(self) -> list[tuple[int, int]]:
-        """(in, out) of q k v o gate up down."""
-        h, i, k = self.hidden, self.inner, self.kv
-        return [(h, h), (h, k), (h, k), (h, h), (h, i), (h, i), (i, h)]
-
-    def weight_bytes(self) -> float:
-        linear = self.layers * sum(a * b for a, b in self.layer_widths())
-        return linear * NF4 + self.vocabulary * self.hidden * 2 * (1 if self.tied else 2)
-
-    def lora_bytes(self, rank: int) -> float:
-        return self.layers * sum(a + b for a, b in self.layer_widths()) * rank * LORA_TRAINED
-
-    def kv_bytes(self, tokens: int) -> float:
-        return tokens * self.layers * 2 * self.kv * 2
-
-    def training_bytes(self, sequences: int, prompt: int, completion: int) -> float:
-        """Logits, the kept inputs of all layers, and one layer that is computed again."""
-        tokens = sequences * (prompt + completion)
-        layer = tokens * (8 * self.inner + 16 * self.hidden) * 2
-        kept = tokens * self.layers * self.hidden * 2
-        return sequences * completion * self.vocabulary * LOGIT + kept + layer
-
-
-QWEN25 = {  # billions of parameters, as in the name -> Qwen2.5's shape
-    0.5: Shape(24, 896, 4864, 128, 151_936, tied=True),
-    1.5: Shape(28, 1536, 8960, 256, 151_936, tied=True),
-    3.0: Shape(36, 2048, 11_008, 256, 151_936, tied=True),
-    7.0: Shape(28, 3584, 18_944, 512, 152_064, tied=False),
-    14.0: Shape(48, 5120, 13_824, 1024, 152_064, tied=False),
-    32.0: Shape(64, 5120, 27_648, 1024, 152_064, tied=False),
-    72.0: Shape(80, 8192, 29_568, 1024, 152_064, tied=False),
-}
-
-
-def shape_of(model: str) -> Shape | None:
-    """From a local folder's config.json, else by the size in the name as Qwen2.5's, else None."""
-    folder = Path(os.path.expanduser(model))
-    if model == EMBEDDED:
-        from unslothrl.embedded import BASE as folder
-    file = folder / "config.json"
-    if exists(str(file)):
-        try:
-            return _shape_from(json.loads(file.read_text()))
-        except (KeyError, TypeError, ValueError):
-            return None  # a kind of model that this estimate does not know
-    name = model.rsplit("/", 1)[-1]
-    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name, re.IGNORECASE)
-    if found is None:
-        return None
-    size = float(found[1])
-    return QWEN25[min(QWEN25, key=lambda known: abs(known - size))]
-
-
-def _shape_from(read: dict) -> Shape:
-    heads = read["num_attention_heads"]
-    head = read.get("head_dim") or read["hidden_size"] // heads
-    return Shape(
-        layers=read["num_hidden_layers"],
-        hidden=read["hidden_size"],
-        inner=read["intermediate_size"],
-        kv=head * (read.get("num_key_value_heads") or heads),
-        vocabulary=read["vocab_size"],
-        tied=bool(read.get("tie_word_embeddings")),
-        context=read.get("max_position_embeddings"),
-    )
-
-
 def fit_context(changes: Changes, shape: Shape | None) -> None:
     """A prompt and its completion must fit the model's context. Raises UserError if they cannot."""
     config = changes.config
@@ -287,53 +195,61 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def needed_mb(config: Config, shape: Shape, on_one_card: bool) -> float:
-    """An estimate of the learner's card: base, LoRA, one micro-batch, the KV cache of its engine.
-
-    transformers frees its KV cache before the update; vLLM keeps it. With `on_one_card` the actors'
-    bases and caches lie on the learner's card.
-    """
-    sequences = config.max_num_seqs or MAX_NUM_SEQS
-    tokens = config.max_prompt_tokens + config.max_new_tokens
-    cache = shape.kv_bytes(sequences * tokens)
-    train = shape.training_bytes(
-        config.train_batch_size, config.max_prompt_tokens, config.max_new_tokens
-    )
-    if config.backend == "unsloth" and config.engine == "vllm":
-        busy = cache + train
-    else:
-        busy = max(cache + sequences * shape.vocabulary * DRAWN_LOGIT, train)
-    beside = config.number_of_actors if on_one_card else 0
-    weights = shape.weight_bytes()
-    loras = 2 if objectives.load(config.learner).has_critic else 1
-    need = weights + loras * shape.lora_bytes(config.max_lora_rank) + PROCESS + busy
-    return (need + beside * (weights + PROCESS + cache)) / 2**20
-
-
-def fit_memory(changes: Changes, shape: Shape | None, gpu: Gpu) -> None:
-    """Lowers concurrency and micro-batch, then candidates, then length, until the card holds it."""
+def fit_memory(changes: Changes, shape: Shape | None, machine: Machine) -> None:
+    """What was not given, as `--fit` says: lowered until the card holds it, or as large or fast as
+    it holds."""
     if shape is None:
         changes.note(f"model {changes.config.model}: its size is not known, so nothing was fitted")
         return
-    one_card = changes.config.number_of_actors > 0 and "number_of_actors" in changes.given
-    budget = min(gpu.free_mb, USABLE * gpu.memory_mb)
+    gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb)
+    budget = planner.usable_mb(gpu)
     start = changes.config
-    config = lower(start, changes.given, lambda c: needed_mb(c, shape, one_card), budget)
+
+    def need(config: Config) -> float:
+        return max(card.needed_mb() for card in planner.plan(config, shape, machine).cards)
+
+    config = searched(start, changes.given, lambda c: need(c) <= budget, shape)
+    if config is None:
+        config = lower(start, changes.given, need, budget)
     why = f"fits {_gb(gpu.memory_mb)}"
     if gpu.free_mb < 0.8 * gpu.memory_mb:
         why += f" ({_gb(gpu.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
         changes.set(name, getattr(config, name), why)
-    if needed_mb(config, shape, one_card) > budget:
+    if need(config) > budget:
         changes.note(
-            f"this may run out of memory: about {_gb(needed_mb(config, shape, one_card))} needed, "
+            f"this may run out of memory: about {_gb(need(config))} needed, "
             f"{_gb(budget)} usable on {gpu.name}: choose a smaller model or lower --max_new_tokens"
         )
-    if one_card and config.kv_cache_mb is None:
-        tokens = config.max_prompt_tokens + config.max_new_tokens
-        cache = shape.kv_bytes((config.max_num_seqs or MAX_NUM_SEQS) * tokens)
+    fit_engines(changes, shape, machine)
+
+
+def searched(
+    config: Config, given: Set[str], fits: Callable[[Config], bool], shape: Shape
+) -> Config | None:
+    """The setting that `--fit largest` or `--fit fastest` asks for; what was given stays."""
+    search = {"largest": planner.largest, "fastest": planner.fastest}.get(config.fit)
+    if search is None:
+        return None
+
+    def kept(tried: Config) -> Config:
+        return replace(tried, **{name: getattr(config, name) for name in planner.FREE & given})
+
+    found = search(config, lambda tried: fits(kept(tried)), shape.context)
+    return None if found is None else kept(found)
+
+
+def fit_engines(changes: Changes, shape: Shape, machine: Machine) -> None:
+    """What the engines on the learner's card may take."""
+    config, gpu = changes.config, min(machine.gpus, key=lambda gpu: gpu.memory_mb)
+    if planner.shares_a_card(config, machine) and config.kv_cache_mb is None:
+        cache = shape.kv_bytes(planner.concurrent(config) * planner.context(config))
         room = 32 + int(1.05 * cache / 2**20)  # blocks are not filled to the last token
         changes.set("kv_cache_mb", room, "learner and actors share 1 GPU")
+    if not config.number_of_actors and (config.engine, config.backend) == ("vllm", "unsloth"):
+        drawing = sum(planner.learner(config, shape, machine).generating.values())
+        share = min(0.9, -(-100 * drawing // gpu.memory_mb) / 100)
+        changes.set("learner_gpu_usage", share, "its engine sleeps during the update")
 
 
 def lower(

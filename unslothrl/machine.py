@@ -44,6 +44,7 @@ class Machine:
     cpus: int = 1
     ram_mb: int = 0
     shm_mb: int = 0
+    disk_mb: int | None = None  # free where downloads go
     gpus: tuple[Gpu, ...] = ()
     packages: frozenset[str] = frozenset()
     online: bool | None = None  # whether the hub answers; None: nobody has asked
@@ -57,6 +58,7 @@ class Machine:
             cpus=usable_cpus(),
             ram_mb=usable_ram_mb(),
             shm_mb=free_mb(Path("/dev/shm")),
+            disk_mb=free_mb(Path.home()),
             gpus=gpus,
             packages=usable_packages(on_gpu=bool(gpus)),
             gpu_problem=problem,

@@ -9,9 +9,10 @@ from pathlib import Path
 from unslothrl import rewards
 from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
-from unslothrl.fit import EMBEDDED, MAX_NUM_SEQS
+from unslothrl.planner import MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.shapes import EMBEDDED
 
 
 def build_actor(config: Config, base: Path, index: int):

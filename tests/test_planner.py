@@ -1,0 +1,277 @@
+"""The planner's formulas: published sizes, hand-computed bytes, and the real thing on a CPU."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from unslothrl import planner, shapes
+from unslothrl.cli import main
+from unslothrl.config import Config
+from unslothrl.machine import Gpu, Machine
+from unslothrl.shapes import KNOWN, Shape
+
+TOTALS = {  # parameters, as the models' cards and files have them
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+}
+SEVEN = KNOWN["qwen2.5-7b"]
+MAIN = Config(learner="grpo", engine="vllm", backend="unsloth", number_of_actors=0)
+
+
+def cards(*sizes_gb: float) -> Machine:
+    found = tuple(Gpu(f"card{i}", round(gb * 1024), round(gb * 1024), (8, 9))
+                  for i, gb in enumerate(sizes_gb))  # fmt: skip
+    packages = frozenset({"vllm", "unsloth", "ray"})
+    return Machine(8, 64_000, 8_000, 100_000, found, packages, online=True)
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_parameters_are_those_that_were_published(name):
+    assert KNOWN[name].parameters() == TOTALS[name]
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_parameters_are_those_of_transformers(name):
+    """The same sizes built by transformers, without memory for the weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = KNOWN[name]
+    kind = "qwen2" if shape.biases else "qwen3" if shape.head_norms else "llama"
+    config = AutoConfig.for_model(
+        kind,
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(one.numel() for one in model.parameters()) == shape.parameters()
+    assert shapes.read({**config.to_dict(), "max_position_embeddings": shape.context}) == shape
+
+
+def test_bytes_by_hand():
+    small = Shape(layers=2, hidden=8, inner=16, heads=2, kv_heads=1, head=4, vocabulary=10,
+                  tied=False)  # fmt: skip
+    # q and o 8 x 8, k and v 8 x 4, three of 8 x 16
+    assert small.linear_weights() == 2 * (2 * 64 + 2 * 32 + 3 * 128)
+    assert small.other_weights() == 2 * 80 + 2 * 16 + 8
+    assert small.weight_bytes() == pytest.approx(1152 * (0.5 + 1 / 64 + 1 / 4096) + 200 * 2)
+    assert small.lora_weights(4) == 2 * 4 * (16 + 12 + 12 + 16 + 24 + 24 + 24)
+    assert small.kv_bytes(3) == 3 * 2 * 2 * 4 * 2
+    assert SEVEN.kv_bytes(1) == 57_344 and KNOWN["llama-3.1-8b"].kv_bytes(1) == 131_072
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
+        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", "qwen2.5-0.5b"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b"),
+        ("Qwen/Qwen3-4B", "qwen3-4b"),
+    ],
+)
+def test_known_models_are_known_by_name(name, known):
+    assert shapes.shape_of(name) == KNOWN[known]
+
+
+def test_others_are_taken_by_their_size_or_not_at_all():
+    assert shapes.shape_of("someone/thing-3b") == replace(KNOWN["qwen2.5-3b"], context=None)
+    assert shapes.shape_of("someone/gpt2") is None
+    assert shapes.shape_of("someone/model-4bit") is None
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backend):
+    import bitsandbytes
+    import torch
+
+    backend = make_backend(bases[kind])
+    shape = shapes.shape_of(str(bases[kind]))
+    found = 0
+    for module in backend.model.modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            state = module.weight.quant_state
+            parts = (module.weight, state.absmax, state.state2.absmax)
+            found += sum(part.numel() * part.element_size() for part in parts)
+    # a scale of scales is of 256 blocks of 64, or of fewer in a matrix as small as here
+    assert found == pytest.approx(shape.linear_weights() * shapes.NF4, rel=0.01)
+    trained = backend.parameters().values()
+    assert sum(one.numel() for one in trained) == shape.lora_weights(8)
+    optimizer = backend.optimizer(list(trained), 1e-3, 0.0)
+    for one in trained:
+        one.grad = torch.ones_like(one)
+    optimizer.step()
+    kept = [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
+    kept += [t for one in trained for t in (one, one.grad)]
+    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * planner.TRAINED["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "heads", "kv_heads"), [(128, 384, 4, 2), (128, 768, 4, 1), (256, 384, 8, 8)]
+)
+def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_heads):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from unslothrl.types import LORA_TARGETS
+
+    def kept(layers: int) -> int:
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+            num_attention_heads=heads, num_key_value_heads=kv_heads,
+        )  # fmt: skip
+        lora = LoraConfig(r=8, target_modules=list(LORA_TARGETS))
+        model = get_peft_model(LlamaForCausalLM(config).bfloat16(), lora)
+        weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        storages = {}
+
+        def keep(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                storages[storage.data_ptr()] = storage  # held, so that no address is used twice
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model.get_base_model().model(torch.zeros(1, 64, dtype=torch.long), use_cache=False)
+        return sum(storage.nbytes() for storage in storages.values())
+
+    shape = Shape(2, hidden, inner, heads, kv_heads, hidden // heads, 64, tied=False)
+    assert (kept(3) - kept(2)) / 64 == planner.peft_layer_bytes(shape, rank=8)
+
+
+def test_a_plan_by_hand():
+    """The main job on 16 GB: what stays, and the larger of drawing and updating."""
+    config = replace(MAIN, train_batch_size=2, max_num_seqs=16)
+    (card,) = planner.plan(config, SEVEN, cards(16)).cards
+    (one,) = card.processes
+    assert one.updating["weights"] * 2**20 == pytest.approx(SEVEN.weight_bytes())
+    lora = SEVEN.lora_weights(32) * (4 + 4 + 2 + 8 / 256)
+    assert one.updating["adapter and optimiser"] * 2**20 == pytest.approx(lora)
+    tokens = 2 * (350 + 1200)
+    layer = 2 * (4 * 3584 + 2 * 3584 + 2 * 512 + 4 * 18_944) * tokens
+    assert one.updating["activations"] * 2**20 == pytest.approx(layer + 2 * 3584 * 18_944)
+    assert one.host["offloaded activations"] * 2**20 == 28 * tokens * 3584 * 2
+    assert one.generating["KV cache"] * 2**20 == 16 * 1550 * 57_344  # it sleeps while updating
+    assert "KV cache" not in one.updating
+    assert card.needed_mb() == max(sum(one.generating.values()), sum(one.updating.values()))
+
+
+def test_processes_on_one_card_take_turns():
+    config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
+    (card,) = planner.plan(config, SEVEN, cards(24)).cards
+    own, beside = card.processes
+    assert (own.name, beside.name) == ("learner-0", "actor-0")
+    assert set(beside.updating) == {"CUDA context", "CUDA graphs"}  # it sleeps
+    assert beside.host["weights, asleep"] == beside.generating["weights"]
+    both = sum(own.generating.values()) + sum(beside.generating.values())
+    assert card.needed_mb() >= both
+    first, second = planner.plan(config, SEVEN, cards(24, 24)).cards
+    assert [one.name for one in (*first.processes, *second.processes)] == ["learner-0", "actor-0"]
+    assert second.processes[0].updating == second.processes[0].generating
+
+
+@pytest.mark.parametrize(
+    ("learners", "actors", "gpus", "expected"),
+    [(1, 2, 3, [[0], [1], [2]]), (1, 3, 2, [[0], [1, 2, 3]]), (2, 4, 4, [[0], [1], [2, 4], [3, 5]]),
+     (1, 1, 1, [[0, 1]]), (1, 0, 1, [[0]]), (1, 1, 0, [])],
+)  # fmt: skip
+def test_seats_are_those_of_the_placement(learners, actors, gpus, expected):
+    assert planner.seats(learners, actors, gpus) == expected
+
+
+def test_more_of_anything_never_takes_less():
+    def needed(**changes) -> float:
+        config = replace(MAIN, max_num_seqs=4, **changes)
+        return planner.plan(config, SEVEN, cards(80)).cards[0].processes[0].peak_mb()
+
+    base = needed()
+    assert needed(max_new_tokens=4000) > base
+    assert needed(max_lora_rank=64) > base
+    assert needed(train_batch_size=64) > base
+    assert needed(learner="ppo") > base
+    assert needed(backend="peft", engine="transformers", train_batch_size=64) > needed(
+        train_batch_size=64
+    )
+
+
+@pytest.mark.parametrize("gb", [12, 16, 24, 48])
+def test_searches_give_what_fits_and_no_more_would(gb):
+    def fits(config: Config) -> bool:
+        return planner.plan(config, SEVEN, cards(gb)).cards[0].fits
+
+    found = planner.largest(MAIN, fits, SEVEN.context)
+    assert fits(found)
+    longer = replace(found, max_new_tokens=found.max_new_tokens + 64)
+    assert not fits(longer) or planner.context(longer) > SEVEN.context
+    fast = planner.fastest(MAIN, fits)
+    assert fits(fast) and fast.max_new_tokens == MAIN.max_new_tokens
+    assert fast.train_batch_size == 64 or not fits(
+        replace(fast, train_batch_size=2 * fast.train_batch_size)
+    )
+
+
+def test_nothing_fits_a_card_that_is_too_small():
+    assert planner.largest(MAIN, lambda config: False, None) is None
+    assert planner.fastest(MAIN, lambda config: False) is None
+
+
+def test_the_command_says_what_fits_and_what_to_paste(capsys):
+    flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--learner", "grpo"]
+    assert main(["plan", *flags, "--card", "16"]) == 0
+    text = capsys.readouterr().out
+    assert "a card of 16 GB: fits" in text and "no card has measured it yet" in text
+    assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
+    assert main(["plan", *flags, "--card", "6", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False and found["settings"]["largest"] is None
+    (card,) = found["cards"]
+    parts = card["processes"][0]["updating"]
+    assert set(parts) == {"weights", "adapter and optimiser", "CUDA context", "CUDA graphs",
+                          "activations", "logits chunk"}  # fmt: skip
+
+
+def test_given_options_stay_in_the_settings(capsys):
+    assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", "--max_lora_rank", "16",
+                 "--train_batch_size", "4", "--json"]) == 0  # fmt: skip
+    for best in json.loads(capsys.readouterr().out)["settings"].values():
+        assert best["train_batch_size"] == 4
+        assert "--max_lora_rank 16" in best["command"] and "--train_batch_size 4" in best["command"]
+
+
+def test_without_options_known_models_are_listed(capsys):
+    assert main(["plan", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["models"]) == set(KNOWN)
+    assert main(["plan"]) == 0
+    assert "qwen2.5-14b" in capsys.readouterr().out
+
+
+def test_a_model_of_unknown_size_is_told(capsys):
+    assert main(["plan", "--model", "someone/gpt2", "--card", "8"]) == 2
+    assert "its sizes are not known" in capsys.readouterr().err
+
+
+def test_a_table_for_a_card_has_gigabytes_by_context():
+    from unslothrl.forecast import table
+
+    found = table(cards(24))
+    assert found["what"] == "GB by context"
+    row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
+    assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
+    assert found["models"]["qwen2.5-72b"] == dict.fromkeys(found["models"]["qwen2.5-72b"])

@@ -1,0 +1,200 @@
+"""`unslothrl plan`: what a run would take on a card, and the settings that fit it best."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TextIO
+
+from unslothrl import config as configs
+from unslothrl import planner, shapes
+from unslothrl.config import Config
+from unslothrl.errors import UserError
+from unslothrl.machine import Gpu, Machine
+from unslothrl.planner import FREE, Plan, Process
+
+CARDS_GB = (8, 12, 16, 24, 48, 80)
+CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+NOT_MEASURED = "an estimate: no card has measured it yet"
+
+
+def forecast(
+    given: Mapping[str, Any], cards_gb: float | None, as_json: bool, out: TextIO | None = None
+) -> None:
+    """Prints the plan of a run with these options; of all known models where there are none.
+
+    UserError where a run with them would be refused, or the model's sizes are not known.
+    """
+    out = out or sys.stdout
+    machine = Machine.detect()
+    if cards_gb is not None:
+        machine = with_card(machine, cards_gb)
+    if not given and cards_gb is None:
+        found = table(machine)
+        print(json.dumps(found) if as_json else "\n".join(table_lines(found)), file=out)
+        return
+    config = configs.resolve({**given, "fit": "off"}, machine).config
+    shape = shapes.shape_of(config.model)
+    if shape is None:
+        raise UserError(
+            f"model {config.model}: its sizes are not known: give a folder with its config.json"
+        )
+    asked = planner.plan(config, shape, machine)
+    found = {
+        "model": config.model,
+        **asked.to_json(),
+        "settings": settings(config, frozenset(given), shape, machine),
+        "note": NOT_MEASURED,
+    }
+    print(json.dumps(found) if as_json else "\n".join(lines(config, asked, found)), file=out)
+
+
+def with_card(machine: Machine, gb: float) -> Machine:
+    """The machine as if it had one card of so many GB and all that a card needs."""
+    mb = round(gb * 1024)
+    card = Gpu(f"a card of {gb:g} GB", mb, mb, (8, 6))
+    packages = machine.packages | {"vllm", "unsloth", "ray"}
+    return replace(machine, gpus=(card,), packages=packages, online=True, gpu_problem=None)
+
+
+def settings(
+    config: Config, given: frozenset[str], shape: shapes.Shape, machine: Machine
+) -> dict[str, Any]:
+    """The largest and the fastest setting that fit: their options and their flags. What was given
+    stays."""
+
+    def kept(tried: Config) -> Config:
+        return replace(tried, **{name: getattr(config, name) for name in FREE & given})
+
+    def fits(tried: Config) -> bool:
+        return all(card.fits for card in planner.plan(kept(tried), shape, machine).cards)
+
+    found: dict[str, Any] = {}
+    for name, search in (("largest", planner.largest), ("fastest", planner.fastest)):
+        best = search(config, fits, shape.context) if machine.gpus else None
+        if best is None:
+            found[name] = None
+            continue
+        best = kept(best)
+        changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner"})}
+        changed = {n: v for n, v in changed.items() if v is not None}
+        found[name] = {
+            **changed,
+            "needed_mb": round(
+                max(c.needed_mb() for c in planner.plan(best, shape, machine).cards)
+            ),
+            "command": command(best, changed),
+        }
+    return found
+
+
+def command(config: Config, options: Mapping[str, Any]) -> str:
+    """What to paste into a shell."""
+    flags = {"learner": config.learner, "model": config.model, **options}
+    return "python train_distributed.py " + " ".join(
+        part for name, value in flags.items() for part in written(name, value)
+    )
+
+
+def written(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no_{name}"]
+    values = value if isinstance(value, tuple) else (value,)
+    return [f"--{name} {one}" for one in values]
+
+
+def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
+    """The plan for people."""
+    text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
+            f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
+            f"{planner.concurrent(config)} sequences drawn at once, {config.engine}, "
+            f"{config.backend} ({NOT_MEASURED})"]  # fmt: skip
+    for card in asked.cards:
+        verdict = "fits" if card.fits else "DOES NOT FIT"
+        of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
+        text += ["", f"{card.name}: {verdict}: {of}"]
+        text += [line for one in card.processes for line in process_lines(one)]
+    if asked.on_host:
+        text += ["", "no card: the processes lie in the host's memory"]
+        text += [line for one in asked.on_host for line in process_lines(one)]
+    text.append("")
+    for store in asked.stores:
+        has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
+        text.append(
+            f"{store.name}: {gb(store.needed_mb)}{has}{'' if store.fits else ': TOO LITTLE'}"
+        )
+    for name, best in found["settings"].items():
+        text.append("")
+        if best is None:
+            text.append(f"{name}: nothing fits" if asked.cards else f"{name}: needs a card")
+        else:
+            text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
+    return text
+
+
+def process_lines(one: Process) -> list[str]:
+    """A line for each part, with what it takes in both phases."""
+    text = [f"  {one.name:<28}{'generating':>12}{'updating':>12}"]
+    for part in dict.fromkeys([*one.generating, *one.updating]):
+        phases = [phase.get(part) for phase in (one.generating, one.updating)]
+        text.append(
+            f"    {part:<26}" + "".join(f"{'-' if v is None else gb(v):>12}" for v in phases)
+        )
+    sums = [sum(phase.values()) for phase in (one.generating, one.updating)]
+    return [*text, f"    {'together':<26}" + "".join(f"{gb(v):>12}" for v in sums)]
+
+
+def table(machine: Machine) -> dict[str, Any]:
+    """Known models by context on this machine's smallest card (GB needed; None: does not fit);
+    without one, the longest context of each on cards of common sizes."""
+    card = min(machine.gpus, key=lambda gpu: gpu.memory_mb) if machine.gpus else None
+    rows: dict[str, dict[str, float | None]] = {}
+    for name, shape in shapes.KNOWN.items():
+        if card is not None:
+            one = replace(machine, gpus=(card,))
+            rows[name] = {str(c): at_context(shape, c, one) for c in CONTEXTS}
+        else:
+            machines = {str(gb): with_card(machine, gb) for gb in CARDS_GB}
+            rows[name] = {gb: longest(shape, one) for gb, one in machines.items()}
+    what = "GB by context" if card else "longest context by card in GB"
+    return {"card": card and card.name, "what": what, "models": rows, "note": NOT_MEASURED}
+
+
+def smallest(machine: Machine) -> Config:
+    """The main job alone on a card, one sequence a micro-batch, `LEAST_SEQS` drawn at once."""
+    config = Config(learner="grpo", number_of_actors=0, engine="vllm", backend="unsloth",
+                    train_batch_size=1, max_num_seqs=planner.LEAST_SEQS)  # fmt: skip
+    old = bool(machine.gpus) and machine.gpus[0].capability < (8, 0)
+    return replace(config, engine="transformers") if old else config
+
+
+def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | None:
+    config = smallest(machine)
+    if shape.context is not None and tokens > shape.context:
+        return None
+    config = replace(config, max_new_tokens=tokens - config.max_prompt_tokens)
+    (card,) = planner.plan(config, shape, machine).cards
+    return round(card.needed_mb() / 1024, 1) if card.fits else None
+
+
+def longest(shape: shapes.Shape, machine: Machine) -> float | None:
+    def fits(config: Config) -> bool:
+        return planner.plan(config, shape, machine).cards[0].fits
+
+    found = planner.largest(smallest(machine), fits, shape.context)
+    return None if found is None else planner.context(found)
+
+
+def table_lines(found: dict[str, Any]) -> list[str]:
+    card = found["card"] or "this machine has no card"
+    names = list(next(iter(found["models"].values())))
+    text = [f"{card}: {found['what']} ({found['note']})", ""]
+    text.append(f"{'':<16}" + "".join(f"{name:>9}" for name in names))
+    for model, cells in found["models"].items():
+        values = ["-" if v is None else f"{v:,}" for v in cells.values()]
+        text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
+    return [*text, "", "more: unslothrl plan --model NAME --card GB"]
+
+
+def gb(mb: float) -> str:
+    return f"{mb / 1024:.2f} GB"
