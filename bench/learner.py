@@ -133,12 +133,12 @@ def output_layer() -> dict[str, float]:
     from unslothrl.backends import logprobs
 
     torch.manual_seed(0)
-    head = torch.nn.Linear(64, 151_936, bias=False).requires_grad_(False)
+    head = logprobs.Head(torch.nn.Linear(64, 151_936, bias=False).requires_grad_(False))
     hidden = torch.randn(4096, 64, requires_grad=True)
     targets = torch.randint(151_936, (4096,))
-    logprobs.token_logprobs(head, 151_936, hidden[:2], targets[:2], 1.0)[0].sum().backward()
+    logprobs.token_logprobs(head, hidden[:2], targets[:2], 1.0)[0].sum().backward()
     before, started = peak_mb(), time.perf_counter()
-    values, _ = logprobs.token_logprobs(head, 151_936, hidden, targets, 1.0)
+    values, _ = logprobs.token_logprobs(head, hidden, targets, 1.0)
     values.sum().backward()
     seconds, extra = time.perf_counter() - started, peak_mb() - before
     with torch.no_grad():

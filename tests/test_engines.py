@@ -1,5 +1,6 @@
 """One contract, every engine: vLLM and transformers over the same 4-bit base."""
 
+import dataclasses
 import random
 
 import numpy as np
@@ -178,3 +179,30 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
         learner, _ = backend.token_logprobs(batch, 1.0)
     sampler = np.concatenate([one.logprobs for one in drawn])
     assert np.abs(learner.numpy() - sampler).mean() < 0.01
+
+
+def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
+    vllm_engine, backend, monkeypatch
+):
+    """A version that comes while it sleeps is loaded when it wakes. (vLLM sleeps on a GPU alone:
+    here only when it is told to.)"""
+    events = []
+    monkeypatch.setattr(vllm_engine.llm, "sleep", lambda level: events.append("sleep"))
+    monkeypatch.setattr(vllm_engine.llm, "wake_up", lambda: events.append("wake"))
+    monkeypatch.setattr(vllm_engine, "takes_turns", True)
+    add_lora = vllm_engine.llm.llm_engine.add_lora
+    monkeypatch.setattr(
+        vllm_engine.llm.llm_engine,
+        "add_lora",
+        lambda request: events.append(request.lora_name) or add_lora(request),
+    )
+    vllm_engine.load(backend.publish(901))
+    vllm_engine.generate(requests(), SAMPLING, nothing)
+    vllm_engine.load(backend.publish(902))
+    vllm_engine.load(backend.publish(903))
+    with pytest.raises(ValueError, match="arrived damaged"):
+        vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
+    drawn = vllm_engine.generate(requests(), SAMPLING, nothing)
+    vllm_engine.wake()
+    assert events == ["v000901", "sleep", "wake", "v000903", "sleep", "wake"]
+    assert {one.policy_version for one in drawn} == {903}

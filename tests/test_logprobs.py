@@ -15,7 +15,7 @@ from unslothrl.backends.peft import PeftBackend
 @pytest.mark.parametrize("tokens", [1, 7, 40])
 def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
     torch.manual_seed(0)
-    head = torch.nn.Linear(8, 50)
+    head = logprobs.Head(torch.nn.Linear(8, 50), scale=1.5, cap=2.0)
     states = torch.randn(tokens, 8)
     targets = torch.randint(50, (tokens,))
     upstream = torch.randn(2, tokens)
@@ -23,16 +23,14 @@ def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
     for at_once in (1, 50 * 3, 10**9):  # a token, three tokens, everything
         monkeypatch.setattr(logprobs, "AT_ONCE", at_once)
         hidden = states.clone().requires_grad_()
-        values, entropies = logprobs.token_logprobs(
-            head, 50, hidden, targets, 1.3, entropy_gradient
-        )
+        values, entropies = logprobs.token_logprobs(head, hidden, targets, 1.3, entropy_gradient)
         loss = (values * upstream[0]).sum()
         if entropy_gradient:
             loss = loss + (entropies * upstream[1]).sum()
         (gradient,) = torch.autograd.grad(loss, hidden)
         found[at_once] = (values, entropies, gradient)
         with torch.no_grad():
-            again = logprobs.token_logprobs(head, 50, hidden, targets, 1.3)
+            again = logprobs.token_logprobs(head, hidden, targets, 1.3)
         assert torch.allclose(again[0], values, atol=1e-6)
     whole = (head(states) / 1.3).log_softmax(-1)
     assert torch.allclose(found[1][0], whole.gather(1, targets[:, None])[:, 0], atol=1e-5)
@@ -48,12 +46,12 @@ from unslothrl.backends import logprobs
 def peak():
     return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) >> 10
 torch.manual_seed(0)
-head = torch.nn.Linear(64, 151_936, bias=False).requires_grad_(False)
+head = logprobs.Head(torch.nn.Linear(64, 151_936, bias=False).requires_grad_(False))
 hidden = torch.randn(1024, 64, requires_grad=True)
 targets = torch.randint(151_936, (1024,))
-logprobs.token_logprobs(head, 151_936, hidden[:2], targets[:2], 1.0)[0].sum().backward()
+logprobs.token_logprobs(head, hidden[:2], targets[:2], 1.0)[0].sum().backward()
 before = peak()
-values, _ = logprobs.token_logprobs(head, 151_936, hidden, targets, 1.0)
+values, _ = logprobs.token_logprobs(head, hidden, targets, 1.0)
 values.sum().backward()
 print(peak() - before, hidden.grad.abs().sum().item() > 0)
 """
@@ -82,5 +80,5 @@ def test_logits_are_those_of_the_models_own_forward(kind):
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0]
-        found = backend.logits(backend.hidden_states(ids)[0])
+        found = logprobs.Head.of(model)(backend.hidden_states(ids)[0])
     assert torch.allclose(found, expected, atol=1e-6) and expected.abs().max() > 0

@@ -186,6 +186,15 @@ def test_processes_on_one_card_take_turns():
     assert second.processes[0].updating == second.processes[0].generating
 
 
+def test_a_model_that_is_offloaded_leaves_the_card_to_the_actor():
+    config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
+    (stays,) = planner.plan(config, SEVEN, cards(24)).cards
+    (goes,) = planner.plan(replace(config, offload="model"), SEVEN, cards(24)).cards
+    assert set(goes.processes[0].generating) == {"CUDA context"}
+    assert goes.needed_mb() < stays.needed_mb()
+    assert goes.processes[0].host["model, between updates"] * 2**20 == SEVEN.weight_bytes()
+
+
 @pytest.mark.parametrize(
     ("learners", "actors", "gpus", "expected"),
     [(1, 2, 3, [[0], [1], [2]]), (1, 3, 2, [[0], [1, 2, 3]]), (2, 4, 4, [[0], [1], [2, 4], [3, 5]]),

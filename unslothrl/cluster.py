@@ -4,6 +4,7 @@ This is the only file that imports ray. Both clusters run the same classes on th
 the in-process one is for debugging, and for machines without Ray.
 """
 
+import functools
 import os
 import shutil
 import tempfile
@@ -117,7 +118,7 @@ class LocalCluster:
                 f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
                 "--number_of_actors 1 with --cluster local, or --cluster ray"
             )
-        plan(config, base, machine)
+        turns = takes_turns(plan(config, base, machine))
         self.learners: list[LocalWorker] = []
         self.actors: list[LocalWorker] = []
         try:
@@ -126,7 +127,8 @@ class LocalCluster:
                 self.learners.append(LocalWorker(f"learner-{i}", build_learner(config, base, i)))
             for i in range(config.number_of_actors):
                 stage(f"loading actor {i}")
-                self.actors.append(LocalWorker(f"actor-{i}", build_actor(config, base, i)))
+                actor = build_actor(config, base, i, turns)
+                self.actors.append(LocalWorker(f"actor-{i}", actor))
         except BaseException:
             self.close()
             raise
@@ -238,9 +240,10 @@ class RayCluster:
         counts = f"{config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
         stage(f"loading {counts}")
         started: list[RayWorker] = []
+        build_actors = functools.partial(build_actor, takes_turns=takes_turns(where))
         for kind, build, count, gpus in (
             ("learner", build_learner, config.number_of_learners, where.learner_gpus),
-            ("actor", build_actor, config.number_of_actors, where.actor_gpus),
+            ("actor", build_actors, config.number_of_actors, where.actor_gpus),
         ):
             for index in range(count):
                 handle = self._host(next(strategies), gpus).remote(build, config, base, index)
@@ -299,6 +302,11 @@ class RayCluster:
             self.ray.kill(worker.handle)
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def takes_turns(where: placement.Placement) -> bool:
+    """Whether actors share the learner's card, so that each must make room for the other."""
+    return 0 < where.learner_gpus < 1
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

@@ -306,6 +306,13 @@ class Config:
         HARDWARE,
         choices=("auto", "bfloat16", "float16", "float32"),
     )
+    offload: str = option(
+        "none",
+        "what of the learner may lie in host memory: its optimiser's state where the card is full, "
+        "or between updates the model as well (with actors that generate everything)",
+        HARDWARE,
+        choices=("none", "optimizer", "model"),
+    )
     fit: str = option(
         "auto",
         "what is not set fits the card: auto lowers it where it must, largest takes the longest "
@@ -703,6 +710,11 @@ def check(config: Config) -> None:
     if objective.kl == "none" and objective.kl_coefficient:
         raise UserError(
             f"kl_coefficient {objective.kl_coefficient} without a KL: set --kl loss or --kl reward"
+        )
+    if config.offload == "model" and (config.learner_chunk_size or not config.number_of_actors):
+        raise UserError(
+            "offload model: a learner that generates needs its model on the card: set "
+            "--learner_chunk_size 0 and --number_of_actors 1"
         )
     if config.freeze_steps and not objective.has_critic:
         raise UserError(

@@ -84,15 +84,19 @@ class Learner:
         seed: tuple[int | str, ...],
     ) -> Rollout:
         """This learner's share of a rollout; see `Actor.generate`."""
+        self.backend.to_device()
         return self.actor.generate(tasks, candidates, sampling, seed)
 
     def load(self, adapter: Adapter) -> int:
-        """Tells this learner's engine which version its weights are by now."""
-        return self.actor.load(adapter)
+        """Tells this learner's engine which version its weights are by now. The update is over."""
+        arrived = self.actor.load(adapter)
+        self.backend.to_host()
+        return arrived
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
         """Log-probabilities and values as they are before an update, in the order of `samples`."""
+        self.backend.to_device()
         self.progress.set(0, 0)
         found: list[Measured | None] = [None] * len(samples)
         done = 0
@@ -120,6 +124,7 @@ class Learner:
         """
         started = time.perf_counter()
         self.progress.set(0, 0)
+        self.backend.to_device()
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
         over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)

@@ -207,12 +207,16 @@ def learner(config: Config, shape: Shape, machine: Machine, index: int = 0) -> P
             "KV cache": shape.kv_bytes(concurrent(config) * context(config)) / MB,
             "logits": concurrent(config) * shape.vocabulary * DRAWN_LOGIT / MB,
         }
+    host = {"PyTorch": float(ON_A_HOST["learner"])}
+    waiting = stays
+    if config.offload == "model" and on == "cuda":
+        waiting = {"CUDA context": stays["CUDA context"]}
+        host["model, between updates"] = stays["weights"]
     on_card, on_host = activations(config, shape, machine)
     updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
-    host = {"PyTorch": float(ON_A_HOST["learner"])}
     if on_host:
         host["offloaded activations"] = on_host / MB
-    return Process(f"learner-{index}", {**stays, **drawing}, {**stays, **updating}, host)
+    return Process(f"learner-{index}", {**waiting, **drawing}, {**stays, **updating}, host)
 
 
 def actor(

@@ -15,8 +15,9 @@ from unslothrl.rewards.scorer import Scorer
 from unslothrl.shapes import EMBEDDED
 
 
-def build_actor(config: Config, base: Path, index: int):
-    """-> an `Actor` with an engine, and on it a 4-bit base, of its own."""
+def build_actor(config: Config, base: Path, index: int, takes_turns: bool = False):
+    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; `takes_turns` where the
+    learner is on the same card."""
     from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
@@ -34,6 +35,7 @@ def build_actor(config: Config, base: Path, index: int):
             seed=config.seed,
             kv_cache_mb=config.kv_cache_mb,
             memory_share=config.actor_gpu_usage,
+            takes_turns=takes_turns,
         )
     else:
         from unslothrl.engines.transformers import TransformersEngine
@@ -81,7 +83,7 @@ def shared_engine(config: Config, base: Path, backend):
     if getattr(backend, "llm", None) is not None:
         from unslothrl.engines.vllm import VllmEngine
 
-        return VllmEngine(backend.llm, base)
+        return VllmEngine(backend.llm, base, takes_turns=True)
     from unslothrl.engines.transformers import TransformersEngine
 
     seqs = config.max_num_seqs or MAX_NUM_SEQS
@@ -119,6 +121,7 @@ def lora_options(config: Config, base: Path) -> dict:
         "seed": config.seed,
         "start": Path(config.adapter) if config.adapter else None,
         "name": base_name(config, base),
+        "offload": config.offload,
     }
 
 

@@ -60,5 +60,14 @@ class Backend(Protocol):
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
 
+    def to_host(self) -> None:
+        """Between updates: frees what the card need not hold until `to_device`."""
+
+    def to_device(self) -> None:
+        """Before anything is computed."""
+
+    def free_cache(self) -> None:
+        """Gives back to the card what this process no longer uses, for others on it."""
+
     def memory_mb(self) -> float:
         """Peak memory of this process, in MB: the card's if it uses one, else the host's."""

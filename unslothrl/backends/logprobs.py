@@ -2,22 +2,51 @@
 
 The output layer is applied to `AT_ONCE` logits' worth of tokens at a time, and each part is reduced
 to log-probabilities and entropies; in the backward pass its logits are computed again. A vocabulary
-of 151,936 and 4,096 tokens would otherwise take 2.5 GB for the logits in float32 alone.
+of 151,936 and 4,096 tokens would otherwise take 2.5 GB for the logits in float32 alone. On a GPU
+TRL's fused kernel does the same (`trl.kernels`, 1.15).
 """
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-Head = Callable[[torch.Tensor], torch.Tensor]  # [tokens, hidden] -> [tokens, vocabulary]
-
 AT_ONCE = 1 << 21  # logits: 8 MB in float32, of which some four copies are alive at a time
-AT_ONCE_ON_A_GPU = 1 << 26
+AT_ONCE_ON_A_GPU = 1 << 24
+KERNEL_VOCABULARY = 8_192  # words at once in the kernel, for 4,096 tokens
+
+
+@dataclass(frozen=True)
+class Head:
+    """A base's output layer, as the base's own forward applies it."""
+
+    layer: Any  # a module, [tokens, hidden] -> [tokens, vocabulary]
+    scale: float = 1.0  # of the logits: Cohere's logit_scale, 1 / Granite's logits_scaling
+    cap: float | None = None  # cap * tanh(logits / cap), Gemma 2
+
+    @classmethod
+    def of(cls, model: Any) -> "Head":
+        config = model.config
+        scale = getattr(config, "logit_scale", None) or 1.0
+        scale /= getattr(config, "logits_scaling", None) or 1.0
+        cap = getattr(config, "final_logit_softcapping", None)
+        return cls(model.get_output_embeddings(), scale, cap)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        found = self.layer(states)
+        found = found if self.scale == 1.0 else found * self.scale
+        return found if self.cap is None else self.cap * torch.tanh(found / self.cap)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its weights are as they are, not quantised and not wrapped."""
+        return isinstance(self.layer, torch.nn.Linear) and self.layer.weight.is_floating_point()
 
 
 def token_logprobs(
     head: Head,
-    vocabulary: int,
     hidden: torch.Tensor,  # [tokens, hidden]
     targets: torch.Tensor,  # [tokens]
     temperature: float,
@@ -27,10 +56,38 @@ def token_logprobs(
 
     Gradients flow into `hidden` alone: the head is frozen.
     """
-    tokens = max(1, (AT_ONCE_ON_A_GPU if hidden.is_cuda else AT_ONCE) // vocabulary)
+    if hidden.is_cuda and head.is_plain and kernel() is not None:
+        return by_kernel(head, hidden, targets, temperature, entropy_gradient)
+    at_once = AT_ONCE_ON_A_GPU if hidden.is_cuda else AT_ONCE
+    tokens = max(1, at_once // head.layer.out_features)
     if len(hidden) <= tokens:
         return gather_logprobs(head(hidden), targets, temperature, entropy_gradient)
     return InParts.apply(hidden, head, targets, temperature, entropy_gradient, tokens)
+
+
+@functools.cache
+def kernel() -> Callable | None:
+    """TRL's, where it is installed; it needs Triton."""
+    try:
+        from trl.kernels import ChunkedLogProbFunction
+    except ImportError:
+        return None
+    return ChunkedLogProbFunction.apply
+
+
+def by_kernel(
+    head: Head,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    run = kernel()
+    assert run is not None
+    weight, bias = head.layer.weight, head.layer.bias
+    more = (temperature, KERNEL_VOCABULARY, head.cap, head.scale, ("entropy",))
+    logprobs, entropies, *_ = run(hidden, weight, bias, targets, *more)
+    return logprobs, entropies if entropy_gradient else entropies.detach()
 
 
 class InParts(torch.autograd.Function):

@@ -32,7 +32,9 @@ class PeftBackend:
 
     `base` is a checkpoint folder, 4-bit or not; `dtype` what the base computes in; `start` a PEFT
     folder to start from, which is then the reference policy as well; `name` what published adapters
-    call their base, where that is not the folder. `packs=False` pads, for comparisons.
+    call their base, where that is not the folder. `packs=False` pads, for comparisons. `offload`:
+    "optimizer" lets the driver move the optimiser's state to host memory where the card is full,
+    "model" moves the base there as well whenever `to_host` says so.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class PeftBackend:
         start: Path | None = None,
         name: str | None = None,
         packs: bool = True,
+        offload: str = "none",
     ):
+        self.offload = offload
         self.name = name or str(base)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=self.device)
@@ -67,10 +71,8 @@ class PeftBackend:
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         states, targets = self.states_before(samples)
-        vocabulary = self.model.get_base_model().get_output_embeddings().out_features
-        return logprobs.token_logprobs(
-            self.logits, vocabulary, states, targets, temperature, entropy_gradient
-        )
+        head = logprobs.Head.of(self.model.get_base_model())
+        return logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
 
     def states_before(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """-> (what the output layer gets before every completion token [tokens, hidden], the
@@ -85,17 +87,6 @@ class PeftBackend:
         """[1, tokens, hidden]"""
         where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
         return self.hidden_states(pack.ids, position_ids=pack.positions, attention_mask=where)
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden] -> [tokens, vocabulary], as the base's own forward has them."""
-        base = self.model.get_base_model()
-        found = base.get_output_embeddings()(states)
-        scale = getattr(base.config, "logit_scale", None)  # Cohere
-        divisor = getattr(base.config, "logits_scaling", None)  # Granite
-        cap = getattr(base.config, "final_logit_softcapping", None)  # Gemma 2
-        found = found if scale is None else found * scale
-        found = found if divisor is None else found / divisor
-        return found if cap is None else cap * torch.tanh(found / cap)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         return self._lora(POLICY)
@@ -165,9 +156,10 @@ class PeftBackend:
         self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
     ) -> torch.optim.Optimizer:
         if self.device.type == "cuda":
-            import bitsandbytes
+            import bitsandbytes.optim as optim
 
-            return bitsandbytes.optim.AdamW8bit(parameters, lr=lr, weight_decay=weight_decay)
+            kind = optim.AdamW8bit if self.offload == "none" else optim.PagedAdamW8bit
+            return kind(parameters, lr=lr, weight_decay=weight_decay)
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
 
     def publish(self, version: int) -> Adapter:
@@ -181,6 +173,19 @@ class PeftBackend:
 
     def fingerprint(self) -> str:
         return base_model.fingerprint(packed_weights(self.model))
+
+    def to_host(self) -> None:
+        if self.offload == "model":
+            self.model.to("cpu")
+        self.free_cache()
+
+    def to_device(self) -> None:
+        if self.offload == "model":
+            self.model.to(self.device)
+
+    def free_cache(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def memory_mb(self) -> float:
         return peak_memory_mb()

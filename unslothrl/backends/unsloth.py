@@ -21,6 +21,8 @@ What one must know of Unsloth (2026.10.7):
 - its vLLM is an `LLM` of this process with processed log-probabilities, whose 4-bit weights the
   trained model is views of. It reads adapters from folders as any vLLM does, so `VllmEngine` serves
   it; `kv_cache_mb` does not reach it, `memory_share` (of the free memory, base included) does.
+- with UNSLOTH_VLLM_STANDBY that vLLM can sleep: its KV cache is freed, the weights stay, for they
+  are the trained model's.
 - parts of it are AGPL-3.0 and LGPL-3.0: imported, never copied. Who passes on, or serves over a
   network, a program combined with it must meet those terms; `--backend peft` runs without it.
 """
@@ -31,9 +33,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch  # before Unsloth, which it lets be
+
 from unslothrl.base_model import cache_folder
 from unslothrl.engines.vllm import ENVIRONMENT  # importing Unsloth imports vLLM
 
+if torch.cuda.is_available():  # its vLLM may then sleep; read when it is imported
+    os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
 os.environ.update(
     {
         **ENVIRONMENT,
@@ -45,7 +51,6 @@ os.environ.update(
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
-import torch
 from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl.adapter import WEIGHTS_FILE
@@ -80,8 +85,10 @@ class UnslothBackend(PeftBackend):
         max_num_seqs: int = 256,
         four_bit: bool = True,
         packs: bool = True,
+        offload: str = "none",
         **loading: Any,
     ):
+        self.offload = offload
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
         self.value_head = None

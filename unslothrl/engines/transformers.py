@@ -111,6 +111,7 @@ class TransformersEngine:
                     finished(index, sampled)
                 tokens += sum(len(sampled.token_ids) for sampled in drawn)
                 progress(len(results), tokens)
+        self.backend.free_cache()
         return [results[i] for i in range(len(requests))]
 
     def _generate_chunk(

@@ -40,10 +40,12 @@ def start(
     seed: int,
     kv_cache_mb: int | None = None,
     memory_share: float = 0.9,
+    takes_turns: bool = False,
 ) -> "VllmEngine":
     """Loads `base` into a vLLM of this process.
 
     `kv_cache_mb` fixes the KV cache; without it vLLM takes `memory_share` of the card's memory.
+    `takes_turns` with another process on a card: see `VllmEngine`.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -65,26 +67,39 @@ def start(
         generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
         seed=seed % 2**31,
         kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
+        enable_sleep_mode=takes_turns and on_gpu,
         **({"gpu_memory_utilization": memory_share} if on_gpu else on_cpu(context)),
     )
-    return VllmEngine(llm, base)
+    return VllmEngine(llm, base, takes_turns and on_gpu)
 
 
 class VllmEngine:
     """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
-    lets the learner's weights share: `llm` must report processed log-probabilities."""
+    lets the learner's weights share: `llm` must report processed log-probabilities.
 
-    def __init__(self, llm: Any, base: Path):
-        self.llm = llm
+    One that takes turns sleeps except while it generates: its KV cache is freed, and what weights
+    are its own lie in host memory. A version that comes meanwhile is loaded when it wakes.
+    """
+
+    def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
+        self.llm, self.takes_turns = llm, takes_turns
+        self.is_asleep = False
+        self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
         self.current: Any = None  # the LoRARequest of the version in use
         self.version = -1
 
     def load(self, adapter: Adapter) -> None:
+        adapter.verify()
+        if self.is_asleep:
+            self.coming = adapter
+        else:
+            self._load(adapter)
+
+    def _load(self, adapter: Adapter) -> None:
         from vllm.lora.request import LoRARequest
 
-        adapter.verify()
         folder = write_adapter(adapter, self.adapters)
         request = LoRARequest(folder.name, adapter.version + 1, str(folder))
         old = self.current
@@ -103,6 +118,7 @@ class VllmEngine:
         progress: Progress,
         finished: Finished = ignore,
     ) -> list[Sampled]:
+        self.wake()
         engine = self.llm.llm_engine
         for index in longest_first(requests):
             engine.add_request(
@@ -121,7 +137,21 @@ class VllmEngine:
                     results[index] = self._sampled(output.outputs[0])
                     finished(index, results[index])
             progress(len(results), tokens)
+        self.sleep()
         return [results[index] for index in range(len(requests))]
+
+    def sleep(self) -> None:
+        if self.takes_turns and not self.is_asleep:
+            self.llm.sleep(level=1)
+            self.is_asleep = True
+
+    def wake(self) -> None:
+        if self.is_asleep:
+            self.llm.wake_up()
+            self.is_asleep = False
+        if self.coming is not None:
+            self._load(self.coming)
+            self.coming = None
 
     def _params(self, request: Request, sampling: Sampling):
         from vllm import SamplingParams
@@ -147,6 +177,7 @@ class VllmEngine:
         return Sampled(ids, logprobs, output.finish_reason, self.version)
 
     def fingerprint(self) -> str:
+        self.wake()
         return base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
 
     def memory_mb(self) -> float:
