@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[1]
 OUT = Path(os.environ.get("OUT", ROOT / "bench" / "results" / "gpu"))
 WHOLE_S = 570.0  # of one call
 SHAPES = {"7B": "qwen2.5-7b", "8B": "llama-3.1-8b", "3B": "qwen2.5-3b", "1.5B": "qwen2.5-1.5b"}
+NOISE = f"{ROOT / 'bench' / 'noise.py'}:reward"
 MAIN = {
-    "learner": "grpo", "dataset": "embedded", "reward": "accuracy", "max_prompt_tokens": 350,
+    "learner": "grpo", "dataset": "embedded", "reward": NOISE, "max_prompt_tokens": 350,
     "max_new_tokens": 1200, "num_candidates": 16, "topk": 16, "number_of_actors": 0,
     "eval_every": 0, "fit": "off", "max_lora_rank": 32, "lora_alpha": 16,
 }  # fmt: skip
@@ -101,10 +102,11 @@ def write_model(shape_name: str, folder: str, tiny: str) -> None:
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(device):
-        weights = AutoModelForCausalLM.from_config(config).state_dict()
+        plain = AutoModelForCausalLM.from_config(config)
+    weights = plain.state_dict()
     if shape.tied:
         weights.pop("lm_head.weight", None)
-    quantised = AutoModelForCausalLM.from_pretrained(
+    quantised = type(plain).from_pretrained(
         None,
         config=config,
         state_dict=weights,
@@ -227,7 +229,7 @@ def peer_work(stage: Stage, flags: dict, folder: Path) -> dict:
         "new_tokens": flags["max_new_tokens"], "steps": flags["max_steps"], "micro_batch": 4,
         "context": flags["max_prompt_tokens"] + flags["max_new_tokens"], "seed": 0, "lr": 1e-5,
         "rank": 32, "alpha": 16, "temperature": 1.2, "gradient_checkpointing": True,
-        "memory_share": 0.3, "rewards": ["accuracy"],
+        "memory_share": 0.3, "rewards": [NOISE],
     }  # fmt: skip
     return {**work, "tasks": compare_trl.tasks_of(work)}
 
@@ -237,7 +239,7 @@ def figures_of_run(folder: Path) -> dict:
     if not metrics.exists():
         return {}
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    kept = ("timing/", "memory/", "rollout/tokens", "train/sampler_gap")
+    kept = ("timing/", "memory/", "rollout/tokens", "train/sampler_gap", "train/grad_norm")
     return {"steps": [{k: v for k, v in row.items() if k.startswith(kept)} for row in rows]}
 
 
