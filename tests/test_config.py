@@ -208,3 +208,11 @@ def test_the_embedded_name_is_the_same_everywhere():
     from unslothrl.data import sources
 
     assert shapes.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED
+
+
+def test_a_learner_that_generates_keeps_its_model_on_the_card():
+    with pytest.raises(UserError, match="offload model: a learner that generates needs its model"):
+        resolve({"offload": "model"})
+    assert resolve(
+        {"offload": "model", "learner_chunk_size": "0", "number_of_actors": "1"}
+    ).config.offload == "model"  # fmt: skip

@@ -1,13 +1,14 @@
 """The planner's formulas: published sizes, hand-computed bytes, and the real thing on a CPU."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
 
 from unslothrl import planner, shapes
 from unslothrl.cli import main
-from unslothrl.config import Config
+from unslothrl.config import Config, resolve
 from unslothrl.machine import Gpu, Machine
 from unslothrl.shapes import KNOWN, Shape
 
@@ -261,6 +262,31 @@ def test_given_options_stay_in_the_settings(capsys):
     for best in json.loads(capsys.readouterr().out)["settings"].values():
         assert best["train_batch_size"] == 4
         assert "--max_lora_rank 16" in best["command"] and "--train_batch_size 4" in best["command"]
+
+
+def test_commands_can_be_pasted(capsys):
+    told = ["--system_prompt", "Think; don't guess", "--reward", "boxed", "--reward", "format=0.5"]
+    assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", *told, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["settings"]["fastest"]
+    words = shlex.split(best["command"])
+    assert words[:2] == ["python", "train_distributed.py"]
+    assert words[words.index("--system_prompt") + 1] == "Think; don't guess"
+    assert words.count("--reward") == 2 and words[-2:] == ["--fit", "off"]
+    resolved = resolve(config_of(words[2:]), cards(24)).config
+    assert resolved.train_batch_size == best["train_batch_size"]
+
+
+def config_of(words: list[str]) -> dict:
+    """Flags with one value each; of a repeated one the last."""
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}  # noqa: B905
+
+
+def test_a_small_shm_is_told_and_no_hindrance(capsys):
+    machine = replace(cards(24), shm_mb=64)
+    found = planner.plan(replace(MAIN, max_num_seqs=8), SEVEN, machine)
+    (shm,) = [store for store in found.stores if store.name == "/dev/shm"]
+    assert not shm.holds and found.fits
+    assert not planner.plan(MAIN, SEVEN, replace(machine, disk_mb=1000)).fits
 
 
 def test_without_options_known_models_are_listed(capsys):

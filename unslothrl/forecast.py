@@ -1,6 +1,7 @@
 """`unslothrl plan`: what a run would take on a card, and the settings that fit it best."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -76,7 +77,7 @@ def settings(
             found[name] = None
             continue
         best = kept(best)
-        changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner"})}
+        changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner", "fit"})}
         changed = {n: v for n, v in changed.items() if v is not None}
         found[name] = {
             **changed,
@@ -90,7 +91,7 @@ def settings(
 
 def command(config: Config, options: Mapping[str, Any]) -> str:
     """What to paste into a shell."""
-    flags = {"learner": config.learner, "model": config.model, **options}
+    flags = {"learner": config.learner, "model": config.model, **options, "fit": "off"}
     return "python train_distributed.py " + " ".join(
         part for name, value in flags.items() for part in written(name, value)
     )
@@ -100,7 +101,7 @@ def written(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no_{name}"]
     values = value if isinstance(value, tuple) else (value,)
-    return [f"--{name} {one}" for one in values]
+    return [f"--{name} {shlex.quote(str(one))}" for one in values]
 
 
 def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
@@ -120,9 +121,9 @@ def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
     text.append("")
     for store in asked.stores:
         has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
-        text.append(
-            f"{store.name}: {gb(store.needed_mb)}{has}{'' if store.fits else ': TOO LITTLE'}"
-        )
+        verdict = "" if store.holds else ": TOO LITTLE"
+        verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
+        text.append(f"{store.name}: {gb(store.needed_mb)}{has}{verdict}")
     for name, best in found["settings"].items():
         text.append("")
         if best is None:

@@ -83,15 +83,21 @@ class Card:
 
 @dataclass(frozen=True)
 class Store:
-    """Host memory, /dev/shm or the disk; `has_mb` is None where that is not known."""
+    """Host memory, /dev/shm or the disk; `has_mb` is None where that is not known, `instead` what
+    takes its place where there is too little."""
 
     name: str
     needed_mb: float
     has_mb: float | None
+    instead: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.has_mb is None or self.needed_mb <= self.has_mb
 
     @property
     def fits(self) -> bool:
-        return self.has_mb is None or self.needed_mb <= self.has_mb
+        return self.holds or self.instead is not None
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ def plan(config: Config, shape: Shape, machine: Machine) -> Plan:
     adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", 2 * adapter * (1 + len(everyone)), machine.shm_mb or None),
+        Store("/dev/shm", 2 * adapter * (1 + len(everyone)), machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Plan(tuple(cards), () if cards else everyone, stores)
