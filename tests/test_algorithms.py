@@ -1,5 +1,6 @@
 """Every part of the maths against numbers worked out by hand."""
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -18,6 +19,7 @@ from unslothrl.algorithms import (
     divergence,
     filtering,
     gae,
+    objectives,
     ratios,
     schedules,
     selection,
@@ -31,6 +33,7 @@ from unslothrl.algorithms.advantages import (
 )
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.clipping import Clip
+from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.algorithms.values import value_terms
 
 
@@ -368,3 +371,35 @@ def test_diagnostics_by_hand():
     found = diagnostics.sampler_agreement(sampler, np.array([-1.0, -1.0]))
     assert found["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert found["train/ess"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("named", ["standardised", "batch_standardised"])
+def test_without_epsilon_equal_rewards_are_still_no_signal(named):
+    found = ADVANTAGES[named]([[1.0, 1.0], [1.0, 0.0]], epsilon=0.0)
+    assert found[0] == [0.0, 0.0] and found[1][0] > 0 > found[1][1]
+    assert ADVANTAGES[named]([[1.0, 1.0]], epsilon=0.0) == [[0.0, 0.0]]
+
+
+def test_dapo_keeps_one_right_of_any_number():
+    dapo = objectives.load("dapo")
+    for right in (1, 1023):
+        scores = [1.0] * right + [0.0] * (1024 - right)
+        assert filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+    for scores in ([1.0] * 8, [0.0] * 8):
+        assert not filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+
+
+@pytest.mark.parametrize(("advantage", "dual"), [(1.0, 0.0), (-1.0, 3.0), (0.0, 0.0)])
+def test_a_trajectory_that_has_run_away_has_no_gradient_but_a_number(advantage, dual):
+    """1,000 tokens, each 0.1 likelier: the product is beyond float32, and the clip holds it."""
+    logprobs = torch.full((1000,), -1.0, requires_grad=True)
+    objective = dataclasses.replace(
+        objectives.load("rloo"), ratio="trajectory", clip_dual=dual, correction="none"
+    )
+    tokens = Tokens(
+        [1000], logprobs, torch.zeros(1000), torch.full((1000,), advantage),
+        logprobs.detach(), old=torch.full((1000,), -1.1),
+    )  # fmt: skip
+    loss = policy_loss(objective, tokens, Denominators(1, 1000, 1000)).value
+    loss.backward()
+    assert torch.isfinite(loss) and logprobs.grad.eq(0).all()

@@ -293,3 +293,23 @@ def test_a_checkpoint_of_another_rank_is_refused(bases, make_backend):
     other = learner_of(PeftBackend(bases["plain"], rank=1, **options), bases["plain"])
     with pytest.raises(ValueError, match="another LoRA"):
         other.load_state(saved)
+
+
+def test_what_is_measured_has_no_dropout(bases):
+    """Twice the same, and as without it; only what has a gradient draws masks."""
+    from unslothrl.backends.peft import PeftBackend
+
+    found = []
+    for dropout in (0.0, 0.5):
+        backend = PeftBackend(
+            bases["plain"], dtype=torch.float32, rank=8, alpha=16, dropout=dropout, seed=0
+        )
+        torch.manual_seed(3)
+        for name, parameter in backend.parameters().items():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.2)
+        with torch.no_grad():
+            found += [backend.token_logprobs(samples(), 1.0)[0] for _ in range(2)]
+        trained = [backend.token_logprobs(samples(), 1.0)[0] for _ in range(2)]
+        assert torch.equal(*trained) is (dropout == 0)
+    assert all(torch.equal(found[0], other) for other in found[1:])

@@ -116,7 +116,7 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     with pytest.raises(UserError, match="only one of them has a critic"):
         resolve({"resume": str(folder), "learner": "ppo"}, CPU)
     other = resolve({"resume": str(folder), "learner": "dapo"}, CPU).config
-    assert (other.aggregation, other.filter_high) == ("token", 0.99)  # dapo's, not the first's
+    assert (other.aggregation, other.filter_high) == ("token", 1 - 1e-6)  # dapo's, not the first's
 
 
 def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
@@ -216,3 +216,18 @@ def test_a_learner_that_generates_keeps_its_model_on_the_card():
     assert resolve(
         {"offload": "model", "learner_chunk_size": "0", "number_of_actors": "1"}
     ).config.offload == "model"  # fmt: skip
+
+
+def test_a_kl_in_the_reward_is_estimated_by_k1_unless_another_is_named():
+    flags = {"kl": "reward", "kl_coefficient": "0.05"}
+    for learner in ("grpo", "rloo", "ppo", "reinforce_pp"):
+        assert resolve({**flags, "learner": learner}, CPU).config.kl_estimator == "k1"
+    named = resolve({**flags, "learner": "grpo", "kl_estimator": "k3"}, CPU).config
+    assert named.kl_estimator == "k3"
+    assert resolve({"learner": "grpo", "kl_coefficient": "0.05"}, CPU).config.kl_estimator == "k3"
+
+
+def test_one_candidate_alone_has_no_variance():
+    with pytest.raises(UserError, match="select max_variance with topk 1"):
+        resolve({"learner": "grpo", "select": "max_variance", "topk": "1"}, CPU)
+    assert resolve({"learner": "ppo", "select": "max_variance", "topk": "1"}, CPU)

@@ -76,7 +76,7 @@ def test_logits_are_those_of_the_models_own_forward(kind):
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config).eval()
     backend = object.__new__(PeftBackend)
-    backend.model = SimpleNamespace(get_base_model=lambda: model)
+    backend.model = SimpleNamespace(get_base_model=lambda: model, named_modules=model.named_modules)
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0]

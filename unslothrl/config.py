@@ -249,7 +249,13 @@ class Config:
         32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=512
     )
     lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1)
-    lora_dropout: float = option(0.0, "LoRA dropout", LORA, at_least=0, at_most=0.9)
+    lora_dropout: float = option(
+        0.0,
+        "LoRA dropout, in the update's forward pass alone: ratios then carry its noise",
+        LORA,
+        at_least=0,
+        at_most=0.9,
+    )
     adapter: str | None = option(None, "PEFT adapter folder to start from", LORA)
     lora_save_path: str | None = option(None, "folder that also receives the final adapter", LORA)
 
@@ -608,6 +614,9 @@ def with_objective(config: Config) -> Config:
         config = replace(config, kl="loss")
     if config.kl == "none" and config.kl_coefficient is None:
         config = replace(config, kl_coefficient=0.0)
+    own = objectives.load(config.learner)
+    if config.kl == "reward" and config.kl_estimator is None and own.kl != "reward":
+        config = replace(config, kl_estimator="k1")  # see algorithms/divergence.py
     objective = objective_of(config)
     parts = {name: getattr(objective, name) for name in PARTS}
     named = {name: value for name, value in parts.items() if not callable(value)}
@@ -693,6 +702,11 @@ def check(config: Config) -> None:
         raise UserError(
             f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
             f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
+        )
+    learns_alone = objective.has_critic or objective.pulls_without_advantage
+    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
+        raise UserError(
+            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
         )
     if objective.clip_dual and objective.clip_dual <= 1:
         raise UserError(

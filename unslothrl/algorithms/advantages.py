@@ -40,7 +40,7 @@ def centred(groups: Groups, *, ddof: int = 0, epsilon: float = EPSILON) -> Advan
 def standardised(groups: Groups, *, ddof: int = 0, epsilon: float = EPSILON) -> Advantages:
     """Advantages of mean 0 and standard deviation 1 in every group."""
     return [
-        [d / (_std(differences, ddof) + epsilon) for d in differences]
+        _divided(differences, _std(differences, ddof) + epsilon)
         for differences in map(_differences, groups)
     ]
 
@@ -49,7 +49,7 @@ def batch_standardised(groups: Groups, *, ddof: int = 0, epsilon: float = EPSILO
     """Advantages of mean 0 in every group and standard deviation 1 in the batch."""
     differences = centred(groups)
     std = _std([d for group in differences for d in group], ddof)
-    return [[d / (std + epsilon) for d in group] for group in differences]
+    return [_divided(group, std + epsilon) for group in differences]
 
 
 def leave_one_out(groups: Groups, *, ddof: int = 0, epsilon: float = EPSILON) -> Advantages:
@@ -65,6 +65,11 @@ def _differences(rewards: Sequence[float]) -> list[float]:
         return [0.0] * len(rewards)
     mean = math.fsum(rewards) / len(rewards)
     return [reward - mean for reward in rewards]
+
+
+def _divided(differences: Sequence[float], by: float) -> list[float]:
+    """A difference of zero stays zero, whatever it is divided by."""
+    return [d / by if d else 0.0 for d in differences]
 
 
 def _std(differences: Sequence[float], ddof: int) -> float:

@@ -1,9 +1,9 @@
 """Which groups a step keeps, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
 
 A group is kept when its accuracy, the mean score of its candidates, lies in [low, high], and its
-rewards differ: with 0.01 to 0.99 that leaves out what every candidate solves or none does. The loop
-draws other prompts in place of those left out, at most `max_resample` times, so that the batch is
-full of groups that have something to teach.
+rewards differ: with 1e-6 to 1 - 1e-6 that leaves out what every candidate solves or none does. The
+loop draws other prompts in place of those left out, at most `max_resample` times, so that the batch
+is full of groups that have something to teach.
 
 An objective that filters nothing keeps every group, also one without signal: it adds nothing to the
 gradient, but it counts in the denominators, as in GRPO.

@@ -18,6 +18,8 @@ import torch
 
 from unslothrl.algorithms.aggregation import sequence_means, spread
 
+MOST = 80.0  # log of a product: exp(80) is a float32, and an infinite ratio has no gradient
+
 
 def token(log_ratio: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
     """[tokens] log pi - log pi_old, lengths [sequences] -> [tokens]."""
@@ -32,7 +34,8 @@ def sequence(log_ratio: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
 def trajectory(log_ratio: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
     """The product over each sequence."""
     counts = torch.tensor(list(lengths), device=log_ratio.device, dtype=log_ratio.dtype)
-    return spread((sequence_means(log_ratio, lengths) * counts).exp(), lengths)
+    total = sequence_means(log_ratio, lengths) * counts
+    return spread(total.clamp(max=MOST).exp(), lengths)
 
 
 def one(log_ratio: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:

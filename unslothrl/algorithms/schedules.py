@@ -13,7 +13,8 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def share(kind: str, step: int, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """`step` counts from 1 to `total`. -> 0 to 1; `floor` at the last step, if not constant."""
+    """`step` counts from 1 to `total`. -> 0 to 1; `floor` at the last step, if not constant and two
+    steps or more follow the warm-up."""
     if step <= warmup:
         return step / warmup
     if kind == "constant":

@@ -105,6 +105,8 @@ class InParts(torch.autograd.Function):
             logprobs[part], entropies[part] = gather_logprobs(
                 head(hidden[part]), targets[part], temperature
             )
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
@@ -135,5 +137,6 @@ def gather_logprobs(
     """-> float32 (log-probabilities of the targets, entropies), each [tokens]."""
     logprobs = (logits.float() / temperature).log_softmax(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        found = logprobs.clamp(min=torch.finfo(torch.float32).min)  # 0 times -inf is not a number
+        entropy = -(found.exp() * found).sum(-1)
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy

@@ -117,7 +117,21 @@ class PeftBackend:
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
-        return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
+        with self._dropout():
+            return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
+
+    @contextlib.contextmanager
+    def _dropout(self) -> Iterator[None]:
+        """LoRA dropout acts where a gradient is taken; what is measured has none."""
+        modules = [m for name, m in self.model.named_modules() if name.endswith(".lora_dropout")]
+        off = [] if torch.is_grad_enabled() else modules
+        for module in off:
+            module.eval()
+        try:
+            yield
+        finally:
+            for module in off:
+                module.train()
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         if self.value_head is None:

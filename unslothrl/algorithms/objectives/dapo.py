@@ -18,7 +18,7 @@ OBJECTIVE = Objective(
     aggregation="token",
     mask_truncated=True,
     overlong=True,
-    filter_low=0.01,
-    filter_high=0.99,
+    filter_low=1e-6,  # strictly between none and all, however many candidates there are
+    filter_high=1 - 1e-6,
     max_resample=4,
 )
