@@ -90,6 +90,16 @@ def test_known_models_are_known_by_name(name, known):
     assert shapes.shape_of(name) == KNOWN[known]
 
 
+@pytest.mark.parametrize("experts", shapes.EXPERTS)
+def test_a_mixture_of_experts_is_not_taken_for_a_dense_model(experts, tmp_path):
+    found = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 10,
+             "num_attention_heads": 2}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    assert shapes.shape_of(str(tmp_path)) is not None
+    (tmp_path / "config.json").write_text(json.dumps({**found, experts: 8}))
+    assert shapes.shape_of(str(tmp_path)) is None
+
+
 def test_others_are_taken_by_their_size_or_not_at_all():
     assert shapes.shape_of("someone/thing-3b") == replace(KNOWN["qwen2.5-3b"], context=None)
     assert shapes.shape_of("someone/gpt2") is None

@@ -14,6 +14,7 @@ from unslothrl.files import exists
 EMBEDDED = "embedded"
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and that one's scale
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixture, in config.json
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,10 @@ def shape_of(model: str) -> Shape | None:
 
 
 def read(config: dict) -> Shape:
-    """From what config.json holds. KeyError or TypeError where it is of another kind of model."""
+    """From what config.json holds. KeyError, TypeError or ValueError where it is of another kind of
+    model, a mixture of experts included."""
+    if any(config.get(name) for name in EXPERTS):
+        raise ValueError("a mixture of experts")
     heads, kind = config["num_attention_heads"], config.get("model_type", "")
     return Shape(
         layers=config["num_hidden_layers"],
