@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from unslothrl import learner_state
 from unslothrl.actor import Actor, Rollout
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
@@ -16,6 +17,7 @@ from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends import packing
 from unslothrl.backends.base import Backend
+from unslothrl.learner_state import Leaf
 from unslothrl.types import (
     Adapter,
     Batch,
@@ -27,6 +29,7 @@ from unslothrl.types import (
     UpdateStats,
 )
 
+OPTIMIZER = "optimizer/"  # what the optimisers' part of a checkpoint is named with
 KL_SAMPLES = 16  # that the KL metric is estimated from
 
 
@@ -289,39 +292,40 @@ class Learner:
         return self.backend.publish(version)
 
     def save_state(self) -> bytes:
-        """What is trained, in full precision, and the optimisers' states, safetensors."""
-        tensors = {}
+        """What is trained, in full precision, and the optimisers' states. See `learner_state`."""
+        values: dict[str, Leaf] = {}
         for kind, parameters in self._trained().items():
             for name, parameter in parameters.items():
-                tensors[f"{kind}/{name}"] = parameter.detach()
-            for index, state in self.optimizers[kind].state_dict()["state"].items():
-                for key, value in state.items():
-                    tensors[f"optimizer/{kind}/{index}/{key}"] = torch.as_tensor(value)
-        return safetensors.torch.save(
-            {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}
-        )
+                values[f"{kind}/{name}"] = parameter.detach()
+            for name, value in learner_state.leaves(self.optimizers[kind]).items():
+                values[f"{OPTIMIZER}{kind}/{name}"] = value
+        return learner_state.pack(values)
 
     def load_state(self, data: bytes) -> None:
-        """Continues exactly where `save_state` was called. ValueError if the LoRA differs."""
-        tensors = safetensors.torch.load(data)
+        """Continues exactly where `save_state` was called.
+
+        ValueError if the LoRA or the optimiser differs.
+        """
+        values = learner_state.unpack(data)
         trained = self._trained()
         expected = {
             f"{kind}/{name}": p.shape for kind in trained for name, p in trained[kind].items()
         }
-        found = {n: t.shape for n, t in tensors.items() if not n.startswith("optimizer/")}
-        if expected != found:
+        weights = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor) and not name.startswith(OPTIMIZER)
+        }
+        if expected != {name: tensor.shape for name, tensor in weights.items()}:
             raise ValueError("the checkpoint holds another LoRA than this run's: use its config")
-        with torch.no_grad():
+        for kind, optimizer in self.optimizers.items():
+            prefix = f"{OPTIMIZER}{kind}/"
+            own = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+            learner_state.restore(optimizer, own)
+        with torch.no_grad():  # last: building an optimiser's state may touch the parameters
             for kind, parameters in trained.items():
                 for name, parameter in parameters.items():
-                    parameter.copy_(tensors[f"{kind}/{name}"])
-        states: dict[str, dict[int, dict[str, torch.Tensor]]] = {kind: {} for kind in trained}
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer/"):
-                _, kind, index, key = name.split("/")
-                states[kind].setdefault(int(index), {})[key] = tensor
-        for kind, optimizer in self.optimizers.items():
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": states[kind]})
+                    parameter.copy_(weights[f"{kind}/{name}"])
 
     def fingerprint(self) -> str:
         return self.backend.fingerprint()

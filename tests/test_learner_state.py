@@ -1,0 +1,196 @@
+"""An optimiser's state survives a checkpoint exactly: bitsandbytes' 8-bit Adam, torch's, any."""
+
+import bitsandbytes.optim
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from test_backend import LRS, learner_of
+from test_learner import batch, measured
+
+from unslothrl import learner_state
+
+SHAPES = [(64, 128), (65, 65), (3, 5), (7,)]  # over 4,096 elements, and not full blocks; under it
+KINDS = {
+    "AdamW": torch.optim.AdamW,
+    "AdamW8bit": bitsandbytes.optim.AdamW8bit,
+    "PagedAdamW8bit": bitsandbytes.optim.PagedAdamW8bit,
+    "Adam32": bitsandbytes.optim.AdamW,
+    "SGD": lambda parameters, **options: torch.optim.SGD(parameters, momentum=0.9, **options),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+
+
+class Odd(torch.optim.Optimizer):
+    """State in every form: nested, numbers, None, in tuples and lists, under keys that are ints."""
+
+    def __init__(self, parameters, lr, weight_decay):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                sums = torch.zeros_like(parameter, dtype=torch.float64)
+                state.update(
+                    {"a": {"b": {1: sums, "none": None}}, "pair": (0, 0.1), "list": [True, "x"]}
+                )
+            sums = state["a"]["b"][1].add_(parameter.grad)
+            steps, rate = state["pair"]
+            state["pair"] = (steps + 1, rate * 1.1)
+            parameter.sub_(self.param_groups[0]["lr"] * (sums * rate + steps).to(parameter.dtype))
+
+
+def made(kind: str, seed: int):
+    """-> (parameters, an optimiser of that kind over them); the last one never has a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [*SHAPES, (100, 100)]
+    parameters = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in shapes]
+    build = Odd if kind == "Odd" else KINDS[kind]
+    return parameters, build(parameters, lr=1e-2, weight_decay=0.1)
+
+
+def train(parameters, optimizer, steps: range) -> None:
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for parameter in parameters[:-1]:
+            parameter.grad = torch.randn(parameter.shape, generator=generator) * 10.0**-step
+        optimizer.step()
+
+
+def saved(parameters, optimizer) -> bytes:
+    values = {f"parameter/{i}": parameter for i, parameter in enumerate(parameters)}
+    state = learner_state.leaves(optimizer)
+    return learner_state.pack({**values, **{f"state/{name}": v for name, v in state.items()}})
+
+
+def load(parameters, optimizer, data: bytes) -> None:
+    values = learner_state.unpack(data)
+    state = {n.removeprefix("state/"): v for n, v in values.items() if n.startswith("state/")}
+    learner_state.restore(optimizer, state)
+    with torch.no_grad():
+        for i, parameter in enumerate(parameters):
+            parameter.copy_(values[f"parameter/{i}"])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "Odd"])
+def test_training_goes_on_to_the_byte(kind):
+    one, other = made(kind, 0), made(kind, 1)
+    train(*one, range(3))
+    data = saved(*one)
+    train(*other, range(5, 6))  # what is there already is replaced
+    load(*other, data)
+    assert saved(*other) == data
+    before = [parameter.detach().clone() for parameter in one[0]]
+    for optimised in (one, other):
+        train(*optimised, range(3, 6))
+    assert saved(*other) == saved(*one)
+    assert [torch.equal(*pair) for pair in zip(before, one[0], strict=True)] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "PagedAdamW8bit"])
+def test_values_go_into_the_buffers_that_the_optimiser_built(kind):
+    parameters, optimizer = made(kind, 0)
+    train(parameters, optimizer, range(3))
+    data = saved(parameters, optimizer)
+    train(parameters, optimizer, range(3, 4))
+    first = optimizer.state[parameters[0]]
+    buffers = dict(first)
+    load(parameters, optimizer, data)
+    assert first is optimizer.state[parameters[0]]
+    assert {name for name, value in first.items() if value is not buffers[name]} == {"step"}
+    assert type(first["step"]) is int and first["step"] == 3
+    assert first["state1"].dtype == torch.uint8  # 8,192 elements
+    assert optimizer.state[parameters[2]]["state1"].dtype == torch.float32  # 15 elements
+    assert parameters[4] not in optimizer.state  # it never had a gradient
+
+
+def test_the_buffers_of_a_fresh_optimiser_are_its_own():
+    """`get_state_buffer` is what pages them on a card."""
+    parameters, optimizer = made("PagedAdamW8bit", 0)
+    train(parameters, optimizer, range(3))
+    data = saved(parameters, optimizer)
+    fresh, other = made("PagedAdamW8bit", 1)
+    build, built = other.get_state_buffer, []
+    other.get_state_buffer = lambda *a, **k: built.append(build(*a, **k)) or built[-1]
+    load(fresh, other, data)
+    held = [value for state in other.state.values() for value in state.values()]
+    assert len(built) == 2 * len(SHAPES)
+    assert all(any(value is buffer for value in held) for buffer in built)
+
+
+def test_gradients_and_rates_are_left_alone():
+    parameters, optimizer = made("AdamW8bit", 0)
+    train(parameters, optimizer, range(2))
+    data = saved(parameters, optimizer)
+    fresh, other = made("AdamW8bit", 1)
+    fresh[1].grad = torch.ones_like(fresh[1])
+    load(fresh, other, data)
+    assert [parameter.grad is None for parameter in fresh] == [True, False, True, True, True]
+    assert bool((fresh[1].grad == 1).all()) and other.param_groups[0]["lr"] == 1e-2
+
+
+def test_files_from_before_plain_values_were_kept():
+    """All was tensors then, and torch's AdamW the only optimiser that could be saved."""
+    parameters, optimizer = made("AdamW", 0)
+    train(parameters, optimizer, range(3))
+    tensors = {f"parameter/{i}": p.detach() for i, p in enumerate(parameters)}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            tensors[f"state/{index}/{key}"] = torch.as_tensor(value)
+    fresh, other = made("AdamW", 1)
+    load(fresh, other, safetensors.torch.save(tensors))
+    for optimised in ((parameters, optimizer), (fresh, other)):
+        train(*optimised, range(3, 6))
+    assert saved(fresh, other) == saved(parameters, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [("AdamW", "AdamW8bit"), ("AdamW8bit", "AdamW"), ("Adam32", "AdamW8bit")]
+)
+def test_another_optimisers_state_is_refused(kind, other):
+    one = made(kind, 0)
+    train(*one, range(1))
+    with pytest.raises(ValueError, match="resume on a machine of the kind"):
+        load(*made(other, 0), saved(*one))
+
+
+def test_what_cannot_be_saved_is_named():
+    parameters, optimizer = made("SGD", 0)
+    optimizer.state[parameters[1]]["odd"] = {"key": np.zeros(2)}
+    with pytest.raises(TypeError, match="1/odd/key is a ndarray"):
+        learner_state.leaves(optimizer)
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "PagedAdamW8bit"])
+def test_a_learner_with_a_critic_goes_on_under_8_bit_adam(kind, bases):
+    from unslothrl.backends.peft import PeftBackend
+
+    class OnACard(PeftBackend):
+        def optimizer(self, parameters, lr, weight_decay):
+            return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
+
+    def learner(seed):
+        options = {"rank": 64, "alpha": 64, "dropout": 0.0, "dtype": torch.bfloat16}
+        backend = OnACard(bases["plain"], seed=seed, **options)
+        return learner_of(backend, bases["plain"], objective="ppo")
+
+    def train(one, steps):
+        for _ in range(steps):
+            one.forward_backward(batch(measured(one)))
+            one.optim_step(LRS)
+
+    one, other = learner(0), learner(9)
+    train(one, 2)
+    data = one.save_state()
+    dtypes = {t.dtype for n, t in safetensors.torch.load(data).items() if n.endswith("/state1")}
+    assert dtypes == {torch.uint8, torch.float32}  # the value head is small
+    train(one, 3)
+    other.load_state(data)
+    assert other.save_state() == data
+    train(other, 3)
+    assert other.save_state() == one.save_state()
+    assert other.publish(5) == one.publish(5)

@@ -1,0 +1,140 @@
+"""What a learner saves: named values as bytes, and any torch optimiser's state as named values.
+
+A value of a parameter's state is named `index/key/key/...`, where `index` counts the parameters.
+Restoring lets the optimiser build its state by itself and copies the saved values into it:
+`load_state_dict` would put new tensors in the place of its buffers, in the parameter's dtype and,
+for bitsandbytes' paged ones, outside of managed memory (0.50.2, `optim/optimizer.py`).
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import safetensors.torch
+import torch
+
+PLAIN = "plain"  # the entry of a safetensors file's metadata that holds what is no tensor
+Plain = int | float | bool | str | None
+Leaf = torch.Tensor | Plain
+
+
+def pack(values: dict[str, Leaf]) -> bytes:
+    """Tensors as safetensors, everything else as JSON in their metadata."""
+    tensors = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    plain = {name: value for name, value in values.items() if name not in tensors}
+    return safetensors.torch.save(tensors, {PLAIN: json.dumps(plain)})
+
+
+def unpack(data: bytes) -> dict[str, Leaf]:
+    """What `pack` was given, on the host. A file without metadata is all tensors."""
+    size = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return {**safetensors.torch.load(data), **json.loads(metadata.get(PLAIN, "{}"))}
+
+
+def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
+    """Every value of the optimiser's state by its name.
+
+    TypeError for what is neither a tensor nor plain.
+    """
+    found: dict[str, Leaf] = {}
+    for index, parameter in enumerate(_parameters(optimizer)):
+        found.update(_walk(optimizer.state.get(parameter, {}), str(index)))
+    return found
+
+
+def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
+    """Makes the state what `leaves` gave. Parameters may change: restore theirs afterwards.
+
+    ValueError where the state is that of another optimiser.
+    """
+    parameters = _parameters(optimizer)
+    having = {int(name.split("/")[0]) for name in saved}
+    if max(having, default=-1) >= len(parameters):
+        raise ValueError("the checkpoint has optimiser state for more parameters than this run has")
+    for index, parameter in enumerate(parameters):
+        if index not in having:
+            optimizer.state.pop(parameter, None)
+    _build(optimizer, [parameters[index] for index in sorted(having)])
+    _check(optimizer, leaves(optimizer), saved)
+    for index in having:
+        _fill(optimizer.state[parameters[index]], str(index), saved)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _build(optimizer: torch.optim.Optimizer, wanted: list[torch.nn.Parameter]) -> None:
+    """Gives every wanted parameter the state of its first step, at a learning rate of 0."""
+    missing = [parameter for parameter in wanted if not optimizer.state.get(parameter)]
+    if not missing:
+        return
+    gradients = {parameter: parameter.grad for parameter in _parameters(optimizer)}
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for parameter in gradients:
+        parameter.grad = None
+    for parameter in missing:
+        parameter.grad = torch.zeros_like(parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    try:
+        optimizer.step()
+    finally:
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _check(optimizer: torch.optim.Optimizer, own: dict[str, Leaf], saved: dict[str, Leaf]) -> None:
+    differs = sorted(name for name in own.keys() | saved.keys() if not _alike(name, own, saved))
+    if differs:
+        raise ValueError(
+            f"the checkpoint's optimiser is not this run's {type(optimizer).__name__} "
+            f"({differs[0]} differs): resume on a machine of the kind that wrote it"
+        )
+
+
+def _alike(name: str, own: dict[str, Leaf], saved: dict[str, Leaf]) -> bool:
+    if name not in own or name not in saved:
+        return False
+    one, other = own[name], saved[name]
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype
+    return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
+
+
+def _walk(tree: Any, name: str) -> Iterator[tuple[str, Leaf]]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _walk(value, f"{name}/{key}")
+    elif isinstance(tree, list | tuple):
+        for key, value in enumerate(tree):
+            yield from _walk(value, f"{name}/{key}")
+    elif tree is None or isinstance(tree, torch.Tensor | int | float | bool | str):
+        yield name, tree
+    else:
+        raise TypeError(f"optimiser state {name} is a {type(tree).__name__}: it cannot be saved")
+
+
+@torch.no_grad()
+def _fill(tree: Any, name: str, saved: dict[str, Leaf]) -> Any:
+    """-> the tree with the saved values; tensors, dicts and lists stay the objects they are."""
+    if isinstance(tree, dict):
+        for key in tree:
+            tree[key] = _fill(tree[key], f"{name}/{key}", saved)
+        return tree
+    if isinstance(tree, list | tuple):
+        filled = [_fill(value, f"{name}/{key}", saved) for key, value in enumerate(tree)]
+        if isinstance(tree, tuple):
+            return tuple(filled)
+        tree[:] = filled
+        return tree
+    if isinstance(tree, torch.Tensor):
+        return tree.copy_(saved[name])
+    return saved[name]
