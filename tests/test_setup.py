@@ -188,6 +188,42 @@ def test_pip_failures_carry_pips_own_words():
         setup_env.pip(sys.executable, "--no-index", "not a requirement")
 
 
+def test_what_does_not_import_is_named_in_a_line(tmp_path, monkeypatch):
+    broken = tmp_path / "broken_kernels"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("from . import _C\n")
+    (broken / "_C.so").write_bytes(b"\x7fELF cut")
+    (tmp_path / "refusing.py").write_text("print('a banner'); raise SystemExit('no card\\nfound')")
+    (tmp_path / "crashing.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    names = ["broken_kernels", "json", "refusing"]
+    assert setup_env.import_faults(sys.executable, ["json"]) == []
+    first, second = setup_env.import_faults(sys.executable, names)
+    assert first.startswith("broken_kernels does not import here: ImportError: ")
+    assert "_C.so: file too short" in first
+    assert second == "refusing does not import here: SystemExit: no card found"
+    (line,) = setup_env.import_faults(sys.executable, ["crashing"])
+    assert line.startswith("crashing does not import here: the process ended with -6: ")
+
+
+def test_unsloth_is_imported_for_the_gpu_set_on_a_card_alone_in_its_process():
+    base = setup_env.imports_of("base", [])
+    assert len(base) == 1 and "trl" not in base[0]
+    assert setup_env.imports_of("cpu", [CARD])[1:] == [["vllm.entrypoints.llm"]]
+    assert setup_env.imports_of("gpu", [])[1:] == [["vllm.entrypoints.llm"]]
+    assert setup_env.imports_of("gpu", [CARD])[1:] == [["vllm.entrypoints.llm"], ["unsloth"]]
+
+
+def test_the_first_import_warns_of_each_process(tmp_path, monkeypatch, capsys):
+    (tmp_path / "unsloth.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(setup_env, "imports_of", lambda kind, cards: [["json"], ["unsloth"]])
+    setup_env.first_import(sys.executable, "gpu", [CARD])
+    assert capsys.readouterr().out == (
+        "[setup] warning: unsloth does not import here: ImportError: libcudart.so.12: cannot open\n"
+    )
+
+
 def test_the_check_command_reports_and_writes_nothing(tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()

@@ -173,26 +173,51 @@ import importlib, sys
 for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
-    except Exception as error:
-        print(f"{name} does not import here: {error!r:.200}")
+    except BaseException as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"\\n{name} does not import here: {said:.300}", flush=True)
 """
+IMPORT_LIMIT_S = 900
 
 
-def first_import(program, kind):
-    """Compile what a run imports, a fifth of what was installed, and see that it imports."""
-    names = ["torch", "transformers", "peft", "bitsandbytes", "datasets", "ray"]
-    names += [] if kind == "base" else ["trl", "vllm.entrypoints.llm"]
+def imports_of(kind, cards):
+    """What a run imports, by process: vLLM and Unsloth patch what others have loaded before."""
+    processes = [["torch", "transformers", "peft", "bitsandbytes", "datasets", "ray"]]
+    if kind != "base":
+        processes[0].append("trl")
+        processes.append(["vllm.entrypoints.llm"])
+    if kind == "gpu" and cards:  # without a card it refuses to be imported
+        processes.append(["unsloth"])
+    return processes
+
+
+def import_faults(program, names):
+    """Import `names` in one process -> a line for each that fails."""
     environ = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
     command = [program, "-W", "ignore", "-c", FIRST_IMPORT, *names]
-    answer = subprocess.run(command, env=environ, capture_output=True, text=True)
-    for line in answer.stdout.splitlines():
-        if "does not import here" in line:
-            say(f"warning: {line}")
+    try:
+        answer = subprocess.run(
+            command, env=environ, capture_output=True, text=True, errors="replace", cwd=ROOT,
+            timeout=IMPORT_LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return [f"{', '.join(names)} does not import here: not done after {IMPORT_LIMIT_S} s"]
+    found = [line for line in answer.stdout.splitlines() if " does not import here: " in line]
     if answer.returncode:
-        raise Failed(answer.stderr[-2000:])
+        last = (answer.stderr.strip().splitlines() or ["no message"])[-1][:300]
+        what = f"the process ended with {answer.returncode}: {last}"
+        found.append(f"{', '.join(names)} does not import here: {what}")
+    return found
 
 
-def install(python, kind, lock_digest):
+def first_import(program, kind, cards):
+    """Compile what a run imports, a fifth of what was installed, and see that it imports."""
+    for names in imports_of(kind, cards):
+        for line in import_faults(program, names):
+            say(f"warning: {line}")
+
+
+def install(python, kind, cards, lock_digest):
     fresh(VENV)
     say(f"making {VENV.name} with {python}")
     made = subprocess.run([python, "-m", "venv", str(VENV)], capture_output=True, text=True)
@@ -204,7 +229,7 @@ def install(python, kind, lock_digest):
         install_lock(venv_program(), LOCKS[kind])
         install_project(venv_program())
     say("  first import")
-    first_import(venv_program(), kind)
+    first_import(venv_program(), kind, cards)
     finish(kind, lock_digest)
 
 
@@ -297,7 +322,7 @@ def run(options):
         if now in WHY_ANEW:
             say(f"{WHY_ANEW[now]}: {VENV.name} is made anew")
         started = time.time()
-        install(python, kind, lock_digest)
+        install(python, kind, cards, lock_digest)
         say(f"done in {time.time() - started:.0f} s")
     if options.unsloth_cpu and kind == "cpu":
         install_overlay()
