@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 from fakes import group
 
-from unslothrl import cli, config
+from unslothrl import adapter_use, cli, config
 from unslothrl.algorithms import objectives
 
 SMALL = {
@@ -71,6 +71,8 @@ def test_every_learner_trains(learner, train):
     )
     assert any(not first[name].equal(last[name]) for name in first)
     assert not any("critic" in name for name in first)
+    use = adapter_use.read(folder / "adapters/v000002")
+    assert use is not None and (use.base, use.system_prompt) == ("embedded", "")
     saved = config.read_toml(folder / "config.toml")
     assert saved["learner"] == learner and saved["updates_per_rollout"] == 2
     assert saved["aggregation"] == objectives.load(learner).aggregation

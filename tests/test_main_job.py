@@ -230,6 +230,7 @@ def test_a_trained_adapter_answers_a_question(local):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith(("<think>", "It is"))
+    assert "assumed" not in done.stderr  # what it takes lies in its folder
     assert "<|im_end|>" not in done.stdout
 
 
@@ -240,8 +241,8 @@ def test_asking_a_folder_that_is_no_adapter_is_one_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
-        f"unslothrl: adapter {tmp_path}: no adapter_config.json in it: "
-        "give runs/<run>/adapters/v..."
+        f"unslothrl: adapter {tmp_path}: no adapter_config.json in it: give a folder in PEFT's "
+        "format, e.g. runs/<run>/adapters/v000030"
     ]
 
 

@@ -1,31 +1,75 @@
 """Asks a trained adapter a question: the shortest way to see what a run has learnt."""
 
-import json
-import tomllib
+import dataclasses
+import sys
 from pathlib import Path
+from typing import TextIO
 
-from unslothrl import base_model, environment
-from unslothrl.adapter import CONFIG_FILE
-from unslothrl.config import Config
-from unslothrl.data import prompts, tasks
+from unslothrl import adapter_check, adapter_use, base_model, environment
+from unslothrl.adapter_use import USE_FILE, Use
+from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.untrusted import expanded
 
 
-def ask(adapter: Path, question: str, max_new_tokens: int, temperature: float) -> str:
-    """-> the completion, special tokens left out. Raises UserError for a folder that is no adapter.
+def ask(
+    name: str,
+    question: str,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    model: str | None = None,
+    err: TextIO | None = None,
+) -> str:
+    """-> the completion, special tokens left out. UserError for a folder that is no adapter.
 
-    The base is the one the adapter was trained on; the system prompt is that of its run, where the
-    adapter still lies in the run's folder.
+    What is None is as in the run that trained the adapter, by the file beside its weights. Where
+    there is none, a line on `err` says what is assumed.
     """
-    if not (adapter / CONFIG_FILE).is_file():
-        raise UserError(f"adapter {adapter}: no {CONFIG_FILE} in it: give runs/<run>/adapters/v...")
+    adapter_check.check_format(name)
+    use = use_of(name, model, err or sys.stderr)
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
-    base = base_model.prepare(
-        json.loads((adapter / CONFIG_FILE).read_text())["base_model_name_or_path"]
+    adapter_check.check(name, base_model.find(use.base, weights=False))
+    base = base_model.prepare(use.base)
+    tokenizer = base_model.load_tokenizer(base)
+    if use.chat_template is not None:
+        tokenizer.chat_template = use.chat_template
+    prompt = prompts.render(tokenizer, question, use.system_prompt)
+    (ids,) = prompts.tokenise(tokenizer, [prompt])
+    drawn = complete(
+        expanded(name),
+        base,
+        Request(tuple(ids), seed_of(question)),
+        Sampling(
+            use.temperature if temperature is None else temperature,
+            use.top_p,
+            0,
+            use.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        ),
     )
+    return str(tokenizer.decode(list(drawn), skip_special_tokens=True))
+
+
+def use_of(name: str, model: str | None, err: TextIO) -> Use:
+    """How an adapter is to be used; `model` replaces what it calls its base. UserError."""
+    use = adapter_use.read(expanded(name))
+    if use is None:
+        base = model or adapter_check.check_settings(name).base
+        if not base:
+            raise UserError(f"adapter {name}: it does not name its base: set --model")
+        use = Use(base=base, system_prompt="")
+        print(
+            f"adapter {name}: no {USE_FILE} in it; assumed: base {base}, its own chat template, "
+            f"no system prompt, top_p {use.top_p:g}",
+            file=err,
+        )
+    return dataclasses.replace(use, base=model or use.base)
+
+
+def complete(adapter: Path, base: Path, request: Request, sampling: Sampling) -> tuple[int, ...]:
+    """-> the ids of a completion, drawn by transformers."""
     import torch
 
     from unslothrl.backends.peft import PeftBackend
@@ -34,21 +78,6 @@ def ask(adapter: Path, question: str, max_new_tokens: int, temperature: float) -
     half = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8
     dtype = torch.float16 if half else torch.bfloat16
     backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
-    tokenizer = base_model.load_tokenizer(base)
-    prompt = prompts.render(tokenizer, question, system_prompt(adapter))
-    (ids,) = prompts.tokenise(tokenizer, [prompt])
     engine = TransformersEngine(backend, base, max_num_seqs=1, own=False)
-    (drawn,) = engine.generate(
-        [Request(tuple(ids), seed_of(question))],
-        Sampling(temperature, 1.0, 0, max_new_tokens),
-        lambda done, tokens: None,
-    )
-    return str(tokenizer.decode(list(drawn.token_ids), skip_special_tokens=True))
-
-
-def system_prompt(adapter: Path) -> str:
-    """What the run of this adapter told the model, by the config.toml two folders up."""
-    file = adapter.resolve() / ".." / ".." / "config.toml"
-    run = tomllib.loads(file.read_text()) if file.is_file() else {}
-    asked = ("system_prompt", "dataset", "reward")
-    return tasks.system_prompt_of(Config(**{name: run[name] for name in asked if name in run}))
+    (drawn,) = engine.generate([request], sampling, lambda done, tokens: None)
+    return drawn.token_ids

@@ -182,15 +182,20 @@ def data(
 def ask(
     question: str = typer.Argument(help="What to ask."),
     adapter: str = typer.Option(help="Adapter folder, e.g. runs/<run>/adapters/v000020."),
-    max_new_tokens: int = typer.Option(1200, min=1, help="Longest completion (tokens)."),
-    temperature: float = typer.Option(0.6, min=0.01, max=5, help="Sampling temperature."),
+    max_new_tokens: int = typer.Option(
+        None, min=1, max=2**20, help="Longest completion (tokens); not set: as in its run."
+    ),
+    temperature: float = typer.Option(
+        None, min=0.01, max=5, help="Sampling temperature; not set: as its run was evaluated."
+    ),
+    model: str = typer.Option(
+        None, help="Its base: hub id, folder, or embedded; not set: its own."
+    ),
 ) -> int:
     """Ask a trained adapter a question and print its completion."""
-    from pathlib import Path
-
     from unslothrl.ask import ask as answer
 
-    print(answer(Path(adapter), question, max_new_tokens, temperature))
+    print(answer(adapter, question, max_new_tokens, temperature, model))
     return 0
 
 

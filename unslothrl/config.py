@@ -19,15 +19,13 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import fit, rewards, shapes
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl import adapter_check, fit, rewards, shapes
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
 from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.machine import Machine
-from unslothrl.types import LORA_TARGETS
 
 EMBEDDED = shapes.EMBEDDED
 EMBEDDED_RECIPE = "tiny-cpu"
@@ -649,7 +647,7 @@ def check_paths(config: Config) -> None:
         if source.is_local and not exists(source.name):
             raise UserError(f"{name} {source.name}: no such file or folder: check the path")
     if config.adapter is not None:
-        check_adapter(config.adapter)
+        adapter_check.check_format(config.adapter)
     for name in ("output_dir", "lora_save_path"):
         value = getattr(config, name)
         if value is not None and exists(value) and not Path(value).is_dir():
@@ -659,31 +657,6 @@ def check_paths(config: Config) -> None:
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
             f"{config.run_name[:120]!r}: set --run_name and put folders into --output_dir"
         )
-
-
-def check_adapter(name: str) -> None:
-    """Raises UserError for a folder that is no LoRA that every engine can load."""
-    folder = Path(os.path.expanduser(name))
-    if not exists(name) or not folder.is_dir():
-        raise UserError(f"adapter {name}: no such folder: check the path")
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
-            raise UserError(f"adapter {name}: no {file} in it: give a folder in PEFT's format")
-    try:
-        lora = json.loads((folder / CONFIG_FILE).read_text())
-        kind, rank, targets = lora["peft_type"], lora["r"], set(lora["target_modules"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"adapter {name}: {CONFIG_FILE} is damaged ({error}): export it again"
-        ) from None
-    most = OPTIONS["max_lora_rank"].metadata["at_most"]
-    if kind != "LORA" or lora.get("use_dora") or lora.get("modules_to_save"):
-        raise UserError(f"adapter {name}: only a plain LoRA can be served: give one")
-    if not isinstance(rank, int) or not 1 <= rank <= most:
-        raise UserError(f"adapter {name}: rank {rank} must be from 1 to {most}: give another")
-    if not targets <= set(LORA_TARGETS):
-        extra = ", ".join(sorted(targets - set(LORA_TARGETS)))
-        raise UserError(f"adapter {name}: it has targets besides the usual seven ({extra})")
 
 
 def _is_path(name: str) -> bool:

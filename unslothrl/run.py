@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl import __version__, base_model, checkpoint, cluster, environment
+from unslothrl import (
+    __version__,
+    adapter_check,
+    adapter_use,
+    base_model,
+    checkpoint,
+    cluster,
+    environment,
+)
 from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, to_toml
 from unslothrl.data import tasks
@@ -28,15 +36,20 @@ def run(config: Config, notes: Sequence[str]) -> int:
     """
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
+    if config.adapter:  # before a base is downloaded whole or quantised
+        adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
     base = base_model.prepare(config.model)
     check_rewards(config)
-    data = tasks.load(config, base_model.load_tokenizer(base))
+    tokenizer = base_model.load_tokenizer(base)
+    data = tasks.load(config, tokenizer)
     steps = total_steps(config, data)
     resumed = resumable(config.resume) if config.resume else None
     if config.ray_address is None:
         cluster.plan(config, base, machine)
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
+    use = adapter_use.of_run(config, tokenizer)
+    folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
         view.header(header(config, data, notes))

@@ -38,6 +38,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
+        self.beside_adapters: Mapping[str, str] = {}  # further files of every adapter: name -> text
 
     @classmethod
     def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":
@@ -131,7 +132,7 @@ class RunFolder:
 
     def save_adapter(self, adapter: Adapter) -> Path:
         """Writes adapters/v<version>/ and returns it."""
-        return write_adapter(adapter, self.path / ADAPTERS)
+        return write_adapter(adapter, self.path / ADAPTERS, self.beside_adapters)
 
     @contextmanager
     def checkpoint_dir(self, step: int) -> Iterator[Path]:

@@ -1,0 +1,237 @@
+"""What an adapter must be, looked at before a run or a question; what travels in its folder."""
+
+import json
+import os
+import shutil
+import struct
+import time
+
+import adapters
+import pytest
+from adapters import NOT_A_NUMBER, SETTINGS, packed, tensor_name, tensors, write
+
+from unslothrl import adapter_check, adapter_use, cli, embedded
+from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.errors import UserError
+
+Q0 = tensor_name(0, "q_proj", "A")
+
+
+def refused(folder) -> str:
+    with pytest.raises(UserError) as caught:
+        adapter_check.check(str(folder), embedded.BASE)
+    assert "\n" not in str(caught.value) and str(caught.value).startswith(f"adapter {folder}: ")
+    return str(caught.value).removeprefix(f"adapter {folder}: ")
+
+
+def test_a_whole_adapter_is_taken_for_what_it_is(tmp_path):
+    found = adapter_check.check(str(write(tmp_path)), embedded.BASE)
+    assert (found.rank, found.alpha, found.base) == (4, 8, "embedded")
+    assert found == adapter_check.check_format(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"peft_type": "LOHA"}, "peft_type 'LOHA' is not LORA"),
+        ({"r": 8}, "is 4 x 128, not 8 x 128 (rank 8 on this base)"),
+        ({"r": True}, "rank r True must be a whole number from 1 to 512"),
+        ({"r": 10**400}, "rank r an integer of about 400 digits must be"),
+        ({"lora_alpha": 0}, "lora_alpha 0 must be over 0"),
+        ({"lora_alpha": float("nan")}, "lora_alpha nan must be over 0"),
+        ({"lora_alpha": "16"}, "lora_alpha '16' must be"),
+        ({"lora_dropout": 1}, "lora_dropout 1 must be at least 0 and under 1"),
+        ({"target_modules": [None]}, "target_modules must be a list of q_proj"),
+        ({"target_modules": "all-linear"}, "got 'all-linear'"),
+        ({"target_modules": [*SETTINGS["target_modules"], "lm_head"]}, "besides the usual seven"),
+        ({"target_modules": ["q_proj"]}, "is not of its target_modules"),
+        ({"bias": "all"}, "it has bias 'all'"),
+        ({"rank_pattern": {"q_proj": 8}}, "it has rank_pattern {'q_proj': 8}"),
+        ({"alpha_pattern": {"q_proj": 8}}, "it has alpha_pattern"),
+        ({"use_dora": True}, "it has use_dora True"),
+        ({"modules_to_save": ["lm_head"]}, "it has modules_to_save ['lm_head']"),
+        ({"layers_to_transform": [0]}, "it has layers_to_transform [0]"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' changes the base"),
+        ({"use_rslora": "yes"}, "use_rslora must be true or false"),
+        ({"base_model_name_or_path": 3}, "base_model_name_or_path must be text"),
+    ],
+    ids=str,
+)
+def test_settings_that_engines_read_differently_are_refused(tmp_path, changed, words):
+    assert words in refused(write(tmp_path, {**SETTINGS, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is damaged (it is not JSON"),
+        ("[]", "is damaged (it must be an object, got [])"),
+        ("[" * 100_000, "is damaged (it is nested too deeply)"),
+        ('{"r": ' + "9" * 5000 + "}", "is damaged (it is not JSON"),
+        ('{"x": "' + "x" * 2**20 + '"}', "at most 1,048,576 are read"),
+    ],
+    ids=["empty", "list", "deep", "digits", "large"],
+)
+def test_a_damaged_settings_file_is_refused(tmp_path, text, words):
+    folder = write(tmp_path)
+    (folder / CONFIG_FILE).write_text(text)
+    assert words in refused(folder)
+
+
+def header(length: int, text: bytes = b"{}") -> bytes:
+    return struct.pack("<Q", length) + text
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (b"", "is empty or cut (0 bytes)"),
+        (header(2), "holds no tensors"),
+        (header(2**62), "is empty or cut (10 bytes)"),
+        (header(9 << 20, b"{" * (9 << 20)), "has a header of 9,437,184 bytes"),
+        (header(4, b"[[[["), "is damaged"),
+        (header(60_000, b'{"a":' * 12_000), "is damaged"),
+        (packed(tensors())[:-1], "is damaged"),
+        (packed(tensors()) + b"x", "is damaged"),
+        (packed(tensors(rank=8)), "is 8 x 128, not 4 x 128"),
+        (packed({k: v for k, v in tensors().items() if k != Q0}), "lacks lora_A for q_proj"),
+        (packed({**tensors(), tensor_name(4, "q_proj", "A"): tensors()[Q0]}), "of layer 4"),
+        (packed({**tensors(), "bias": ("BF16", [2], b"\0" * 4)}), "tensor 'bias' is not of"),
+        (packed({**tensors(), Q0: ("I16", [4, 128], b"\0" * 1024)}), "is I16: save it as"),
+        (packed({**tensors(), Q0: ("BF16", [4 * 128], b"\0" * 1024)}), "is 512, not 4 x 128"),
+    ],
+    ids=[
+        "empty",
+        "no tensors",
+        "endless header",
+        "huge header",
+        "no json",
+        "deep",
+        "cut",
+        "longer",
+        "rank",
+        "incomplete",
+        "another layer",
+        "another name",
+        "integers",
+        "one dimension",
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, weights, words):
+    assert words in refused(write(tmp_path, weights=weights))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "shown"),
+    [
+        ("BF16", NOT_A_NUMBER, "nan"),
+        ("BF16", b"\x80\xff", "-inf"),
+        ("F16", struct.pack("<e", float("nan")), "nan"),
+        ("F32", struct.pack("<f", float("inf")), "inf"),
+        ("F32", struct.pack("<f", 1e30), "1e+30"),
+    ],
+    ids=str,
+)
+def test_one_weight_that_is_not_finite_is_found_with_its_tensor(tmp_path, dtype, number, shown):
+    data = b"\0" * (511 * len(number)) + number
+    folder = write(tmp_path, weights=packed({**tensors(), Q0: (dtype, [4, 128], data)}))
+    assert f"tensor {Q0} holds {shown}: " in refused(folder)
+    assert adapter_check.check_format(str(folder))
+
+
+def test_a_sparse_file_of_a_gigabyte_is_refused_by_its_size_at_once(tmp_path):
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        folder = write(tmp_path / file)
+        os.truncate(folder / file, 2**30)
+        started = time.perf_counter()
+        assert "damaged" in refused(folder)
+        assert time.perf_counter() - started < 1
+
+
+def test_what_is_no_regular_file_is_never_opened(tmp_path):
+    folder = write(tmp_path)
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+        assert f"no {file} in it" in refused(folder)
+        (folder / file).unlink()
+        (folder / file).mkdir()
+        assert f"no {file} in it" in refused(folder)
+        write(folder) if not (folder / file).is_dir() else (folder / file).rmdir()
+        write(folder)
+    with pytest.raises(UserError, match="no such folder"):
+        adapter_check.check_format("x" * 5000)
+
+
+def test_a_run_looks_at_the_weights_before_it_starts_anything(tmp_path, capsys, monkeypatch):
+    from unslothrl import cluster
+
+    monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("started"))
+    bad = packed({**tensors(), Q0: ("BF16", [4, 128], NOT_A_NUMBER * 512)})
+    folder = write(tmp_path / "a", weights=bad)
+    flags = f"--model embedded --dataset embedded --adapter {folder} --output_dir {tmp_path / 'r'}"
+    assert cli.main([*flags.split(), "--cluster", "local"]) == 2
+    assert f"tensor {Q0} holds nan" in capsys.readouterr().err
+    assert cli.main(["ask", "--adapter", str(folder), "What is 1 + 1?"]) == 2
+    assert f"tensor {Q0} holds nan" in capsys.readouterr().err
+
+
+USE = adapter_use.Use("embedded", "Answer in verse.", None, 0.6, 0.95, 12)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder as a run leaves it, and its parent."""
+    parent = tmp_path_factory.mktemp("run")
+    folder = write(parent / "v000001")
+    (folder / adapter_use.USE_FILE).write_text(adapter_use.to_json(USE))
+    return folder
+
+
+def answer(folder, capsys) -> tuple[str, str]:
+    assert cli.main(["ask", "--adapter", str(folder), "What is 347 + 285?"]) == 0
+    return capsys.readouterr()
+
+
+def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path, capsys):
+    there = shutil.copytree(trained, tmp_path / "elsewhere" / "mine")
+    out, err = answer(trained, capsys)
+    assert answer(there, capsys) == (out, err)
+    assert out.strip() and "assumed" not in err
+    (there / adapter_use.USE_FILE).unlink()
+    without, err = answer(there, capsys)
+    assert without != out  # it was trained under a system prompt
+    assert f"adapter {there}: no unslothrl.json in it; assumed: base embedded" in err
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"format": 2}, "its format is 2, this version reads 1"),
+        ({"temperature": 0}, "temperature must be from 0.001 to 5, got 0"),
+        ({"max_new_tokens": 10**400}, "max_new_tokens must be from 1 to 1048576"),
+        ({"system_prompt": None}, "system_prompt must be text, got None"),
+        ({"chat_template": ["x"]}, "chat_template must be text"),
+    ],
+    ids=str,
+)
+def test_a_damaged_use_file_is_refused(tmp_path, changed, words):
+    found = json.loads(adapter_use.to_json(USE))
+    (tmp_path / adapter_use.USE_FILE).write_text(json.dumps({**found, **changed}))
+    with pytest.raises(UserError) as caught:
+        adapter_use.read(tmp_path)
+    assert words in str(caught.value)
+
+
+def test_what_a_run_says_of_itself_reads_back(tmp_path):
+    from unslothrl.base_model import load_tokenizer
+    from unslothrl.config import Config
+
+    tokenizer = load_tokenizer(embedded.BASE)
+    config = Config(model="embedded", dataset="embedded", system_prompt="Be brief.", eval_top_p=0.5)
+    made = adapter_use.of_run(config, tokenizer)
+    (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(made))
+    assert adapter_use.read(tmp_path) == made
+    assert (made.base, made.system_prompt, made.top_p) == ("embedded", "Be brief.", 0.5)
+    assert made.chat_template == tokenizer.chat_template
+    assert adapters.SETTINGS["base_model_name_or_path"] == "embedded"

@@ -1,0 +1,92 @@
+"""What it takes to use an adapter besides its weights: unslothrl.json, which lies beside them.
+
+PEFT, vLLM and Unsloth ignore the file. Where it is, an adapter answers the same wherever its folder
+is copied to.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unslothrl import __version__
+from unslothrl.data import tasks
+from unslothrl.errors import UserError
+from unslothrl.files import exists
+from unslothrl.shapes import EMBEDDED
+from unslothrl.untrusted import Unreadable, expanded, read_object, shown
+
+if TYPE_CHECKING:
+    from unslothrl.config import Config
+
+USE_FILE = "unslothrl.json"
+MOST = 1 << 20  # bytes
+FORMAT = 1  # of the file
+MOST_NEW_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Use:
+    """What the run told the model and how it was evaluated."""
+
+    base: str  # hub id, folder, or embedded
+    system_prompt: str  # "": none
+    chat_template: str | None = None  # None: the base's own
+    temperature: float = 0.6
+    top_p: float = 0.95
+    max_new_tokens: int = 1200
+
+
+def of_run(config: "Config", tokenizer: Any) -> Use:
+    is_folder = config.model != EMBEDDED and exists(config.model)
+    template = tokenizer.chat_template  # some models have several, by name
+    return Use(
+        base=str(expanded(config.model).resolve()) if is_folder else config.model,
+        system_prompt=tasks.system_prompt_of(config),
+        chat_template=template if isinstance(template, str) else None,
+        temperature=config.eval_temperature,
+        top_p=config.eval_top_p,
+        max_new_tokens=config.max_new_tokens,
+    )
+
+
+def to_json(use: Use) -> str:
+    """The content of unslothrl.json."""
+    head = {"format": FORMAT, "unslothrl": __version__}
+    return json.dumps({**head, **asdict(use)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def read(folder: Path) -> Use | None:
+    """What lies beside an adapter's weights, None where nothing does. UserError if damaged."""
+    path = folder / USE_FILE
+    if not path.exists():
+        return None
+    try:
+        found = read_object(path, MOST)
+        if found.get("format") != FORMAT:
+            raise Unreadable(
+                f"its format is {shown(found.get('format'))}, this version reads {FORMAT}"
+            )
+        return checked(found)
+    except Unreadable as error:
+        raise UserError(
+            f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"
+        ) from None
+
+
+def checked(found: dict[str, Any]) -> Use:
+    """Raises Unreadable for a value of the wrong type or outside of its limits."""
+    wanted: dict[str, tuple[Any, float, float]] = {
+        "temperature": (int | float, 1e-3, 5),
+        "top_p": (int | float, 1e-3, 1),
+        "max_new_tokens": (int, 1, MOST_NEW_TOKENS),
+    }
+    for key, (kind, least, most) in wanted.items():
+        value = found.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most:
+            raise Unreadable(f"{key} must be from {least} to {most}, got {shown(value)}")
+    for key in ("base", "system_prompt", "chat_template"):
+        value = found.get(key)
+        if not isinstance(value, str) and not (key == "chat_template" and value is None):
+            raise Unreadable(f"{key} must be text, got {shown(value)}")
+    return Use(**{key: found[key] for key in Use.__dataclass_fields__})

@@ -1,0 +1,78 @@
+"""Small files that may hold anything: read without blocking, and never more than a limit."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+
+class Unreadable(ValueError):
+    """A file that is not what it has to be; says why."""
+
+
+def read_text(path: Path, most: int) -> str:
+    """The text of a regular file of at most `most` bytes. Raises Unreadable."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
+            raise Unreadable("it is a folder" if path.is_dir() else "it is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)  # the size of what lies under /proc is 0
+    except OSError as error:
+        raise Unreadable(f"it cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise Unreadable("its name has a null byte") from None
+    if len(data) > most:
+        size = max(found.st_size, len(data))
+        raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+
+
+def read_object(path: Path, most: int) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes. Raises Unreadable."""
+    text = read_text(path, most)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except ValueError as error:  # not JSON, or an integer of thousands of digits
+        raise Unreadable(f"it is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise Unreadable(f"it must be an object, got {shown(found)}")
+    return found
+
+
+def expanded(name: str) -> Path:
+    """A path with its ~ replaced, where there is such a user."""
+    return Path(os.path.expanduser(name))
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there; under a name that no file could have, there is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; under a name that no folder could have, there is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value of any type and size for a message: printable and short."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1000:
+        return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
+    try:
+        text = ascii(value) if not isinstance(value, str) else repr(value[: most + 1])
+    except (RecursionError, ValueError):
+        return f"a deeply nested {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
