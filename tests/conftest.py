@@ -108,6 +108,7 @@ def make_backend():
 @pytest.fixture(scope="session")
 def vllm_engine(bases):
     """The one vLLM of the session, over the base with biases."""
+    from unslothrl.engine_memory import EngineMemory
     from unslothrl.engines import vllm
 
     engine = vllm.start(
@@ -117,7 +118,8 @@ def vllm_engine(bases):
         rank=8,
         max_num_seqs=64,
         seed=0,
-        kv_cache_mb=64,
+        memory=EngineMemory(64),
+        float32_head=True,
     )
     yield engine
     engine.close()

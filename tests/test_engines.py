@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from unslothrl.engines.transformers import TransformersEngine, keep_likely
+from unslothrl.engines.vllm import VllmEngine
 from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
@@ -181,8 +182,27 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     assert np.abs(learner.numpy() - sampler).mean() < 0.01
 
 
+def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
+    """With an adapter; rounded to bfloat16 they would cost 0.01 a token on a card."""
+    vllm_engine.load(backend.publish(800))
+    seen = []
+
+    def watch(model):
+        processor = model.logits_processor
+        compute = processor._get_logits
+        processor._get_logits = lambda *inputs: seen.append(compute(*inputs)) or seen[-1]
+        return lambda: setattr(processor, "_get_logits", compute)
+
+    (restore,) = vllm_engine.llm.apply_model(watch)
+    vllm_engine.generate(requests(4), SAMPLING, nothing)
+    restore()
+    assert {logits.dtype for logits in seen} == {torch.float32}
+    rounded = [(logits - logits.bfloat16().float()).abs().max().item() for logits in seen]
+    assert min(rounded) > 1e-3
+
+
 def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
-    vllm_engine, backend, monkeypatch
+    vllm_engine, backend, bases, monkeypatch
 ):
     """A version that comes while it sleeps is loaded when it wakes. (vLLM sleeps on a GPU alone:
     here only when it is told to.)"""
@@ -196,6 +216,12 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
         "add_lora",
         lambda request: events.append(request.lora_name) or add_lora(request),
     )
+    vllm_engine.is_asleep = False
+    engine = VllmEngine(vllm_engine.llm, bases["biases"], takes_turns=True)
+    assert engine.is_asleep and events == ["sleep"]  # as soon as it is built
+    engine.close()
+    events.clear()
+    assert vllm_engine.fingerprint() == backend.fingerprint() and events == ["sleep"]
     vllm_engine.load(backend.publish(901))
     vllm_engine.generate(requests(), SAMPLING, nothing)
     vllm_engine.load(backend.publish(902))
@@ -204,5 +230,5 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
         vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
     drawn = vllm_engine.generate(requests(), SAMPLING, nothing)
     vllm_engine.wake()
-    assert events == ["v000901", "sleep", "wake", "v000903", "sleep", "wake"]
+    assert events == ["sleep", "wake", "v000901", "sleep", "wake", "v000903", "sleep", "wake"]
     assert {one.policy_version for one in drawn} == {903}

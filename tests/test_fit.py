@@ -58,7 +58,7 @@ def test_a_small_card_lowers_everything_and_says_so():
         "model unsloth/Qwen2.5-7B-Instruct-bnb-4bit -> unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit: "
         "fits 4 GB",
         "number_of_actors 2 -> 0: 1 GPU",
-        "learner_gpu_usage 0.35 -> 0.9: its engine sleeps during the update",
+        "learner_gpu_usage 0.35 -> 0.495: its engine sleeps while it updates",
     )
 
 
@@ -102,14 +102,12 @@ def test_a_given_topk_keeps_enough_candidates():
 
 
 def test_memory_that_others_use_is_not_counted_on():
-    card = Gpu("card8", 8_192, 3_500, (8, 6))
+    card = Gpu("card8", 8_192, 3_700, (8, 6))
     notes = resolve({}, Machine(cpus=8, gpus=(card,), packages=ALL, online=True)).notes
     assert notes[2:] == (
-        "max_num_seqs not set -> 4: fits 8 GB (3.4 GB free)",
-        "train_batch_size 8 -> 2: fits 8 GB (3.4 GB free)",
-        "num_candidates 16 -> 8: fits 8 GB (3.4 GB free)",
-        "max_new_tokens 1200 -> 300: fits 8 GB (3.4 GB free)",
-        "learner_gpu_usage 0.35 -> 0.43: its engine sleeps during the update",
+        "max_num_seqs not set -> 32: fits 8 GB (3.6 GB free)",
+        "train_batch_size 8 -> 1: fits 8 GB (3.6 GB free)",
+        "learner_gpu_usage 0.35 -> 0.213: its engine sleeps while it updates",
     )
 
 
@@ -203,8 +201,15 @@ def test_a_card_that_cannot_be_used_is_named():
 
 
 def test_one_process_holds_one_vllm(tmp_path):
+    """And computes on one card, where the learner's engine is that one."""
     resolved = resolve({"cluster": "local"}, gpus(*[24_564] * 4))
-    assert resolved.config.number_of_actors == 1
+    assert resolved.config.number_of_actors == 0
+    assert "number_of_actors 2 -> 0: 1 GPU (--cluster local)" in resolved.notes
+    with pytest.raises(UserError, match=r"number_of_actors 1: .* one vLLM, .* set --learner_chunk"):
+        resolve({"cluster": "local", "number_of_actors": "1"}, gpus(24_564))
+    flags = {"cluster": "local", "number_of_actors": "1", "learner_chunk_size": "0"}
+    assert resolve(flags, gpus(24_564)).config.number_of_actors == 1
+    assert resolve({"cluster": "local", "backend": "peft"}, cpu()).config.number_of_actors == 1
 
 
 def local_model(folder, context):

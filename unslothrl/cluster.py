@@ -4,7 +4,6 @@ This is the only file that imports ray. Both clusters run the same classes on th
 the in-process one is for debugging, and for machines without Ray.
 """
 
-import functools
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from unslothrl import environment, placement
 from unslothrl.config import Config
+from unslothrl.engine_memory import cards
 from unslothrl.engines.vllm import SCRATCH, adapter_room
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
@@ -73,7 +73,7 @@ def plan(
 
     Raises UserError where they do not fit.
     """
-    has = joined or placement.Cluster(len(machine.gpus), machine.ram_mb)
+    has = joined or placement.Cluster(len(cards(config, machine)), machine.ram_mb)
     return placement.place(
         has,
         learners=config.number_of_learners,
@@ -118,16 +118,18 @@ class LocalCluster:
                 f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
                 "--number_of_actors 1 with --cluster local, or --cluster ray"
             )
-        turns = takes_turns(plan(config, base, machine))
+        where = plan(config, base, machine)
+        seat = where.seat(cards(config, machine))
         self.learners: list[LocalWorker] = []
         self.actors: list[LocalWorker] = []
         try:
             for i in range(config.number_of_learners):
                 stage(f"loading learner {i}")
-                self.learners.append(LocalWorker(f"learner-{i}", build_learner(config, base, i)))
+                learner = build_learner(config, base, i, seat)
+                self.learners.append(LocalWorker(f"learner-{i}", learner))
             for i in range(config.number_of_actors):
                 stage(f"loading actor {i}")
-                actor = build_actor(config, base, i, turns)
+                actor = build_actor(config, base, i, seat)
                 self.actors.append(LocalWorker(f"actor-{i}", actor))
         except BaseException:
             self.close()
@@ -240,13 +242,13 @@ class RayCluster:
         counts = f"{config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
         stage(f"loading {counts}")
         started: list[RayWorker] = []
-        build_actors = functools.partial(build_actor, takes_turns=takes_turns(where))
+        seat = where.seat(() if joined else self.machine.gpus)
         for kind, build, count, gpus in (
             ("learner", build_learner, config.number_of_learners, where.learner_gpus),
-            ("actor", build_actors, config.number_of_actors, where.actor_gpus),
+            ("actor", build_actor, config.number_of_actors, where.actor_gpus),
         ):
             for index in range(count):
-                handle = self._host(next(strategies), gpus).remote(build, config, base, index)
+                handle = self._host(next(strategies), gpus).remote(build, config, base, index, seat)
                 started.append(RayWorker(f"{kind}-{index}", handle))
                 if 0 < gpus < 1:  # engines on one card measure its free memory: one by one
                     self.ray.get(handle.progress.remote())
@@ -302,11 +304,6 @@ class RayCluster:
             self.ray.kill(worker.handle)
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def takes_turns(where: placement.Placement) -> bool:
-    """Whether actors share the learner's card, so that each must make room for the other."""
-    return 0 < where.learner_gpus < 1
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unslothrl import planner
+from unslothrl.engine_memory import cards, learner_has_engine, usable_mb
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
 from unslothrl.planner import LEAST_SEQS, MAX_NUM_SEQS
@@ -75,7 +76,9 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     shape = shape_of(config.model)
     fit_context(changes, shape)
     if machine.gpus and config.ray_address is None:
-        if config.fit != "off":
+        if shape is None:
+            changes.note(f"model {config.model}: its size is not known, so nothing was fitted")
+        else:
             fit_memory(changes, shape, machine)
     elif config.ray_address is None and changes.config.engine == "vllm":
         room = max(64, min(2048, machine.ram_mb // 8))
@@ -157,13 +160,14 @@ def install_command(machine: Machine) -> str:
 
 def fit_placement(changes: Changes, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
-    config, gpus = changes.config, len(machine.gpus)
-    if config.cluster == "local" and config.engine == "vllm" and config.number_of_actors > 1:
-        changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
-    elif gpus:
+    config, gpus = changes.config, len(cards(changes.config, machine))
+    if gpus:
         free = max(0, gpus - config.number_of_learners)
-        cards = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        changes.set("number_of_actors", min(config.number_of_actors, free), cards)
+        found = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        found += " (--cluster local)" if gpus < len(machine.gpus) else ""
+        changes.set("number_of_actors", min(config.number_of_actors, free), found)
+    elif config.cluster == "local" and config.engine == "vllm" and config.number_of_actors > 1:
+        changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
     else:
         most = max(1, machine.cpus // 2)
         cpus = "1 CPU" if machine.cpus == 1 else f"{machine.cpus} CPUs"
@@ -174,6 +178,18 @@ def fit_placement(changes: Changes, machine: Machine) -> None:
         share = int(min(config.actor_gpu_usage, left) * 100) / 100
         if share > 0:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
+    if gpus and config.cluster == "local" and config.number_of_actors:
+        check_one_vllm(config)
+
+
+def check_one_vllm(config: Config) -> None:
+    """Raises UserError where one process would hold an actor's vLLM and the learner's."""
+    if config.engine == "vllm" and learner_has_engine(config):
+        raise UserError(
+            f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
+            "one vLLM, and the learner draws by one of its own: set --learner_chunk_size 0, "
+            "--number_of_actors 0, or --cluster ray"
+        )
 
 
 def fit_context(changes: Changes, shape: Shape | None) -> None:
@@ -195,33 +211,38 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def fit_memory(changes: Changes, shape: Shape | None, machine: Machine) -> None:
+def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     """What was not given, as `--fit` says: lowered until the card holds it, or as large or fast as
-    it holds."""
-    if shape is None:
-        changes.note(f"model {changes.config.model}: its size is not known, so nothing was fitted")
-        return
-    gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb)
-    budget = planner.usable_mb(gpu)
-    start = changes.config
+    it holds; then what the engines may take. Ray may put any process on any card, so each must do
+    with the smallest."""
+    smallest = min(cards(changes.config, machine), key=usable_mb)
+    machine = replace(machine, gpus=(smallest,) * len(machine.gpus))
+    budget = usable_mb(smallest)
+    start, given = changes.config, changes.given
 
     def need(config: Config) -> float:
+        config = planner.with_engines(config, given, shape, machine)
         return max(card.needed_mb() for card in planner.plan(config, shape, machine).cards)
 
-    config = searched(start, changes.given, lambda c: need(c) <= budget, shape)
-    if config is None:
-        config = lower(start, changes.given, need, budget)
-    why = f"fits {_gb(gpu.memory_mb)}"
-    if gpu.free_mb < 0.8 * gpu.memory_mb:
-        why += f" ({_gb(gpu.free_mb)} free)"
+    config = start
+    if start.fit != "off":
+        config = searched(start, given, lambda c: need(c) <= budget, shape) or lower(
+            start, given, need, budget
+        )
+    why = f"fits {_gb(smallest.memory_mb)}"
+    if smallest.free_mb < 0.8 * smallest.memory_mb:
+        why += f" ({_gb(smallest.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
         changes.set(name, getattr(config, name), why)
-    if need(config) > budget:
+    if need(config) > budget and start.fit != "off":
         changes.note(
             f"this may run out of memory: about {_gb(need(config))} needed, "
-            f"{_gb(budget)} usable on {gpu.name}: choose a smaller model or lower --max_new_tokens"
+            f"{_gb(budget)} usable on {smallest.name}: choose a smaller model or lower "
+            "--max_new_tokens"
         )
-    fit_engines(changes, shape, machine)
+    config = planner.with_engines(config, given, shape, machine)
+    changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")
+    changes.set("learner_gpu_usage", config.learner_gpu_usage, "its engine sleeps while it updates")
 
 
 def searched(
@@ -237,19 +258,6 @@ def searched(
 
     found = search(config, lambda tried: fits(kept(tried)), shape.context)
     return None if found is None else kept(found)
-
-
-def fit_engines(changes: Changes, shape: Shape, machine: Machine) -> None:
-    """What the engines on the learner's card may take."""
-    config, gpu = changes.config, min(machine.gpus, key=lambda gpu: gpu.memory_mb)
-    if planner.shares_a_card(config, machine) and config.kv_cache_mb is None:
-        cache = shape.kv_bytes(planner.concurrent(config) * planner.context(config))
-        room = 32 + int(1.05 * cache / 2**20)  # blocks are not filled to the last token
-        changes.set("kv_cache_mb", room, "learner and actors share 1 GPU")
-    if not config.number_of_actors and (config.engine, config.backend) == ("vllm", "unsloth"):
-        drawing = sum(planner.learner(config, shape, machine).generating.values())
-        share = min(0.9, -(-100 * drawing // gpu.memory_mb) / 100)
-        changes.set("learner_gpu_usage", share, "its engine sleeps during the update")
 
 
 def lower(

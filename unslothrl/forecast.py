@@ -34,18 +34,18 @@ def forecast(
         found = table(machine)
         print(json.dumps(found) if as_json else "\n".join(table_lines(found)), file=out)
         return
-    config = configs.resolve({**given, "fit": "off"}, machine).config
+    resolved = configs.resolve(given, machine)
+    config = resolved.config
     shape = shapes.shape_of(config.model)
     if shape is None:
-        raise UserError(
-            f"model {config.model}: its sizes are not known: give a folder with its config.json"
-        )
+        raise UserError(f"model {config.model}: {shapes.why_unknown(config.model)}")
     asked = planner.plan(config, shape, machine)
     found = {
         "model": config.model,
         **asked.to_json(),
-        "settings": settings(config, frozenset(given), shape, machine),
-        "note": NOT_MEASURED,
+        "changed_to_fit": list(resolved.notes),
+        "settings": settings(config, resolved.given, shape, machine),
+        "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
     }
     print(json.dumps(found) if as_json else "\n".join(lines(config, asked, found)), file=out)
 
@@ -67,8 +67,12 @@ def settings(
     def kept(tried: Config) -> Config:
         return replace(tried, **{name: getattr(config, name) for name in FREE & given})
 
+    def planned(tried: Config) -> Plan:
+        tried = planner.with_engines(kept(tried), given, shape, machine)
+        return planner.plan(tried, shape, machine)
+
     def fits(tried: Config) -> bool:
-        return all(card.fits for card in planner.plan(kept(tried), shape, machine).cards)
+        return all(card.fits for card in planned(tried).cards)
 
     found: dict[str, Any] = {}
     for name, search in (("largest", planner.largest), ("fastest", planner.fastest)):
@@ -81,9 +85,7 @@ def settings(
         changed = {n: v for n, v in changed.items() if v is not None}
         found[name] = {
             **changed,
-            "needed_mb": round(
-                max(c.needed_mb() for c in planner.plan(best, shape, machine).cards)
-            ),
+            "needed_mb": round(max(card.needed_mb() for card in planned(best).cards)),
             "command": command(best, changed),
         }
     return found
@@ -109,7 +111,7 @@ def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
             f"{planner.concurrent(config)} sequences drawn at once, {config.engine}, "
-            f"{config.backend} ({NOT_MEASURED})"]  # fmt: skip
+            f"{config.backend} ({found['note']})", *found["changed_to_fit"]]  # fmt: skip
     for card in asked.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
         of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
@@ -174,13 +176,18 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     if shape.context is not None and tokens > shape.context:
         return None
     config = replace(config, max_new_tokens=tokens - config.max_prompt_tokens)
-    (card,) = planner.plan(config, shape, machine).cards
+    (card,) = planned_alone(config, shape, machine).cards
     return round(card.needed_mb() / 1024, 1) if card.fits else None
+
+
+def planned_alone(config: Config, shape: shapes.Shape, machine: Machine) -> Plan:
+    config = planner.with_engines(config, frozenset(), shape, machine)
+    return planner.plan(config, shape, machine)
 
 
 def longest(shape: shapes.Shape, machine: Machine) -> float | None:
     def fits(config: Config) -> bool:
-        return planner.plan(config, shape, machine).cards[0].fits
+        return planned_alone(config, shape, machine).cards[0].fits
 
     found = planner.largest(smallest(machine), fits, shape.context)
     return None if found is None else planner.context(found)

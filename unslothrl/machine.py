@@ -12,10 +12,14 @@ import socket
 import subprocess
 import sys
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unslothrl.errors import UserError
+
 CGROUP = Path("/sys/fs/cgroup")
+CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
 
 # In a process of its own: asking for a card's free memory takes some of it until the process ends.
 ASK_TORCH = """
@@ -24,17 +28,47 @@ gpus = []
 for i in range(torch.cuda.device_count()):
     p = torch.cuda.get_device_properties(i)
     free = torch.cuda.mem_get_info(i)[0]
-    gpus.append([p.name, p.total_memory >> 20, free >> 20, [p.major, p.minor]])
-print(json.dumps(gpus))
+    uuid = str(getattr(p, "uuid", ""))
+    gpus.append([p.name, p.total_memory >> 20, free >> 20, [p.major, p.minor], uuid])
+print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus}))
 """
 
 
 @dataclass(frozen=True)
 class Gpu:
+    """A card as this project may use it: no larger than UNSLOTHRL_CARD_MB where that is set."""
+
     name: str
     memory_mb: int
     free_mb: int
     capability: tuple[int, int]  # (major, minor)
+    uuid: str = ""
+    whole_mb: int | None = None  # the card's own size where `memory_mb` is a limit below it
+
+    @property
+    def physical_mb(self) -> int:
+        return self.whole_mb or self.memory_mb
+
+    def limited(self) -> "Gpu":
+        """This card, of which no more than UNSLOTHRL_CARD_MB may be used."""
+        limit = card_limit_mb()
+        if limit is None or limit >= self.memory_mb:
+            return self
+        free = min(self.free_mb, limit)
+        return replace(self, memory_mb=limit, free_mb=free, whole_mb=self.physical_mb)
+
+
+def card_limit_mb() -> int | None:
+    """UNSLOTHRL_CARD_MB; None where it is not set. Raises UserError where it is no size."""
+    text = os.environ.get(CARD_LIMIT, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise UserError(
+            f"{CARD_LIMIT} must be MB that may be used of each card, got {text}: set "
+            f"{CARD_LIMIT}=16384, or unset it"
+        )
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -59,7 +93,7 @@ class Machine:
             ram_mb=usable_ram_mb(),
             shm_mb=free_mb(Path("/dev/shm")),
             disk_mb=free_mb(Path.home()),
-            gpus=gpus,
+            gpus=tuple(gpu.limited() for gpu in gpus),
             packages=usable_packages(on_gpu=bool(gpus)),
             gpu_problem=problem,
             system=platform.system(),
@@ -119,8 +153,62 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     if answer.returncode:
         return (), (answer.stderr.strip().splitlines() or ["torch failed"])[-1]
     found = json.loads(answer.stdout.strip().splitlines()[-1])
-    gpus = tuple(Gpu(name, size, free, tuple(major)) for name, size, free, major in found)
-    return gpus, None if gpus else "torch finds no usable card (its build or the driver is too old)"
+    gpus = tuple(
+        Gpu(name, size, free, tuple(capability), uuid)
+        for name, size, free, capability, uuid in found["gpus"]
+    )
+    return gpus, None if gpus else why_none(found["cuda"])
+
+
+def why_none(cuda: str | None) -> str | None:
+    """Why torch, built for `cuda` or for the CPU alone, uses no card; None where there is none."""
+    listed, said = cards_of_the_driver()
+    if not listed and said is None:
+        return None
+    if not listed:
+        return f"nvidia-smi: {said}"
+    if cuda is None:
+        return f"torch is a build for the CPU alone, beside {listed[0]}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return f"CUDA_VISIBLE_DEVICES={visible} names none of its {len(listed)}"
+    return f"torch's CUDA {cuda} finds none beside {listed[0]}: the driver may be too old"
+
+
+def cards_of_the_driver() -> tuple[list[str], str | None]:
+    """-> (cards as `nvidia-smi -L` lists them, what it says where it cannot)."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], "it is not on the PATH"
+    try:
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)
+    lines = (answer.stdout + answer.stderr).strip().splitlines()
+    cards = [line.split(" (UUID")[0] for line in lines if line.startswith("GPU ")]
+    if cards or any(line.startswith("No devices") for line in lines):
+        return cards, None
+    return [], lines[0] if lines else "it lists no card"
+
+
+def this_card(before: Sequence[Gpu]) -> tuple[Gpu | None, int]:
+    """-> (the card that this process computes on, as it was `before` any of ours started; MB that
+    are free on it now). Makes this process's CUDA context; (None, 0) where there is no card.
+
+    A card that is not among `before`, of a cluster that was joined, counts as empty before.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None, 0
+    properties = torch.cuda.get_device_properties(0)
+    free, total = (count >> 20 for count in torch.cuda.mem_get_info(0))
+    uuid = str(getattr(properties, "uuid", ""))
+    for gpu in before:
+        if uuid and gpu.uuid == uuid:
+            return gpu, free
+    capability = (properties.major, properties.minor)
+    return Gpu(properties.name, total, total, capability, uuid).limited(), free
 
 
 def usable_packages(on_gpu: bool) -> frozenset[str]:

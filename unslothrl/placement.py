@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.errors import UserError
+from unslothrl.machine import Gpu
 
 OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
 
@@ -23,11 +24,30 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """A process's place on a card. `cards` are the host's as they were before any process started;
+    none where they are not known, on a cluster that was joined, or not there."""
+
+    engines: int = 1  # engines of its kind that are awake on its card at the same time
+    takes_turns: bool = False  # with a learner on its card: each makes room for the other
+    cards: tuple[Gpu, ...] = ()
+
+
+ALONE = Seat()
+
+
+@dataclass(frozen=True)
 class Placement:
     """GPUs a process reserves; a fraction means that it shares one."""
 
     learner_gpus: float
     actor_gpus: float
+
+    def seat(self, cards: tuple[Gpu, ...]) -> Seat:
+        """Where an actor sits; `cards` as in `Seat`."""
+        takes_turns = 0 < self.learner_gpus < 1
+        engines = 1 if takes_turns or not self.actor_gpus else int(1 / self.actor_gpus)
+        return Seat(engines, takes_turns, cards)
 
     def bundles(self, learners: int, actors: int) -> list[dict[str, float]]:
         """Ray placement group bundles, learners first; none where no GPU is reserved."""

@@ -2,17 +2,20 @@
 
 Pure functions of a config, a `Shape` and a `Machine`. docs/plan.md has the formulas in words. What
 is counted exactly (weights, LoRA, optimiser, KV cache, activations that autograd keeps) is tested
-against the real thing on a CPU. What only a card can say is in `ON_A_CARD`: guesses, not measured
-yet.
+against the real thing on a CPU. What only a card can say is in `engine_memory.ON_A_CARD`: guesses,
+not measured yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from unslothrl import engine_memory
 from unslothrl.algorithms import objectives
+from unslothrl.engine_memory import ON_A_CARD, cards, learner_has_engine, prefill_tokens, usable_mb
 from unslothrl.machine import Gpu, Machine
 from unslothrl.shapes import HALF, Shape
 
@@ -29,19 +32,15 @@ TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two m
 }
 LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, see backends/logprobs.py
 LOGIT = 16  # bytes: 16 bit, float32, log-softmax, its exponential or its gradient
+UNSLOTH_PREFILL = ((4, 2048), (12, 4096), (24, 6144))  # (GB for the KV cache, tokens)
+MOST_SHARE = 0.9  # of a card for the learner's engine
 DRAWN_LOGIT = 40  # bytes, where transformers samples: float32 and float64 copies
-PREFILL = 8192  # tokens of vLLM's largest batch
 
-ON_A_CARD = {  # MB, not measured yet
-    "context": 600,  # CUDA context, cuBLAS workspaces, compiled kernels of one process
-    "graphs": 1_000,  # CUDA graphs of a vLLM
-}
 ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CPU
     "learner": 450,
     "actor": 900,
     "driver": 700,  # this process and Ray's own
 }
-USABLE = 0.95  # of a card; the rest is lost to fragments
 
 FREE = frozenset({"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"})
 # what a search may change
@@ -137,10 +136,6 @@ class Plan:
         }
 
 
-def usable_mb(gpu: Gpu) -> float:
-    return min(gpu.free_mb, USABLE * gpu.memory_mb)
-
-
 def of_process(one: Process) -> dict[str, Any]:
     phases = {"generating": one.generating, "updating": one.updating, "host": one.host}
     rounded = {name: {k: round(v) for k, v in parts.items()} for name, parts in phases.items()}
@@ -149,27 +144,35 @@ def of_process(one: Process) -> dict[str, Any]:
 
 def plan(config: Config, shape: Shape, machine: Machine) -> Plan:
     """What the run would take on this machine's cards, or on its host where it has none."""
-    learners = [learner(config, shape, machine, i) for i in range(config.number_of_learners)]
-    on_one = shares_a_card(config, machine)
-    free = machine.gpus[0].memory_mb if machine.gpus else None
-    actors = [actor(config, shape, machine, free, i, on_one)
-              for i in range(config.number_of_actors)]  # fmt: skip
-    everyone = (*learners, *actors)
+    gpus = cards(config, machine)
+    count = config.number_of_learners + config.number_of_actors
+    by_card = seats(config.number_of_learners, config.number_of_actors, len(gpus))
+    everyone: list[Process] = []
+    for i in range(count):
+        seat = next((n for n, those in enumerate(by_card) if i in those), None)
+        gpu = None if seat is None else gpus[seat]
+        index = i - config.number_of_learners
+        if index < 0:
+            everyone.append(learner(config, shape, gpu, i))
+        else:
+            those = by_card[seat] if seat is not None else []
+            asleep = any(other < config.number_of_learners for other in those)
+            everyone.append(actor(config, shape, gpu, index, asleep, len(those)))
     host = sum(sum(one.host.values()) for one in everyone) + ON_A_HOST["driver"]
-    cards: list[Card] = []
-    by_card = seats(len(learners), len(actors), len(machine.gpus))
-    for gpu, those in zip(machine.gpus, by_card, strict=True):
-        if those:
-            cards.append(Card(gpu.name, usable_mb(gpu), tuple(everyone[i] for i in those)))
-    if not cards:
+    found = tuple(
+        Card(gpu.name, usable_mb(gpu), tuple(everyone[i] for i in those))
+        for gpu, those in zip(gpus, by_card, strict=True)
+        if those
+    )
+    if not found:
         host += sum(one.peak_mb() for one in everyone)
     adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", 2 * adapter * (1 + len(everyone)), machine.shm_mb, "the disk"),
+        Store("/dev/shm", 2 * adapter * (1 + count), machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
-    return Plan(tuple(cards), () if cards else everyone, stores)
+    return Plan(found, () if found else tuple(everyone), stores)
 
 
 def seats(learners: int, actors: int, gpus: int) -> list[list[int]]:
@@ -184,30 +187,32 @@ def seats(learners: int, actors: int, gpus: int) -> list[list[int]]:
 
 def shares_a_card(config: Config, machine: Machine) -> bool:
     """Whether actors lie on the learner's card: then each frees it for the other."""
-    return bool(config.number_of_actors) and len(machine.gpus) == 1
+    return bool(config.number_of_actors) and len(cards(config, machine)) == 1
 
 
-def learner(config: Config, shape: Shape, machine: Machine, index: int = 0) -> Process:
+def learner(config: Config, shape: Shape, gpu: Gpu | None, index: int = 0) -> Process:
     """Base, LoRA and optimiser stay; a rollout adds a KV cache, an update its activations."""
-    on = "cuda" if machine.gpus else "cpu"
+    on = "cuda" if gpu else "cpu"
     loras = 2 if objectives.load(config.learner).has_critic else 1
+    has_engine = gpu is not None and learner_has_engine(config)
     stays: Parts = {
-        "weights": shape.weight_bytes() / MB,
+        "weights": (shape.engine_bytes() if has_engine else shape.weight_bytes()) / MB,
         "adapter and optimiser": loras
         * shape.lora_weights(config.max_lora_rank)
         * TRAINED[on]
         / MB,
     }
-    if on == "cuda":
+    if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
     generates = config.number_of_actors == 0 or config.learner_chunk_size > 0
-    shared_vllm = config.engine == "vllm" and config.backend == "unsloth" and on == "cuda"
     drawing: Parts = {}
-    if generates and shared_vllm:
+    if gpu and has_engine:
         stays["CUDA graphs"] = ON_A_CARD["graphs"]
-        drawing = {"activations": prefill_bytes(config, shape) / MB}
-        taken = sum(stays.values()) + sum(drawing.values())
-        drawing["KV cache"] = elastic_cache(config, shape, machine, taken)
+        share = engine_memory.of_learner(config, gpu) * gpu.physical_mb
+        parts = engine_parts(config, shape, unsloth_prefill(share - stays["weights"]))
+        stays["engine's adapter"] = parts["adapter"]
+        cache = max(share - sum(parts.values()), shape.kv_bytes(context(config)) / MB)
+        drawing = {"activations": parts["activations"], "KV cache": cache}
     elif generates:
         drawing = {
             "KV cache": shape.kv_bytes(concurrent(config) * context(config)) / MB,
@@ -215,10 +220,10 @@ def learner(config: Config, shape: Shape, machine: Machine, index: int = 0) -> P
         }
     host = {"PyTorch": float(ON_A_HOST["learner"])}
     waiting = stays
-    if config.offload == "model" and on == "cuda":
+    if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
         host["model, between updates"] = stays["weights"]
-    on_card, on_host = activations(config, shape, machine)
+    on_card, on_host = activations(config, shape, gpu)
     updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if on_host:
         host["offloaded activations"] = on_host / MB
@@ -226,43 +231,101 @@ def learner(config: Config, shape: Shape, machine: Machine, index: int = 0) -> P
 
 
 def actor(
-    config: Config, shape: Shape, machine: Machine, card_mb: float | None, index: int, asleep: bool
+    config: Config, shape: Shape, gpu: Gpu | None, index: int, beside_learner: bool, engines: int
 ) -> Process:
-    """`asleep`: during the update only its context and graphs stay on the card."""
-    drawing: Parts = {"weights": shape.weight_bytes() / MB}
+    """One of `engines` actors on a card. Beside a learner a vLLM sleeps during the update: its
+    context and graphs stay on the card."""
     tokens = concurrent(config) * context(config)
-    if config.engine == "vllm":
-        drawing["adapter"] = shape.lora_weights(vllm_rank(config)) * HALF / MB
-        drawing["activations"] = prefill_bytes(config, shape) / MB if machine.gpus else 64.0
+    if config.engine != "vllm":
+        parts: Parts = {
+            "weights": shape.weight_bytes() / MB,
+            "adapter": shape.lora_weights(config.max_lora_rank) * 4 / MB,
+            "logits": concurrent(config) * shape.vocabulary * DRAWN_LOGIT / MB,
+            "KV cache": shape.kv_bytes(tokens) / MB,
+        }
     else:
-        drawing["adapter"] = shape.lora_weights(config.max_lora_rank) * 4 / MB
-        drawing["logits"] = concurrent(config) * shape.vocabulary * DRAWN_LOGIT / MB
+        parts = engine_parts(config, shape, prefill_tokens(gpu))
+        given = engine_memory.of_actor(config, gpu, 1 if beside_learner else engines)
+        if given.kv_cache_mb is not None:
+            parts["KV cache"] = given.kv_cache_mb
+        elif gpu is not None:
+            left = given.utilisation * gpu.physical_mb - sum(parts.values())
+            parts["KV cache"] = max(left, least_cache(config, shape))
+        else:
+            parts["KV cache"] = shape.kv_bytes(tokens) / MB
     stays: Parts = {}
-    if machine.gpus:
+    if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
         if config.engine == "vllm":
             stays["CUDA graphs"] = ON_A_CARD["graphs"]
-    cache = shape.kv_bytes(tokens) / MB
-    if config.engine == "vllm" and config.kv_cache_mb is not None:
-        cache = config.kv_cache_mb
-    elif config.engine == "vllm" and card_mb is not None and not asleep:
-        taken = sum(drawing.values()) + sum(stays.values())
-        least = shape.kv_bytes(min(LEAST_SEQS, concurrent(config)) * context(config)) / MB
-        cache = max(least, config.actor_gpu_usage * card_mb - taken)
-    drawing["KV cache"] = cache
     host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"])}
-    if asleep:
-        host["weights, asleep"] = drawing["weights"]
-    generating = {**drawing, **stays}
-    return Process(f"actor-{index}", generating, stays if asleep else generating, host)
+    generating = {**parts, **stays}
+    updating = generating
+    if beside_learner and config.engine == "vllm":
+        updating = stays
+        host["weights, asleep"] = parts["weights"]
+    elif beside_learner:
+        updating = {**stays, "weights": parts["weights"], "adapter": parts["adapter"]}
+    return Process(f"actor-{index}", generating, updating, host)
 
 
-def elastic_cache(config: Config, shape: Shape, machine: Machine, taken: float) -> float:
-    """MB of vLLM's KV cache on a card of which so much is taken: what is left, if that is more than
-    a few sequences need and not more than all; what finds no room waits."""
-    one = shape.kv_bytes(context(config)) / MB
-    left = min(usable_mb(gpu) for gpu in machine.gpus) - taken
-    return min(max(left, min(LEAST_SEQS, concurrent(config)) * one), concurrent(config) * one)
+def engine_parts(config: Config, shape: Shape, prefill: int) -> Parts:
+    """What a vLLM's share holds besides its KV cache; `prefill` tokens are its largest batch."""
+    sampled = concurrent(config) * shape.vocabulary * 4 * 3  # float32, softmax, log-softmax
+    mlp = prefill * (2 * shape.inner + 4 * shape.hidden) * HALF
+    return {
+        "weights": shape.engine_bytes() / MB,
+        "adapter": shape.lora_weights(vllm_rank(config)) * HALF / MB,
+        "activations": (mlp + sampled) / MB,
+    }
+
+
+def unsloth_prefill(left_mb: float) -> int:
+    """Tokens of the largest batch of the learner's engine, by what its share leaves for a KV cache
+    (unsloth_zoo/vllm_utils.py:4399)."""
+    return next((tokens for most, tokens in UNSLOTH_PREFILL if left_mb <= most * 1024), 8192)
+
+
+def least_cache(config: Config, shape: Shape) -> float:
+    """MB of a vLLM's KV cache below which it would draw too few sequences at once."""
+    return shape.kv_bytes(min(LEAST_SEQS, concurrent(config)) * context(config)) / MB
+
+
+def whole_cache(config: Config, shape: Shape) -> float:
+    """MB of a vLLM's KV cache in which all that it draws at once finds room; its blocks of 16
+    tokens are not filled to the last."""
+    return 32 + 1.05 * shape.kv_bytes(concurrent(config) * context(config)) / MB
+
+
+def with_engines(config: Config, given: Set[str], shape: Shape, machine: Machine) -> Config:
+    """The config with what its vLLMs may take of this machine's cards where that was not given: an
+    actor's KV cache beside a learner, and the share of a learner's engine."""
+    gpus = cards(config, machine)
+    if not gpus:
+        return config
+    gpu = min(gpus, key=usable_mb)
+    shared = shares_a_card(config, machine)
+    if shared and config.engine == "vllm" and "kv_cache_mb" not in given:
+        config = replace(config, kv_cache_mb=math.ceil(whole_cache(config, shape)))
+    if not learner_has_engine(config) or "learner_gpu_usage" in given:
+        return config
+    room = usable_mb(gpu) - beside_engine(config, shape, gpu, shared)
+    prefill = unsloth_prefill(room - shape.engine_bytes() / MB)
+    fixed = sum(engine_parts(config, shape, prefill).values())
+    least = (fixed + least_cache(config, shape)) / gpu.memory_mb
+    most = min(fixed + whole_cache(config, shape), room) / gpu.memory_mb
+    if config.number_of_actors and least <= config.learner_gpu_usage <= most:
+        return config
+    share = max(math.ceil(1000 * least), math.floor(1000 * min(most, MOST_SHARE))) / 1000
+    return replace(config, learner_gpu_usage=min(1.0, share))
+
+
+def beside_engine(config: Config, shape: Shape, gpu: Gpu, shared: bool) -> float:
+    """MB on a learner's card while it draws, besides its engine's share; `shared` with actors."""
+    one = learner(config, shape, gpu).generating
+    own = sum(one[name] for name in ("adapter and optimiser", "CUDA context", "CUDA graphs"))
+    others = range(config.number_of_actors if shared else 0)
+    return own + sum(sum(actor(config, shape, gpu, i, True, 1).generating.values()) for i in others)
 
 
 def context(config: Config) -> int:
@@ -280,14 +343,7 @@ def vllm_rank(config: Config) -> int:
     return next(r for r in (8, 16, 32, 64, 128, 256, 320, 512) if r >= config.max_lora_rank)
 
 
-def prefill_bytes(config: Config, shape: Shape) -> float:
-    """vLLM's largest batch through one MLP, and the logits that it samples from."""
-    tokens = max(PREFILL, context(config))
-    sampled = concurrent(config) * shape.vocabulary * 4 * 3  # float32, softmax, log-softmax
-    return tokens * (2 * shape.inner + 4 * shape.hidden) * HALF + sampled
-
-
-def activations(config: Config, shape: Shape, machine: Machine) -> tuple[float, float]:
+def activations(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[float, float]:
     """-> bytes of a micro-batch's activations (on the card or, without one, here; offloaded to the
     host).
 
@@ -296,7 +352,7 @@ def activations(config: Config, shape: Shape, machine: Machine) -> tuple[float, 
     """
     tokens = config.train_batch_size * context(config)
     kept = shape.layers * tokens * shape.hidden * HALF
-    if not machine.gpus:
+    if not gpu:
         return shape.layers * tokens * peft_layer_bytes(shape, config.max_lora_rank), 0.0
     largest = max(a * b for a, b in shape.linears()) * HALF  # a layer's weights in 16 bits
     if config.backend == "unsloth":

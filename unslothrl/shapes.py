@@ -9,11 +9,18 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unslothrl.errors import UserError
 from unslothrl.files import exists
 
 EMBEDDED = "embedded"
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and that one's scale
+NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
+# (model_executor/model_loader/bitsandbytes_loader.py:579, _dequantize_dq)
+COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
+OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
+A_GUESS = "a guess: its kind of model is taken for a Llama of the same sizes"
+SENSES = ("vision", "audio", "speech", "image")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixture, in config.json
 
 
@@ -32,6 +39,7 @@ class Shape:
     biases: bool = False  # of q, k and v (Qwen2)
     head_norms: bool = False  # of q and k (Qwen3)
     context: int | None = None
+    is_counted: bool = True  # False: of another kind of model, its layers taken for Llama's
 
     @property
     def query(self) -> int:
@@ -65,6 +73,10 @@ class Shape:
     def weight_bytes(self) -> float:
         """Of the base in NF4."""
         return self.linear_weights() * NF4 + self.other_weights() * HALF
+
+    def engine_bytes(self) -> float:
+        """Of the base in a vLLM."""
+        return self.linear_weights() * NF4_EXPANDED + self.other_weights() * HALF
 
     def lora_weights(self, rank: int) -> int:
         return self.layers * sum(a + b for a, b in self.linears()) * rank
@@ -109,44 +121,137 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
 
 
 def shape_of(model: str) -> Shape | None:
-    """From a local folder's config.json; else a known model's by its name; else that of the
-    Qwen2.5 nearest to the size in the name, without its context; else None."""
-    folder = Path(os.path.expanduser(model))
-    if model == EMBEDDED:
-        from unslothrl.embedded import BASE as folder
-    file = folder / "config.json"
-    if exists(str(file)):
+    """From the config.json of a local folder or of the hub's copy on this machine; else by the name
+    of a known model; else None, and `why_unknown` says why. Raises UserError where a folder's
+    config.json cannot be read."""
+    found = config_of(model)
+    if found is not None:
         try:
-            return read(json.loads(file.read_text()))
+            return read(found)
         except (KeyError, TypeError, ValueError):
             return None  # a kind of model that this estimate does not know
+    return by_name(model)
+
+
+def why_unknown(model: str) -> str:
+    """Why `shape_of` found nothing, and what to do."""
+    found = config_of(model)
+    if found is not None:
+        try:
+            read(found)
+        except KeyError as error:
+            return f"its config.json has no {error.args[0]}, so its size is not known"
+        except (TypeError, ValueError) as error:
+            return f"its size is not known ({error}): give a dense decoder-only model"
+    other = other_quantisation(model)
+    if other:
+        return f"named for {other} weights: give a 16-bit or a bitsandbytes 4-bit model"
+    return "its sizes are not known: give a folder with its config.json"
+
+
+def config_of(model: str) -> dict | None:
+    """What config.json holds, of a folder or of the hub's copy on this machine; None without one.
+    Raises UserError where a folder's is missing or is no JSON object."""
+    if model == EMBEDDED:
+        from unslothrl.embedded import BASE as folder
+    else:
+        folder = Path(os.path.expanduser(model))
+        if not exists(str(folder)):
+            file = hub_copy(model)
+            return None if file is None else read_file(model, file)
+    if not folder.is_dir():
+        return None
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model {model}: the folder has no config.json: give a model folder")
+    return read_file(model, folder / "config.json")
+
+
+def read_file(model: str, file: Path) -> dict:
+    """A config.json. Raises UserError where it is not a JSON object."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
+    if not isinstance(found, dict):
+        raise UserError(f"model {model}: config.json must be an object: fix it")
+    return found
+
+
+def hub_copy(model: str) -> Path | None:
+    """The config.json of a hub id that was downloaded before."""
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def by_name(model: str) -> Shape | None:
+    """Of a known model, whose name may go on: Qwen2.5-3B-Instruct, Llama-3.1-8B-bnb-4bit."""
+    if other_quantisation(model):
+        return None
     name = model.rsplit("/", 1)[-1].lower().replace("meta-", "")
+    special = re.match(r"qwen2\.5-(math|coder)-", name)  # of the same sizes
+    if special:
+        name = name.replace(special[0], "qwen2.5-", 1)
     for known in sorted(KNOWN, key=len, reverse=True):
         if re.match(re.escape(known) + r"(?![\w.])", name):
-            return KNOWN[known]
-    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name)
-    if found is None:
-        return None
-    of_size = {float(key[8:-1]): KNOWN[key] for key in KNOWN if key.startswith("qwen2.5")}
-    return replace(of_size[min(of_size, key=lambda b: abs(b - float(found[1])))], context=None)
+            shape = KNOWN[known]
+            if special and special[1] == "math":
+                return replace(shape, context=4096)
+            if known.startswith("qwen3") and re.search(r"-base(?!\w)", name):
+                return replace(shape, context=32_768)
+            return shape
+    return None
+
+
+def other_quantisation(model: str) -> str | None:
+    """The format that a name speaks of where it is none that can be trained here."""
+    name = model.rsplit("/", 1)[-1].lower()
+    found = re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name)
+    return found[1].upper() if found else None
 
 
 def read(config: dict) -> Shape:
     """From what config.json holds. KeyError, TypeError or ValueError where it is of another kind of
-    model, a mixture of experts included."""
+    model: a mixture of experts, one that sees or hears, one quantised otherwise."""
     if any(config.get(name) for name in EXPERTS):
         raise ValueError("a mixture of experts")
-    heads, kind = config["num_attention_heads"], config.get("model_type", "")
+    if any(name.endswith("_config") and name.split("_")[0] in SENSES for name in config):
+        raise ValueError("it takes images or sound")
+    if config.get("kv_lora_rank"):
+        raise ValueError("latent attention")
+    method = (config.get("quantization_config") or {}).get("quant_method", "bitsandbytes")
+    if method != "bitsandbytes":
+        raise ValueError(f"quantised by {method}")
+    heads, kind = size(config, "num_attention_heads"), config.get("model_type", "")
     return Shape(
-        layers=config["num_hidden_layers"],
-        hidden=config["hidden_size"],
-        inner=config["intermediate_size"],
+        layers=size(config, "num_hidden_layers"),
+        hidden=size(config, "hidden_size"),
+        inner=size(config, "intermediate_size"),
         heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head=config.get("head_dim") or config["hidden_size"] // heads,
-        vocabulary=config["vocab_size"],
+        kv_heads=size(config, "num_key_value_heads", heads),
+        head=size(config, "head_dim", size(config, "hidden_size") // heads),
+        vocabulary=size(config, "vocab_size"),
         tied=bool(config.get("tie_word_embeddings")),
         biases=kind == "qwen2" or bool(config.get("attention_bias")),
         head_norms=kind == "qwen3",
-        context=config.get("max_position_embeddings"),
+        context=size(config, "max_position_embeddings", 0) or None,
+        is_counted=kind in COUNTED,
     )
+
+
+def size(config: dict, name: str, default: int | None = None) -> int:
+    """A positive whole number; `default` where there is none. KeyError or ValueError."""
+    value = config[name] if default is None else config.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}")
+    return value

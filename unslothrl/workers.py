@@ -9,15 +9,18 @@ from pathlib import Path
 from unslothrl import rewards
 from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
+from unslothrl.engine_memory import learner_has_engine, of_actor, of_learner
+from unslothrl.machine import this_card
+from unslothrl.placement import ALONE, Seat
 from unslothrl.planner import MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.shapes import EMBEDDED
 
 
-def build_actor(config: Config, base: Path, index: int, takes_turns: bool = False):
-    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; `takes_turns` where the
-    learner is on the same card."""
+def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
+    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; `seat` says who else is on
+    its card."""
     from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
@@ -26,6 +29,7 @@ def build_actor(config: Config, base: Path, index: int, takes_turns: bool = Fals
     if config.engine == "vllm":
         from unslothrl.engines import vllm
 
+        gpu, free_mb = this_card(seat.cards)
         engine = vllm.start(
             base,
             dtype=dtype_name(config),
@@ -33,9 +37,8 @@ def build_actor(config: Config, base: Path, index: int, takes_turns: bool = Fals
             rank=lora_rank(config),
             max_num_seqs=seqs,
             seed=config.seed,
-            kv_cache_mb=config.kv_cache_mb,
-            memory_share=config.actor_gpu_usage,
-            takes_turns=takes_turns,
+            memory=of_actor(config, gpu, seat.engines, free_mb),
+            takes_turns=seat.takes_turns,
         )
     else:
         from unslothrl.engines.transformers import TransformersEngine
@@ -55,11 +58,12 @@ def scorer_of(config: Config) -> Scorer:
     )
 
 
-def build_learner(config: Config, base: Path, index: int):
+def build_learner(config: Config, base: Path, index: int, seat: Seat = ALONE):
     """-> a `Learner` whose engine shares its weights."""
-    backend = (
-        unsloth_backend(config, base) if config.backend == "unsloth" else peft_backend(config, base)
-    )
+    if config.backend == "unsloth":
+        backend = unsloth_backend(config, base, seat)
+    else:
+        backend = peft_backend(config, base)
     from unslothrl.actor import Actor
     from unslothrl.learner import Hyperparameters, Learner
 
@@ -90,15 +94,18 @@ def shared_engine(config: Config, base: Path, backend):
     return TransformersEngine(backend, base, max_num_seqs=seqs, own=False)
 
 
-def unsloth_backend(config: Config, base: Path):
+def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
     from unslothrl.backends.unsloth import UnslothBackend  # first: it patches what comes after
 
-    generates = config.number_of_actors == 0 or config.learner_chunk_size > 0
+    share = None
+    if learner_has_engine(config):
+        gpu, free_mb = this_card(seat.cards)
+        share = of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
     return UnslothBackend(
         base,
         **lora_options(config, base),
         context=config.max_prompt_tokens + config.max_new_tokens,
-        memory_share=config.learner_gpu_usage if generates and config.engine == "vllm" else None,
+        memory_share=share,
         max_num_seqs=config.max_num_seqs or MAX_NUM_SEQS,
     )
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from unslothrl import base_model
 from unslothrl.adapter import write_adapter
+from unslothrl.engine_memory import EngineMemory
 from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import Adapter, Request, Sampled, Sampling
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
 SCRATCH = "UNSLOTHRL_SCRATCH"
-PREFILL_TOKENS = 8192  # a CPU's prefill batch, where it must hold whole prompts
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
@@ -38,13 +38,13 @@ def start(
     rank: int,
     max_num_seqs: int,
     seed: int,
-    kv_cache_mb: int | None = None,
-    memory_share: float = 0.9,
+    memory: EngineMemory,
     takes_turns: bool = False,
+    float32_head: bool | None = None,
 ) -> "VllmEngine":
-    """Loads `base` into a vLLM of this process.
+    """Loads `base` into a vLLM of this process. The arguments are those of `options`, but for
+    `float32_head`, which is on where there is a card unless it is given.
 
-    `kv_cache_mb` fixes the KV cache; without it vLLM takes `memory_share` of the card's memory.
     `takes_turns` with another process on a card: see `VllmEngine`.
     """
     for name, value in ENVIRONMENT.items():
@@ -53,32 +53,68 @@ def start(
     from vllm import LLM
 
     on_gpu = torch.cuda.is_available()
-    llm = LLM(
-        str(base),
+    chosen = options(
+        base,
         dtype=dtype,
-        max_model_len=context,
+        context=context,
+        rank=rank,
         max_num_seqs=max_num_seqs,
-        enforce_eager=not on_gpu,
-        enable_lora=True,
-        max_lora_rank=next(allowed for allowed in RANKS if allowed >= rank),
-        max_loras=1,
-        logprobs_mode="processed_logprobs",
-        skip_tokenizer_init=True,  # token ids in, token ids out
-        generation_config="vllm",  # the model's own top-k or penalties would bias the ratio
-        seed=seed % 2**31,
-        kv_cache_memory_bytes=kv_cache_mb * 2**20 if kv_cache_mb else None,
-        enable_sleep_mode=takes_turns and on_gpu,
-        **({"gpu_memory_utilization": memory_share} if on_gpu else on_cpu(context)),
+        seed=seed,
+        memory=memory,
+        takes_turns=takes_turns,
+        float32_head=on_gpu if float32_head is None else float32_head,
+        on_gpu=on_gpu,
     )
-    return VllmEngine(llm, base, takes_turns and on_gpu)
+    return VllmEngine(LLM(**chosen), base, takes_turns and on_gpu)
+
+
+def options(
+    base: Path,
+    *,
+    dtype: Any,
+    context: int,
+    rank: int,
+    max_num_seqs: int,
+    seed: int,
+    memory: EngineMemory,
+    takes_turns: bool,
+    float32_head: bool,
+    on_gpu: bool,
+) -> dict[str, Any]:
+    """The keywords of vLLM's `LLM`.
+
+    `float32_head`: logits in float32. vLLM 0.26 samples on a card by its new model runner, which
+    divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
+    in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
+    (lora/layers/logits_processor.py:156).
+    """
+    return {
+        "model": str(base),
+        "dtype": dtype,
+        "max_model_len": context,
+        "max_num_seqs": max_num_seqs,
+        "enforce_eager": not on_gpu,
+        "enable_lora": True,
+        "max_lora_rank": next(allowed for allowed in RANKS if allowed >= rank),
+        "max_loras": 1,
+        "logprobs_mode": "processed_logprobs",
+        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "generation_config": "vllm",  # the model's own top-k or penalties would bias the ratio
+        "seed": seed % 2**31,
+        "kv_cache_memory_bytes": memory.kv_cache_mb * 2**20 if memory.kv_cache_mb else None,
+        "enable_sleep_mode": takes_turns and on_gpu,
+        **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
+        **(on_card(memory) if on_gpu else on_cpu(memory, context)),
+    }
 
 
 class VllmEngine:
     """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
     lets the learner's weights share: `llm` must report processed log-probabilities.
 
-    One that takes turns sleeps except while it generates: its KV cache is freed, and what weights
-    are its own lie in host memory. A version that comes meanwhile is loaded when it wakes.
+    One that takes turns sleeps except while it generates, from its start on: its KV cache is freed,
+    and what weights are its own lie in host memory, so that the next process on the card finds room
+    when it starts. A version that comes meanwhile is loaded when it wakes.
     """
 
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
@@ -89,6 +125,7 @@ class VllmEngine:
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
         self.current: Any = None  # the LoRARequest of the version in use
         self.version = -1
+        self.sleep()
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
@@ -178,7 +215,9 @@ class VllmEngine:
 
     def fingerprint(self) -> str:
         self.wake()
-        return base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
+        found = base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
+        self.sleep()
+        return found
 
     def memory_mb(self) -> float:
         return peak_memory_mb()
@@ -187,12 +226,19 @@ class VllmEngine:
         shutil.rmtree(self.adapters, ignore_errors=True)
 
 
-def on_cpu(context: int) -> dict:
+def on_card(memory: EngineMemory) -> dict[str, Any]:
+    return {
+        "gpu_memory_utilization": memory.utilisation,
+        "max_num_batched_tokens": memory.prefill_tokens,
+    }
+
+
+def on_cpu(memory: EngineMemory, context: int) -> dict[str, Any]:
     """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
     cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there."""
     return {
         "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(PREFILL_TOKENS, context),
+        "max_num_batched_tokens": max(memory.prefill_tokens, context),
     }
 
 
