@@ -1,6 +1,6 @@
 """Processes: the same actors and learners under Ray, or one after the other in this process.
 
-This is the only file that imports ray. Both clusters run the same classes on the same arguments;
+This file and joining.py alone import ray. Both clusters run the same classes on the same arguments;
 the in-process one is for debugging, and for machines without Ray.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from unslothrl import environment, placement
+from unslothrl import environment, joining, placement
 from unslothrl.config import Config
 from unslothrl.engine_memory import cards
 from unslothrl.engines.vllm import SCRATCH, adapter_room
@@ -209,13 +209,16 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if config.ray_address is not None:
             try:
-                self.ray.init(address=config.ray_address, log_to_driver=False)
-            except ConnectionError as error:
+                self.ray.init(
+                    address=config.ray_address, log_to_driver=False, logging_level="ERROR"
+                )
+            except ConnectionError as error:  # it has ended since `joining.check`
                 raise UserError(
                     f"ray_address {config.ray_address}: no cluster answers there "
                     f"({str(error).splitlines()[0]}): start one with `ray start --head`"
                 ) from None
             return
+        joining.token_of_our_own(os.environ)
         size, folder = object_store(machine)
         if folder is not None:
             os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"

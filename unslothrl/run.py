@@ -15,6 +15,7 @@ from unslothrl import (
     checkpoint,
     cluster,
     environment,
+    joining,
 )
 from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, to_toml
@@ -46,6 +47,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     resumed = resumable(config.resume) if config.resume else None
     if config.ray_address is None:
         cluster.plan(config, base, machine)
+    elif config.cluster == "ray":
+        joining.check(config.ray_address)
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
     use = adapter_use.of_run(config, tokenizer)

@@ -1,0 +1,200 @@
+"""Joining a cluster that a user started by `ray start --head`, token authentication included."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from unslothrl import joining
+from unslothrl.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+OURS = (joining.TOKEN, joining.TOKEN_PATH, joining.MODE, "RAY_ADDRESS")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """A user's, with a home and a place for Ray's files of its own."""
+    own = {name: value for name, value in os.environ.items() if name not in OURS}
+    return {**own, "HOME": str(home), "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def home():
+    """-> the home of the user whose cluster runs, with a token."""
+    if joining.no_listener("127.0.0.1", 6379) is None:
+        pytest.skip("another cluster has Ray's port 6379")
+    folder = Path(tempfile.mkdtemp(prefix="unslothrl-"))  # short: Ray makes sockets below it
+    ray = str(BIN / "ray")
+    subprocess.run(
+        [ray, "get-auth-token", "--generate"],
+        env=environment(folder), check=True, capture_output=True,
+    )  # fmt: skip
+    with (folder / "head.log").open("w") as log:
+        head = subprocess.Popen(
+            [ray, "start", "--head"],
+            env=environment(folder), stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert head.wait(timeout=120) == 0, (folder / "head.log").read_text()
+        yield folder
+    finally:
+        os.killpg(head.pid, signal.SIGKILL)  # the cluster's processes and no others
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def as_user(monkeypatch):
+    """-> a function that makes this process that user's; undone at the end."""
+
+    def become(home: Path, **variables: str) -> None:
+        for name in OURS:
+            monkeypatch.setenv(name, "")  # so that what is set meanwhile is undone
+            monkeypatch.delenv(name)
+        for name, value in {**environment(home), **variables}.items():
+            monkeypatch.setenv(name, value)
+
+    return become
+
+
+def refusal(address: str) -> str:
+    with pytest.raises(UserError) as error:
+        joining.check(address)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_run_joins_the_cluster_of_plain_ray_start_head(home, tmp_path):
+    options = {
+        "learner": "grpo", "number_of_actors": 1, "engine": "transformers", "max_steps": 1,
+        "batch_size": 2, "num_candidates": 2, "topk": 2, "learner_chunk_size": 0,
+        "max_new_tokens": 8, "eval_every": 0, "run_name": "joined", "ray_address": "auto",
+    }  # fmt: skip
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    done = subprocess.run(
+        [sys.executable, ROOT / "train_distributed.py", *flags],
+        env=environment(home), cwd=tmp_path, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "runs" / "joined" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 1)
+    assert "INFO" not in done.stderr
+
+
+def test_the_token_is_found_where_ray_looks_for_it(home, as_user, tmp_path):
+    token = (home / ".ray" / "auth_token").read_text()
+    (tmp_path / "token").write_text(token)
+    as_user(home)
+    joining.check("127.0.0.1:6379")  # an address that is written out needs it too
+    for variables in (
+        {joining.TOKEN: token},
+        {joining.TOKEN_PATH: str(tmp_path / "token")},
+    ):
+        as_user(tmp_path, **variables)
+        joining.check("127.0.0.1:6379")
+
+
+def test_a_missing_or_wrong_token_is_named(home, as_user, tmp_path):
+    as_user(tmp_path)
+    assert "there is none here: copy the head's ~/.ray/auth_token" in refusal("127.0.0.1:6379")
+    as_user(tmp_path, RAY_AUTH_TOKEN="0" * 64)
+    assert "does not accept the token of RAY_AUTH_TOKEN: use" in refusal("127.0.0.1:6379")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("1" * 64)
+    as_user(tmp_path)
+    assert f"the token of {tmp_path}/.ray/auth_token: use" in refusal("127.0.0.1:6379")
+    as_user(home, RAY_AUTH_MODE="disabled")
+    assert "RAY_AUTH_MODE is disabled here: unset it" in refusal("auto")
+
+
+REWRITE = """
+import json, ray
+from ray._common.usage import usage_constants as names
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+ray.init(address="auto", log_to_driver=False)
+key = names.CLUSTER_METADATA_KEY
+space = b"cluster"
+found = json.loads(_internal_kv_get(key, namespace=space))
+{change}
+_internal_kv_put(key, json.dumps(found).encode(), overwrite=True, namespace=space)
+"""
+
+
+def test_a_cluster_of_another_ray_is_named(home, as_user):
+    """The cluster says that it is of another version, as one of that version would."""
+    import ray
+
+    def rewrite(version: str) -> None:
+        code = REWRITE.format(change=f"found['ray_version'] = {version!r}")
+        subprocess.run(
+            [sys.executable, "-c", code], env=environment(home), check=True, capture_output=True
+        )
+
+    as_user(home)
+    rewrite("2.9.9")
+    code = "import sys; from unslothrl import joining; joining.check('127.0.0.1:6379')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment(home), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    last = done.stderr.strip().splitlines()[-1]
+    assert "Ray: 2.9.9" in last and f"Ray: {ray.__version__}" in last and "same on both" in last
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("bogus.invalid:1234", "nothing listens there"),
+        ("127.0.0.1:1", "nothing listens there (Connection refused): start a cluster with"),
+        ("ray://head:10001", "Ray Client is not supported"),
+        ("local", "leave --ray_address out"),
+        ("head", "must be HOST:PORT or auto, got 'head'"),
+        ("head:123456", "must be HOST:PORT or auto"),
+        ("http://head:6379", "must be HOST:PORT or auto"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address, said, as_user, tmp_path):
+    as_user(tmp_path)
+    started = time.monotonic()
+    assert said in refusal(address)
+    assert time.monotonic() - started < 10
+
+
+def test_a_port_of_something_else_is_refused(as_user, tmp_path, monkeypatch):
+    as_user(tmp_path)
+    monkeypatch.setattr(joining, "JOIN_S", 4.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert "does not answer as Ray does" in refusal(address)
+
+
+def test_where_the_token_comes_from(tmp_path):
+    missing = tmp_path / "missing"
+    with pytest.raises(UserError, match=r"RAY_AUTH_TOKEN_PATH .*missing cannot be read"):
+        joining.token_source({joining.TOKEN_PATH: str(missing)})
+    missing.touch()
+    with pytest.raises(UserError, match="is empty"):
+        joining.token_source({joining.TOKEN_PATH: str(missing)})
+    both = {joining.TOKEN: "a", joining.TOKEN_PATH: str(missing)}
+    assert joining.token_source(both) == joining.TOKEN  # as Ray does
+
+
+def test_a_cluster_of_our_own_needs_no_file_in_the_home_folder(as_user, tmp_path):
+    as_user(tmp_path)
+    variables: dict[str, str] = {}
+    joining.token_of_our_own(variables)
+    assert len(variables[joining.TOKEN]) == 64 and not list(tmp_path.iterdir())
+    given = {joining.TOKEN: "mine"}
+    joining.token_of_our_own(given)
+    assert given == {joining.TOKEN: "mine"}
+    disabled = {joining.MODE: "disabled"}
+    joining.token_of_our_own(disabled)
+    assert joining.TOKEN not in disabled
