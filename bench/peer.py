@@ -2,8 +2,8 @@
 
     python bench/peer.py WORK.json RESULT.json
 
-Run by bench/compare_trl.py. Times every step from the end of the one before to its own end, saves
-the adapter after each where asked (outside the time), and writes what it measured.
+Run by bench/compare_trl.py and bench/gpu.py. Times every step from the end of the one before to its
+own end, saves the adapter after each where asked (outside the time), and writes what it measured.
 """
 
 import json
@@ -89,12 +89,13 @@ def unsloth_model():
 
 
 def on_a_card() -> dict:
-    """Options of GRPOConfig: vLLM in the same process, its memory freed during the update."""
+    """Options of GRPOConfig: vLLM in the same process. It stays awake: sleeping would throw away
+    what bitsandbytes keeps beside the 4-bit weights, which TRL does not push again."""
     return {
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_gpu_memory_utilization": work["memory_share"],
-        "vllm_enable_sleep_mode": True,
+        "vllm_enable_sleep_mode": False,
         "vllm_max_model_length": work["context"],
         "optim": "adamw_8bit",
     }
@@ -139,7 +140,6 @@ def main() -> None:
     found = {
         "seconds": steps.seconds,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "card_peak_mb": torch.cuda.max_memory_reserved() / 2**20 if ON_GPU else None,
         "log": [row for row in trainer.state.log_history if "reward" in row],
     }
     Path(sys.argv[2]).write_text(json.dumps(found))

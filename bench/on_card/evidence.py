@@ -1,0 +1,92 @@
+"""What is needed to fix a stage that failed on a machine that will be gone: kept small."""
+
+import contextlib
+import io
+import json
+import subprocess
+import tarfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+OUTPUT_HEAD, OUTPUT_TAIL = 100_000, 500_000  # bytes of a stage's output
+LOG_TAIL, MOST_LOGS = 40_000, 40  # of one of Ray's logs, and how many
+RUN_FILES = ("config.toml", "metrics.jsonl", "summary.json", "result.json", "work.json")
+ASKED = (
+    "nvidia-smi",
+    "nvidia-smi -q -d MEMORY,ECC,PIDS",
+    "free -m",
+    "df -h / /tmp /dev/shm",
+    "ps axo pid,ppid,rss,etime,args --sort -rss",
+    "dmesg --ctime --level err,crit,alert,emerg",
+)
+
+
+def cut(data: bytes, head: int, tail: int) -> bytes:
+    if len(data) <= head + tail:
+        return data
+    left_out = f"\n[... {len(data) - head - tail} bytes left out ...]\n".encode()
+    return data[:head] + left_out + data[-tail:]
+
+
+def asked() -> str:
+    """What the machine says now."""
+    parts = []
+    for command in ASKED:
+        try:
+            done = subprocess.run(command.split(), capture_output=True, text=True, timeout=60)
+            said = done.stdout[:20_000] + done.stderr[:2_000]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = str(error)
+        parts.append(f"$ {command}\n{said}")
+    return "\n".join(parts)
+
+
+def versions() -> str:
+    found = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    return "\n".join(f"{name}=={found[name]}" for name in sorted(found, key=str))
+
+
+def ray_logs(folder: Path) -> list[Path]:
+    """The newest logs of any Ray session below `folder` that hold something."""
+    logs = [one for one in folder.glob("**/session_2*/logs/*") if one.is_file()]
+    some = [one for one in logs if one.stat().st_size]
+    return sorted(some, key=lambda one: one.stat().st_mtime)[-MOST_LOGS:]
+
+
+def collect(found: dict, folder: Path, ray_folder: Path, target: Path) -> None:
+    """Everything of one stage into `target`, a .tar.gz; `folder` is the stage's own."""
+    files: dict[str, bytes] = {
+        "stage.json": json.dumps(found, indent=1).encode(),
+        "machine.txt": asked().encode(),
+        "versions.txt": versions().encode(),
+    }
+    output = folder / "output.log"
+    if output.exists():
+        files["output.log"] = cut(output.read_bytes(), OUTPUT_HEAD, OUTPUT_TAIL)
+    for name in RUN_FILES:
+        for path in folder.glob(f"**/{name}"):
+            with contextlib.suppress(OSError):
+                text = cut(path.read_bytes(), LOG_TAIL, LOG_TAIL)
+                files[f"run/{path.relative_to(folder)}"] = text
+    for path in ray_logs(ray_folder):
+        with contextlib.suppress(OSError):
+            files[f"ray/{path.name}"] = cut(path.read_bytes(), 0, LOG_TAIL)
+    with tarfile.open(target, "w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"{folder.name}/{name}")
+            info.size, info.mtime = len(data), int(time.time())
+            archive.addfile(info, io.BytesIO(data))
+
+
+def together(parts: list[Path], target: Path, most_bytes: int) -> list[str]:
+    """Puts the archives into one, newest first, until it is full. -> what was left out."""
+    left_out, size = [], 0
+    with tarfile.open(target, "w") as archive:
+        for part in sorted(parts, key=lambda one: one.stat().st_mtime, reverse=True):
+            size += part.stat().st_size
+            if size > most_bytes:
+                left_out.append(part.name)
+            else:
+                archive.add(part, part.name)
+    return left_out

@@ -1,0 +1,41 @@
+"""A whole run whose learner is Unsloth, without a card: its kernels under Triton's interpreter.
+
+    python bench/on_card/interpreted.py --model FOLDER --cluster local ...
+
+Takes the flags of train_distributed.py. Unsloth's 4-bit kernels are CUDA's, so the base stays in 16
+bits and nothing is quantised; its vLLM is not started, the learner draws with transformers. The
+rest is the run itself: the loop, Unsloth's forward and backward, optimiser, checkpoints, adapters.
+Needs `.venv/unsloth-site` (`make unsloth-test` installs it) on the Python path.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+os.environ.update(
+    TRITON_INTERPRET="1", UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1"
+)
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+
+def main() -> None:
+    import unsloth_on_cpu
+
+    from unslothrl import base_model, cli, workers
+
+    def unsloth_backend(config, base: Path):
+        options = workers.lora_options(config, base)
+        for name in ("name", "offload"):
+            options.pop(name, None)
+        backend = unsloth_on_cpu.build_unsloth(base, **options)
+        print(f"learner: {type(backend).__name__} under Triton's interpreter", flush=True)
+        return backend
+
+    base_model.prepare = lambda model, *_, **__: Path(model)  # type: ignore[assignment]
+    workers.peft_backend = unsloth_backend  # what a run on a machine without a card takes
+    sys.exit(cli.main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The two figures of `unslothrl plan` that only a card can give: CUDA's context, and CUDA graphs.
+
+    python bench/on_card/parts.py --model FOLDER
+
+Each in a process of its own: what a process holds after its first matrix product; then a rollout
+actor's vLLM with a fixed KV cache, without CUDA graphs and with them. Writes parts-gpu.json in
+$OUT; without a card, parts-cpu.json, of resident memory.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import memory
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from facts import facts, result_file
+
+KINDS = ("context", "vLLM without graphs", "vLLM with graphs")
+CONTEXT, RANK, SEQS = 1550, 32, 64
+
+
+def context() -> object:
+    """A context, cuBLAS's workspace and one product."""
+    import torch
+
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    values = torch.ones(256, 256, dtype=torch.bfloat16, device=where)
+    return (values @ values).sum().item(), values
+
+
+def start_vllm(model: Path, eager: bool) -> object:
+    """An actor's engine as `unslothrl` starts it, but for the graphs."""
+    import torch
+    import vllm
+
+    plain = vllm.LLM
+
+    def with_or_without_graphs(*args, **options):
+        return plain(*args, **options | {"enforce_eager": eager or options["enforce_eager"]})
+
+    vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
+    from unslothrl.engines import vllm as engines
+
+    return engines.start(
+        model,
+        dtype="bfloat16",
+        context=CONTEXT,
+        rank=RANK,
+        max_num_seqs=SEQS,
+        seed=0,
+        kv_cache_mb=2048 if torch.cuda.is_available() else 64,
+    )
+
+
+def one(kind: str, model: Path) -> dict:
+    source, read = memory.reader()
+    before, _ = read()
+    began = time.perf_counter()
+    kept = context() if kind == "context" else start_vllm(model, kind.endswith("without graphs"))
+    seconds = time.perf_counter() - began
+    after, _ = read()
+    del kept
+    return {"MB": after - before, "seconds": round(seconds, 1), "read from": source}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--only", choices=KINDS, help="in this process, as JSON")
+    given = parser.parse_args()
+    if given.only:
+        print(json.dumps(one(given.only, given.model)))
+        return
+    found: dict = {}
+    for kind in KINDS:
+        command = [sys.executable, __file__, "--model", str(given.model), "--only", kind]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found[kind] = json.loads(done.stdout.splitlines()[-1])
+        print(f"{kind}: {found[kind]}", flush=True)
+    graphs = found["vLLM with graphs"]["MB"] - found["vLLM without graphs"]["MB"]
+    result = {"command": "python bench/on_card/parts.py", **facts(), **found, "graphs, MB": graphs}
+    result_file("parts").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
