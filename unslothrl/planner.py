@@ -155,9 +155,10 @@ def plan(config: Config, shape: Shape, machine: Machine) -> Plan:
         if index < 0:
             everyone.append(learner(config, shape, gpu, i))
         else:
-            those = by_card[seat] if seat is not None else []
-            asleep = any(other < config.number_of_learners for other in those)
-            everyone.append(actor(config, shape, gpu, index, asleep, len(those)))
+            beside = bool(gpu) and by_card[seat or 0][0] < config.number_of_learners
+            # as Ray reserves it: an even part of a card, also where one has fewer actors
+            engines = max((len(those) for those in by_card), default=1)
+            everyone.append(actor(config, shape, gpu, index, beside, engines))
     host = sum(sum(one.host.values()) for one in everyone) + ON_A_HOST["driver"]
     found = tuple(
         Card(gpu.name, usable_mb(gpu), tuple(everyone[i] for i in those))

@@ -9,7 +9,7 @@ from pathlib import Path
 from unslothrl import rewards
 from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
-from unslothrl.engine_memory import learner_has_engine, of_actor, of_learner
+from unslothrl.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
 from unslothrl.machine import this_card
 from unslothrl.placement import ALONE, Seat
 from unslothrl.planner import MAX_NUM_SEQS
@@ -29,7 +29,6 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
     if config.engine == "vllm":
         from unslothrl.engines import vllm
 
-        gpu, free_mb = this_card(seat.cards)
         engine = vllm.start(
             base,
             dtype=dtype_name(config),
@@ -37,7 +36,7 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
             rank=lora_rank(config),
             max_num_seqs=seqs,
             seed=config.seed,
-            memory=of_actor(config, gpu, seat.engines, free_mb),
+            memory=actor_memory(config, seat),
             takes_turns=seat.takes_turns,
         )
     else:
@@ -45,6 +44,20 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
 
         engine = TransformersEngine(peft_backend(config, base), base, max_num_seqs=seqs, own=True)
     return Actor(f"actor-{index}", engine, load_tokenizer(base), scorer_of(config))
+
+
+def actor_memory(config: Config, seat: Seat) -> EngineMemory:
+    """What the vLLM of an actor in this process is given of the card that it finds."""
+    gpu, free_mb = this_card(seat.cards)
+    return of_actor(config, gpu, seat.engines, free_mb)
+
+
+def learner_share(config: Config, seat: Seat) -> float | None:
+    """The utilisation of the learner's own vLLM in this process; None where it has none."""
+    if not learner_has_engine(config):
+        return None
+    gpu, free_mb = this_card(seat.cards)
+    return of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
 
 
 def scorer_of(config: Config) -> Scorer:
@@ -97,15 +110,11 @@ def shared_engine(config: Config, base: Path, backend):
 def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
     from unslothrl.backends.unsloth import UnslothBackend  # first: it patches what comes after
 
-    share = None
-    if learner_has_engine(config):
-        gpu, free_mb = this_card(seat.cards)
-        share = of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
     return UnslothBackend(
         base,
         **lora_options(config, base),
         context=config.max_prompt_tokens + config.max_new_tokens,
-        memory_share=share,
+        memory_share=learner_share(config, seat),
         max_num_seqs=config.max_num_seqs or MAX_NUM_SEQS,
     )
 

@@ -1,0 +1,111 @@
+"""Machines with made-up cards, and what starts on each of them, in order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unslothrl import placement, planner, shapes
+from unslothrl.config import Config, resolve
+from unslothrl.engine_memory import cards, learner_has_engine
+from unslothrl.machine import Gpu, Machine
+
+GB = 1024
+NAMES = {8: "RTX 4060", 12: "RTX 3060", 16: "RTX 4080", 24: "RTX 4090", 40: "A100-SXM4-40GB",
+         48: "L40S", 80: "H100 80GB HBM3", 141: "H200"}  # fmt: skip
+SEVEN = {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"}
+ONE_ACTOR = {**SEVEN, "number_of_actors": "1"}
+QUIET = {**ONE_ACTOR, "learner_chunk_size": "0"}
+
+LAYOUTS: dict[str, tuple[tuple[Gpu, ...], dict[str, str]]] = {}  # name -> (cards, flags)
+
+
+def card(gb: int, used_mb: int = 0, index: int = 0) -> Gpu:
+    """A card of which others use so many MB."""
+    return Gpu(f"NVIDIA {NAMES[gb]}", gb * GB, gb * GB - used_mb, (8, 9), f"GPU-{index}")
+
+
+def add(name: str, *found: Gpu, **flags: str) -> None:
+    """Cards that are alike still have an id each."""
+    own = tuple(
+        Gpu(one.name, one.memory_mb, one.free_mb, one.capability, f"GPU-{i}", one.whole_mb)
+        for i, one in enumerate(found)
+    )
+    LAYOUTS[name] = (own, flags)
+
+
+for size in (8, 12, 16, 24, 40, 80):
+    add(f"1x{size}", card(size))
+    add(f"1x{size}, a desktop", card(size, used_mb=900))
+    add(f"2x{size}", card(size), card(size))
+add("1x8, half of it used", card(8, used_mb=4 * GB))
+for size in (24, 80):
+    add(f"1x{size}, 7B with an actor", card(size), **ONE_ACTOR)
+for size in (16, 24, 80):
+    add(f"1x{size}, 7B with an actor that draws all", card(size), **QUIET)
+    add(f"1x{size}, a desktop and an actor", card(size, used_mb=900), **QUIET)
+add("1x80, two actors", card(80), **{**SEVEN, "number_of_actors": "2"})
+add("2x24, two actors", card(24), card(24), **{**SEVEN, "number_of_actors": "2"})
+add("2x80, seven actors", card(80), card(80), **{**SEVEN, "number_of_actors": "7"})
+add("4x24", *[card(24)] * 4, number_of_actors="3")
+add("8x80", *[card(80)] * 8, number_of_actors="7")
+add(
+    "8x80, ten actors, two learners", *[card(80)] * 8, number_of_actors="10", number_of_learners="2"
+)
+add("8 and 24", card(8), card(24))
+add("80 and 16, a desktop", card(80), card(16, used_mb=900))
+add("24, 12 and 80", card(24), card(12), card(80), number_of_actors="2")
+add("2x24, one process", card(24), card(24), cluster="local")
+limited = Gpu("NVIDIA H200", 16 * GB, 16 * GB, (9, 0), whole_mb=143_771)
+add("16 of 141", limited)
+add("16 of 141, an actor", limited, **QUIET)
+add("3 x 16 of 141", *[limited] * 3, number_of_actors="2")
+add("1x24, no fit", card(24), **QUIET, fit="off", max_num_seqs="16", train_batch_size="1")
+add("1x24, peft", card(24), **QUIET, backend="peft")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A process as it starts on a card; `seat` is None for a process without a vLLM."""
+
+    name: str
+    gpu: Gpu
+    process: planner.Process
+    has_engine: bool
+    seat: placement.Seat
+
+
+def machine_of(found: tuple[Gpu, ...]) -> Machine:
+    packages = frozenset({"vllm", "unsloth", "ray"})
+    return Machine(16, 256_000, 64_000, 500_000, found, packages, online=True)
+
+
+def starts(config: Config, machine: Machine) -> Iterator[list[Start]]:
+    """For every card what starts on it, as the cluster does, with what the plan says it takes."""
+    found = cards(config, machine)
+    where = placement.place(
+        placement.Cluster(len(found), machine.ram_mb),
+        learners=config.number_of_learners,
+        actors=config.number_of_actors,
+        learner_share=config.learner_gpu_usage,
+        actor_share=config.actor_gpu_usage,
+        base_mb=5_000,
+    )
+    shape = shapes.shape_of(config.model)
+    assert shape is not None
+    by_name = {gpu.uuid: [] for gpu in found}
+    planned = planner.plan(config, shape, machine).cards
+    seats = planner.seats(config.number_of_learners, config.number_of_actors, len(found))
+    used = [gpu for gpu, those in zip(found, seats, strict=True) if those]
+    for gpu, one in zip(used, planned, strict=True):
+        for process in one.processes:
+            is_actor = process.name.startswith("actor")
+            engine = config.engine == "vllm" if is_actor else learner_has_engine(config)
+            by_name[gpu.uuid].append(
+                Start(process.name, gpu, process, engine, where.seat(machine.gpus))
+            )
+    yield from by_name.values()
+
+
+def resolved(name: str) -> tuple[Config, Machine]:
+    found, flags = LAYOUTS[name]
+    machine = machine_of(found)
+    return resolve(flags, machine).config, machine

@@ -1,0 +1,285 @@
+"""From what a driver says to what each engine asks for, on machines that are not here."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import GB, LAYOUTS, ONE_ACTOR, Start, card, machine_of, resolved, starts
+
+from unslothrl import planner, shapes, workers
+from unslothrl.config import resolve
+from unslothrl.engine_memory import ON_A_CARD, EngineMemory, cards, of_actor, usable_mb
+from unslothrl.errors import UserError
+from unslothrl.machine import Gpu, card_limit_mb
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def on_card(monkeypatch):
+    """-> a function that makes torch answer as on a card of which so many MB are free."""
+
+    def on(gpu: Gpu, free_mb: float) -> None:
+        properties = types.SimpleNamespace(
+            name=gpu.name, major=8, minor=9, uuid=gpu.uuid, total_memory=gpu.physical_mb << 20
+        )
+        sizes = (int(free_mb * 2**20), gpu.physical_mb << 20)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: sizes)
+
+    return on
+
+
+def asked(one: Start, config) -> EngineMemory:
+    """What the worker would give its vLLM."""
+    if one.name.startswith("actor"):
+        return workers.actor_memory(config, one.seat)
+    return EngineMemory(None, workers.learner_share(config, one.seat))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_fit_plan_and_workers_ask_for_the_same_and_it_fits(name, on_card):
+    config, machine = resolved(name)
+    shape = shapes.shape_of(config.model)
+    assert planner.plan(config, shape, machine).fits
+    for those in starts(config, machine):
+        for phase in ("generating", "updating"):
+            together = sum(sum(getattr(one.process, phase).values()) for one in those)
+            assert together <= usable_mb(those[0].gpu) + 1
+        free = those[0].gpu.free_mb if those else 0
+        for one in those:
+            free -= ON_A_CARD["context"]
+            if one.has_engine:
+                on_card(one.gpu, free)
+                memory = asked(one, config)
+                assert memory.utilisation * one.gpu.physical_mb <= free  # vLLM's check
+                parts = one.process.generating
+                if memory.kv_cache_mb is not None:
+                    assert parts["KV cache"] == memory.kv_cache_mb
+                else:
+                    adapter = parts.get("adapter", parts.get("engine's adapter"))
+                    engine = parts["weights"] + adapter + parts["activations"] + parts["KV cache"]
+                    assert engine == pytest.approx(memory.utilisation * one.gpu.physical_mb)
+            asleep = "learner-0" in {other.name for other in those} and len(those) > 1
+            kept = one.process.updating if asleep and one.has_engine else one.process.generating
+            free -= sum(kept.values()) - ON_A_CARD["context"]
+            assert free >= 0
+
+
+def test_what_cannot_fit_is_said_before_anything_starts():
+    machine = machine_of((card(16),))
+    resolved = resolve(ONE_ACTOR, machine)  # the learner draws as well
+    config = resolved.config
+    assert not planner.plan(config, shapes.shape_of(config.model), machine).fits
+    assert any("this may run out of memory" in note for note in resolved.notes)
+
+
+@pytest.mark.parametrize("name", ["2x24, two actors", "2x80, seven actors"])
+def test_actors_on_one_card_share_it_evenly(name):
+    config, machine = resolved(name)
+    _, those = starts(config, machine)
+    found = {of_actor(config, one.gpu, one.seat.engines) for one in those}
+    (memory,) = found
+    assert len(those) == config.number_of_actors
+    most = (0.95 / len(those)) - 1600 / those[0].gpu.memory_mb
+    assert most - 0.001 < memory.utilisation <= most
+
+
+def test_a_card_is_known_again_by_its_id(on_card):
+    """Ray may put any process on any card; what others used before counts, not our own."""
+    machine = machine_of((card(24, used_mb=1100, index=0), card(80, index=1)))
+    config = resolve({"number_of_actors": "1"}, machine).config
+    seat = next(iter(starts(config, machine)))[0].seat
+    on_card(machine.gpus[0], 23 * GB)
+    first = workers.actor_memory(config, seat)
+    assert first.utilisation == pytest.approx(0.95 - 1600 / (24 * GB), abs=0.001)
+    on_card(machine.gpus[1], 79 * GB)
+    assert workers.actor_memory(config, seat) == EngineMemory(None, 0.91, 16_384)
+
+
+def test_a_card_of_a_cluster_that_was_joined_is_measured(on_card):
+    config = resolve({"ray_address": "10.0.0.1:6379"}, machine_of((card(8),))).config
+    on_card(card(24), 20 * GB)
+    memory = workers.actor_memory(config, workers.ALONE)
+    assert memory.utilisation == pytest.approx((20 * GB - 1000) / (24 * GB), abs=0.001)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "16GB", "1e3"])
+def test_a_limit_that_is_no_size_is_refused(text, monkeypatch):
+    monkeypatch.setenv("UNSLOTHRL_CARD_MB", text)
+    with pytest.raises(UserError, match=f"UNSLOTHRL_CARD_MB must be MB .* got {text}: set"):
+        card_limit_mb()
+
+
+def test_a_limit_makes_a_card_small_and_shares_stay_those_of_the_real_one(monkeypatch):
+    whole = Gpu("H200", 143_771, 143_000, (9, 0))
+    assert whole.limited() == whole
+    monkeypatch.setenv("UNSLOTHRL_CARD_MB", "16384")
+    small = whole.limited()
+    assert (small.memory_mb, small.free_mb, small.physical_mb) == (16_384, 16_384, 143_771)
+    busy = Gpu("H200", 143_771, 9_000, (9, 0)).limited()
+    assert (busy.memory_mb, busy.free_mb) == (16_384, 9_000)
+    assert Gpu("RTX", 8_192, 8_000, (8, 9)).limited().memory_mb == 8_192
+    config = resolve({"number_of_actors": "1"}, machine_of((small, small))).config
+    memory = of_actor(config, small)  # min(0.91, 0.95 - 1600 / 16384) of 16 GB
+    assert memory.utilisation == int(1000 * (0.95 * 16_384 - 1600) / 143_771) / 1000
+    assert memory.prefill_tokens == 8192
+
+
+# What the driver says, through a program and a process of its own
+
+
+TORCH = """
+import json, os
+_said = json.loads(os.environ["FAKE_TORCH"])
+class version: cuda = _said.get("cuda", "13.0")
+class cuda:
+    @staticmethod
+    def _cards():
+        names, visible = _said["cards"], os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return names
+        found = []
+        for one in visible.split(","):
+            if not one.strip().isdecimal() or int(one) >= len(names):
+                break  # as CUDA does: the first that is not there ends the list
+            found.append(names[int(one)])
+        return found
+    @classmethod
+    def device_count(cls):
+        return len(cls._cards())
+    @classmethod
+    def get_device_properties(cls, i):
+        if "error" in _said:
+            raise RuntimeError(_said["error"])
+        name, total, free, capability = cls._cards()[i]
+        return type("P", (), dict(name=name, total_memory=total << 20, major=capability[0],
+                                  minor=capability[1], uuid="GPU-%d" % i))
+    @classmethod
+    def mem_get_info(cls, i):
+        name, total, free, capability = cls._cards()[i]
+        return free << 20, total << 20
+"""
+
+DETECT = """
+import json, dataclasses
+from unslothrl.machine import Machine
+found = Machine.detect()
+gpus = [dataclasses.asdict(gpu) for gpu in found.gpus]
+print(json.dumps({"gpus": gpus, "why": found.gpu_problem}))
+"""
+SIX = [["NVIDIA RTX 4090", 24_564, 24_000, [8, 9]], ["NVIDIA RTX 3060", 12_288, 11_400, [8, 6]]]
+LISTED = "GPU 0: NVIDIA RTX 4090 (UUID: GPU-1)\nGPU 1: NVIDIA RTX 3060 (UUID: GPU-2)"
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """-> a function: what a program says on a machine with such a driver, `smi` being the answer of
+    nvidia-smi (None: not there) and the rest that of torch."""
+
+    def ask(program: str, smi: str | None, env: dict[str, str] | None = None, **torch_says):
+        (tmp_path / "site").mkdir(exist_ok=True)
+        (tmp_path / "site/torch.py").write_text(TORCH)
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        if smi is not None:
+            (folder / "said").write_text(smi)
+            (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat {folder}/said\n")
+            (folder / "nvidia-smi").chmod(0o755)
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "UNSLOTHRL"))},
+            "PATH": f"{folder}:/usr/bin:/bin",
+            "PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}",
+            "FAKE_TORCH": json.dumps({"cards": [], **torch_says}),
+            **(env or {}),
+        }
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+        )
+
+    return ask
+
+
+def detected(answer) -> dict:
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_cards_are_found_with_what_is_free(driver):
+    found = detected(driver(DETECT, LISTED, cards=SIX))
+    assert found["why"] is None
+    assert [(gpu["memory_mb"], gpu["free_mb"], gpu["uuid"]) for gpu in found["gpus"]] == [
+        (24_564, 24_000, "GPU-0"),
+        (12_288, 11_400, "GPU-1"),
+    ]
+    found = detected(driver(DETECT, LISTED, {"CUDA_VISIBLE_DEVICES": "1"}, cards=SIX))
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA RTX 3060"]
+    found = detected(driver(DETECT, LISTED, {"UNSLOTHRL_CARD_MB": "8192"}, cards=SIX))
+    assert [(gpu["memory_mb"], gpu["whole_mb"]) for gpu in found["gpus"]] == [
+        (8192, 24_564),
+        (8192, 12_288),
+    ]
+
+
+def test_a_slice_of_a_card_is_a_card_of_its_size(driver):
+    slices = [["NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19_968, 19_900, [8, 0]]]
+    listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-1)"
+    found = detected(driver(DETECT, listed, cards=slices))
+    assert (found["gpus"][0]["memory_mb"], found["why"]) == (19_968, None)
+
+
+OLD = "The NVIDIA driver on your system is too old (found version 12040)."
+
+
+@pytest.mark.parametrize(
+    ("smi", "env", "says", "why"),
+    [
+        (None, {}, {}, None),
+        ("No devices were found", {}, {}, None),
+        (LISTED, {"CUDA_VISIBLE_DEVICES": ""}, {"cards": SIX}, None),
+        (LISTED, {"CUDA_VISIBLE_DEVICES": "-1"}, {"cards": SIX}, None),
+        (LISTED, {"CUDA_VISIBLE_DEVICES": "7"}, {"cards": SIX},
+         "CUDA_VISIBLE_DEVICES=7 names none of its 2"),
+        (LISTED, {}, {"cards": SIX, "error": OLD}, f"RuntimeError: {OLD}"),
+        (LISTED, {}, {"cuda": None}, "torch is a build for the CPU alone, beside GPU 0: NVIDIA RTX "
+                                     "4090"),
+        (LISTED, {}, {}, "torch's CUDA 13.0 finds none beside GPU 0: NVIDIA RTX 4090: the driver "
+                         "may be too old"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", {}, {},
+         "nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
+         "driver."),
+    ],
+)  # fmt: skip
+def test_a_card_that_cannot_be_used_says_why(driver, smi, env, says, why):
+    found = detected(driver(DETECT, smi, env, **says))
+    assert found == {"gpus": [], "why": why}
+
+
+PLAN = """
+import sys
+from unslothrl.cli import main
+sys.exit(main(["plan", "--model", "Qwen/Qwen2.5-3B-Instruct", "--json"]))
+"""
+
+
+@pytest.mark.parametrize("used", [0, 900])
+def test_the_command_plans_for_the_card_that_the_driver_names(driver, used):
+    names = [["NVIDIA RTX 3060", 12_288, 12_288 - used, [8, 6]]]
+    env = {"HF_HUB_OFFLINE": "1"}
+    found = detected(driver(PLAN, LISTED, env, cards=names))
+    assert found["fits"] and found["cards"][0]["name"] == "NVIDIA RTX 3060"
+    assert found["cards"][0]["usable_mb"] == min(12_288 - used, round(0.95 * 12_288))
+    env |= {"UNSLOTHRL_CARD_MB": "8192"}
+    found = detected(driver(PLAN, LISTED, env, cards=names))
+    assert found["cards"][0]["usable_mb"] == round(0.95 * 8192)
+
+
+def test_one_process_computes_on_one_card():
+    config, machine = resolved("2x24, one process")
+    assert cards(config, machine) == machine.gpus[:1] and config.number_of_actors == 0
