@@ -25,9 +25,10 @@ from typing import Any
 DEADLINE_S = 5.0
 MEMORY_MB = 2048
 START_S = 60.0  # for a process to start and to import a function's module
+CHUNK = 1 << 16  # bytes that are read or written at once
 IMPORTED = b"imported"  # the line that says so
 AHEAD = 32  # calls that wait at a worker, where calls are short
-AHEAD_BYTES = 32 << 10  # of them in its pipe, which holds 64 KB: writing must never wait
+AHEAD_BYTES = 32 << 10  # of them
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,31 @@ class Worker:
         self.queue: collections.deque[Sent] = collections.deque()  # the first is worked on
         self.began = self.ends = 0.0  # of the first
         self.known: set[str] = set()  # functions that it has imported
+        self.unsent = bytearray()  # what its pipe has no room for; that may be a page, or less
         self.rest = b""
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
 
     def room(self, size: int) -> bool:
-        """Whether one more call can be sent without waiting for the worker to read."""
+        """Whether it may hold one more call."""
         waiting = sum(sent.size for sent in self.queue)
         return not self.queue or waiting + size <= AHEAD_BYTES
 
     def send(self, line: bytes, sent: Sent, deadline_s: float) -> None:
         """Raises BrokenPipeError where the process has ended."""
-        assert self.process.stdin is not None
         self.queue.append(sent)
         if len(self.queue) == 1:
             self.start_clock(deadline_s)
-        self.process.stdin.write(line)
+        self.unsent += line
+        self.write()
+
+    def write(self) -> None:
+        """Writes what its pipe takes now: who waited for a stalled process would miss deadlines.
+        Raises BrokenPipeError."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: os.write(self.process.stdin.fileno(), self.unsent[:CHUNK])]
 
     def start_clock(self, deadline_s: float) -> None:
         """The deadline of the first call; it counts from where its function is imported."""
@@ -107,7 +119,7 @@ class Worker:
     def read(self) -> list[bytes] | None:
         """The lines that have arrived whole; None when the process has ended."""
         assert self.process.stdout is not None
-        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        data = os.read(self.process.stdout.fileno(), CHUNK)
         *lines, self.rest = (self.rest + data).split(b"\n")
         return lines if data else None
 
@@ -225,8 +237,12 @@ class Round:
             if not busy:
                 break
             nearest = min(worker.ends for worker in busy)
-            for key, _ in self.selector.select(max(0.0, nearest - time.monotonic())):
-                self.receive(key.data)
+            self.listen_for_room(busy)
+            for key, events in self.selector.select(max(0.0, nearest - time.monotonic())):
+                if events & selectors.EVENT_WRITE:
+                    self.write(key.data)
+                else:
+                    self.receive(key.data)
             now = time.monotonic()
             for worker in [one for one in busy if one.queue and now >= one.ends]:
                 self.give_up(worker, f"took longer than {worker.ends - worker.began:g} s")
@@ -252,7 +268,28 @@ class Round:
                 self.give_up(worker, "its process had ended")
                 return
 
+    def listen_for_room(self, workers: Sequence[Worker]) -> None:
+        """Waits for room in the pipes of those alone that have something to be sent."""
+        for worker in workers:
+            stdin = worker.process.stdin
+            assert stdin is not None
+            is_waited_for = stdin in self.selector.get_map()
+            if worker.unsent and not is_waited_for:
+                self.selector.register(stdin, selectors.EVENT_WRITE, worker)
+            elif is_waited_for and not worker.unsent:
+                self.selector.unregister(stdin)
+
+    def write(self, worker: Worker) -> None:
+        if worker not in self.workers.working:
+            return  # it was replaced just now
+        try:
+            worker.write()
+        except BrokenPipeError:
+            self.give_up(worker, "its process had ended")
+
     def receive(self, worker: Worker) -> None:
+        if worker not in self.workers.working:
+            return
         lines = worker.read()
         if lines is None:
             self.give_up(worker, "ended its process")
@@ -275,5 +312,8 @@ class Round:
             self.results[first.index] = Result(None, error, time.monotonic() - worker.began)
         self.waiting.extendleft(sent.index for sent in reversed(worker.queue))
         worker.queue.clear()
-        self.selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        for pipe in (worker.process.stdout, worker.process.stdin):
+            assert pipe is not None
+            if pipe in self.selector.get_map():
+                self.selector.unregister(pipe)
         self.listen(self.workers.replace(worker))

@@ -1,0 +1,109 @@
+"""Deadlines of the processes that rewards run in, whatever their pipes hold."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from users import AS_NOBODY, copy_package, python_for_everyone
+
+from unslothrl.rewards.workers import Call, Workers
+
+PAGE = 4096
+
+OWN = """
+import time
+def length(text):
+    return len(text)
+def stalls(text):
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def own(tmp_path) -> str:
+    (tmp_path / "own.py").write_text(OWN)
+    return str(tmp_path / "own.py")
+
+
+def small_pipes(workers: Workers) -> None:
+    for worker in (*workers.working, workers.spare):
+        assert fcntl.fcntl(worker.process.stdin, fcntl.F_SETPIPE_SZ, PAGE) == PAGE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux")
+def test_a_deadline_holds_though_a_pipe_has_a_single_page(own):
+    lengths = range(0, 20 * PAGE, PAGE // 2)
+    with Workers(2, deadline_s=0.5) as workers:
+        workers.call([Call(f"{own}:length", ("",))] * 4)
+        small_pipes(workers)
+        found = workers.call([Call(f"{own}:length", ("x" * n,)) for n in lengths], ahead=32)
+        assert [one.value for one in found] == list(lengths)
+        stalls = Call(f"{own}:stalls", ("",))
+        workers.call([stalls], ahead=32)
+        small_pipes(workers)
+        started = time.monotonic()
+        after = [Call(f"{own}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
+        found = workers.call([stalls, *after], ahead=32)
+        assert time.monotonic() - started < 5
+    assert [one.value for one in found] == [None] + [2 * PAGE] * 40
+    assert found[0].error is not None and found[0].error.startswith("took longer than 0.5 s")
+
+
+def test_a_deadline_holds_though_a_process_reads_nothing(own):
+    with Workers(1, deadline_s=0.5) as workers:
+        workers.call([Call(f"{own}:length", ("",))])
+        os.kill(workers.working[0].process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        found = workers.call([Call(f"{own}:length", ("x" * 10**6,))] * 2)
+        assert time.monotonic() - started < 5
+    assert [one.value for one in found] == [None, 10**6]
+
+
+# As a user whose pages of pipes are used up, so that new pipes get a page or two.
+EXHAUSTED = """
+import fcntl, json, os, resource, sys, time
+from unslothrl.rewards.workers import Call, Workers
+resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
+held = []
+while True:
+    pair = os.pipe()
+    held.append(pair)
+    if fcntl.fcntl(pair[0], fcntl.F_GETPIPE_SZ) < 1 << 16:
+        break
+    assert len(held) < 40000
+own = sys.argv[1]
+with Workers(2, deadline_s=1.0) as workers:
+    size = fcntl.fcntl(workers.working[0].process.stdin, fcntl.F_GETPIPE_SZ)
+    workers.call([Call(own + ":length", ("",))] * 4)
+    started = time.monotonic()
+    after = [Call(own + ":length", ("x" * 8192,))] * 40
+    found = workers.call([Call(own + ":stalls", ("",)), *after], 32)
+    seconds = time.monotonic() - started
+print(json.dumps([size, [one.value for one in found], found[0].error, seconds]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="it becomes another user")
+def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory, own):
+    python = python_for_everyone()
+    if python is None:
+        pytest.skip("no Python that user nobody could start")
+    folder = tmp_path_factory.mktemp("nobody")
+    for parent in (folder, *folder.parents[:2]):
+        os.chmod(parent, 0o755)
+    copy_package(folder)
+    (folder / "own.py").write_text(OWN)
+    done = subprocess.run(
+        [*AS_NOBODY, python, "-B", "-c", EXHAUSTED, folder / "own.py"],
+        capture_output=True, text=True, cwd=folder, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    size, values, error, seconds = json.loads(done.stdout)
+    assert size < 1 << 16 and values == [None] + [8192] * 40
+    assert error.startswith("took longer than 1 s") and seconds < 10
