@@ -1,6 +1,8 @@
 """The code reward: programs that solve, fail, cheat and stall, run for real."""
 
 import json
+import os
+import shutil
 import time
 
 import pytest
@@ -74,6 +76,9 @@ def test_functions_are_called():
         "def add(a, b): raise SystemExit(0)": 0.0,
         "def sub(a, b): return a + b": 0.0,
         "import os\nos._exit(0)": 0.0,
+        "import os, atexit\natexit.register(os._exit, 1)\ndef add(a, b): return a + b": 0.0,
+        "import os\ndef add(a, b): return a + b\n"
+        "import atexit\natexit.register(os.abort)": 0.0,  # right, then it fails
         "class Equal:\n    __eq__ = lambda *_: True\ndef add(a, b): return Equal()": 0.0,
         "def add(a, b): return float('nan')": 0.0,
     }
@@ -117,6 +122,34 @@ def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():
     assert found.seconds[0] < 2 * 2.0 + 1  # its first failure ends it: at most two were begun
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_right_programs_are_right_though_sandboxes_take_long_to_start(tmp_path, monkeypatch):
+    """As on a machine that is overloaded: each start takes longer than its program may."""
+    slow = tmp_path / "bwrap"
+    slow.write_text(f'#!/bin/sh\nsleep 1.3\nexec {shutil.which("bwrap")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    programs = ["print(2 * int(input()))", "import time\ntime.sleep(5)"]
+    tests = {"inputs": ["21"], "outputs": ["42"], "fn_name": None}
+    made = [Completed(block(text), 1, "", {"tests": tests}) for text in programs]
+    scorer = Scorer(rewards.choose(("code",)), deadline_s=0.5)  # 1 s of wall time
+    try:
+        scorer.check()
+        assert scorer.level == "bubblewrap"
+        found = scorer.score(made)
+    finally:
+        scorer.close()
+    assert (found.scores, found.failures) == ([1.0, 0.0], [])
+    assert found.seconds[0] > 1.3
+
+
+def test_a_right_result_and_no_end_in_time_is_wrong():
+    tests = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
+    hangs = "import atexit, time\natexit.register(time.sleep, 100)\ndef add(a, b): return a + b"
+    found = score([block(hangs), block("def add(a, b): return a + b")], tests, deadline_s=0.5)
+    assert found.scores == [0.0, 1.0] and found.failures == []
+
+
 def test_tests_run_at_the_same_time():
     waits = block("import time\ntime.sleep(1)\nprint(input())")
     tests = {"inputs": ["1"] * 6, "outputs": ["1"] * 6, "fn_name": None}
@@ -139,6 +172,8 @@ def test_score_of_code(tmp_path, capfd):
     rows = [
         {"messages": [{"role": "user", "content": "Double it."}], "test_cases": tests,
          "completion": block("print(2 * int(input()))")},
+        {"question": "Double it.", "tests": json.dumps(tests),
+         "completion": block("print(2 * int(input()))")},
         {"prompt": "Double it.", "reward_model": {"ground_truth": json.dumps(tests)},
          "completion": block("print(2)")},
     ]  # fmt: skip
@@ -146,8 +181,8 @@ def test_score_of_code(tmp_path, capfd):
     assert cli.main(["score", str(path), "--reward", "code"]) == 0
     out, err = capfd.readouterr()
     found = [json.loads(line) for line in out.splitlines()]
-    assert [row["score"] for row in found] == [1.0, 0.0]
-    assert found[1]["answer"] == "print(2)" and "2 completions, mean score 0.5000, 0 failed" in err
+    assert [row["score"] for row in found] == [1.0, 1.0, 0.0]
+    assert found[2]["answer"] == "print(2)" and "3 completions, mean score 0.6667, 0 failed" in err
     path.write_text(json.dumps({**rows[0], "test_cases": {"inputs": [], "outputs": []}}) + "\n")
     assert cli.main(["score", str(path), "--reward", "code"]) == 2
     assert "row 1: column test_cases has no tests" in capfd.readouterr().err

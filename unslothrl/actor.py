@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from unslothrl import rewards
 from unslothrl.engines.base import Engine
+from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Completed, Failure, Scorer
 from unslothrl.types import Adapter, Completion, Group, Request, Sampled, Sampling, Task, seed_of
 
@@ -108,6 +109,14 @@ class Actor:
             of_group = range(part.start, part.stop)
             found.append((group, [one for one in scored.failures if one.index in of_group]))
         return found
+
+    def use_level(self, level: str | None) -> str | None:
+        """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
+        try:
+            self.scorer.use_level(level)
+        except UserError as error:
+            return str(error)
+        return None
 
     def fingerprint(self) -> str:
         return self.engine.fingerprint()

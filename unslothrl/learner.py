@@ -327,6 +327,10 @@ class Learner:
                 for name, parameter in parameters.items():
                     parameter.copy_(weights[f"{kind}/{name}"])
 
+    def use_level(self, level: str | None) -> str | None:
+        """As an actor does: it generates too."""
+        return self.actor.use_level(level)
+
     def fingerprint(self) -> str:
         return self.backend.fingerprint()
 

@@ -40,7 +40,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
     base = base_model.prepare(config.model)
-    check_rewards(config)
+    level = check_rewards(config)
     tokenizer = base_model.load_tokenizer(base)
     data = tasks.load(config, tokenizer)
     steps = total_steps(config, data)
@@ -61,6 +61,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             workers = cluster.start(config, base, machine, view.stage)
             outcome.workers = workers
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
+            use_level(workers, level)
             outcome.trainer = Trainer(config, data, workers, folder, view, steps)
             outcome.base_hash = same_base(workers)
             if resumed is not None:
@@ -154,13 +155,24 @@ def open_folder(config: Config, resumed: Path | None) -> RunFolder:
     return folder
 
 
-def check_rewards(config: Config) -> None:
-    """Loads functions of the user's own and tries the sandbox, as far as the run will need them."""
+def check_rewards(config: Config) -> str | None:
+    """Loads functions of the user's own and tries the sandbox, as far as the run will need them.
+
+    -> the level of the sandbox, the same in all processes; None where no programs are run."""
     scorer = scorer_of(config)
     try:
         scorer.check()
+        return scorer.level
     finally:
         scorer.close()
+
+
+def use_level(workers: cluster.Cluster, level: str | None) -> None:
+    """Has every process run programs at the same level. UserError where one cannot."""
+    everyone = [*workers.learners, *workers.actors]
+    for refusal in workers.gather([worker.call("use_level", level) for worker in everyone]):
+        if refusal is not None:
+            raise UserError(refusal)
 
 
 def check_writable(folder: str | None) -> None:

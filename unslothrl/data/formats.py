@@ -5,7 +5,7 @@
              as it stands; of GSM8K's the part after `####`; a list: any of them is right
              solution | completion | the conversation's last turn, where the assistant has it
              what stands in the last \\boxed{}, between the last <answer> tags or after `####`
-    tests    test_cases | input_output | reward_model.ground_truth
+    tests    test_cases | tests | input_output | reward_model.ground_truth
              {"inputs": [...], "outputs": [...]}, with "fn_name" calls of a function
     numbers  numbers | nums, with target                     a countdown game; it may lack a prompt
 
@@ -31,7 +31,7 @@ ANSWERS = (
 )
 WORKED = ("solution", "completion")  # the answer is somewhere in there
 LAST_TURN = "the last turn"
-TESTS = ("test_cases", "input_output", "reward_model.ground_truth")
+TESTS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
 NUMBERS = ("numbers", "nums")
 ROLES = ("system", "user", "assistant", "tool")
 COUNTDOWN = (

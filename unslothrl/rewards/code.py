@@ -5,7 +5,6 @@ line by line without trailing blanks; or, where the tests name a function, calls
 and compares what it returns. Each test runs in a sandbox of its own that knows no expected answer.
 """
 
-import functools
 import json
 import math
 import re
@@ -33,22 +32,18 @@ def program(completion: str) -> str | None:
 
 
 def passes(
-    text: str, name: str | None, given: Any, expected: Any, seconds: float, allow_unsandboxed: bool
+    text: str, name: str | None, given: Any, expected: Any, seconds: float, level: str
 ) -> bool:
-    """Whether a program passes one test. Runs in a worker. OSError where the sandbox fails."""
+    """Whether a program passes one test: it ends well, in time, with the right output or result.
+    Runs in a worker. OSError where the sandbox fails."""
     limits = Limits(cpu_s=seconds, wall_s=WALL_OF_CPU * seconds)
     if name is None:
-        outcome = sandbox.run(Program(text, stdin=given), limits, level(allow_unsandboxed))
+        outcome = sandbox.run(Program(text, stdin=given), limits, level)
         return outcome.stopped is None and same_output(outcome.stdout, expected)
     asked = Program(text, function=name, arguments=tuple(arguments(given)))
-    outcome = sandbox.run(asked, limits, level(allow_unsandboxed))
-    return outcome.has_result and returned(outcome.result, expected)
-
-
-@functools.cache
-def level(allow_unsandboxed: bool) -> str:
-    """The best level of this machine, tried once in each process. UserError."""
-    return sandbox.choose(allow_unsandboxed)
+    outcome = sandbox.run(asked, limits, level)
+    has_ended_well = outcome.stopped is None and outcome.has_result
+    return has_ended_well and returned(outcome.result, expected)
 
 
 def same_output(stdout: str, expected: str) -> bool:
@@ -96,6 +91,11 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
-def check(allow_unsandboxed: bool) -> str:
-    """-> the level that programs will run at here. Runs in a worker. UserError."""
-    return level(allow_unsandboxed)
+def choose(allow_unsandboxed: bool) -> str:
+    """-> the level that a run's programs run at. Runs in a worker. UserError."""
+    return sandbox.choose(allow_unsandboxed)
+
+
+def require(level: str) -> None:
+    """Tries the level that a run has chosen elsewhere. Runs in a worker. UserError."""
+    sandbox.require(level)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl import rewards
+from unslothrl import rewards, sandbox
 from unslothrl.errors import UserError
 from unslothrl.rewards import overlong, own
 from unslothrl.rewards.code import WALL_OF_CPU, program
@@ -26,6 +26,7 @@ from unslothrl.rewards.workers import (
 )
 
 GRACE_S = 10.0  # that a worker has to report on what it has itself given up
+TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 AT_ONCE = 64  # calls of an async function
 
 
@@ -88,6 +89,7 @@ class Scorer:
     ):
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed = allow_unsandboxed
+        self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
         self._pools: dict[int | None, Workers] = {}  # by the memory of a process
         self._closed = False
         self._lock = threading.Lock()  # `close` may come from another thread
@@ -117,20 +119,32 @@ class Scorer:
             return self._pools[memory_mb]
 
     def check(self) -> None:
-        """Loads the user's functions and tries the sandbox, before a run. UserError."""
+        """Loads the user's functions and chooses the sandbox, before a run. UserError."""
         for one in self.chosen:
             if one.runs == rewards.OWN:
                 call = Call("unslothrl.rewards.own:check", (one.function,), deadline_s=START_S)
                 (result,) = self.own_workers.call([call])
+                if result.error is not None:
+                    raise UserError(f"reward {one.function}: {result.error}: fix it")
             elif one.runs == rewards.PROGRAMS:
-                call = Call("unslothrl.rewards.code:check", (self.allow_unsandboxed,))
-                (result,) = self.workers.call([replace(call, deadline_s=START_S)])
-            else:
-                continue
-            if result.error is not None:
-                reason = result.error.removeprefix("UserError: ")
-                known = reason.startswith("reward ")
-                raise UserError(reason if known else f"reward {one.function}: {reason}: mend it")
+                self.level = self.level or self._choose_level()
+
+    def _choose_level(self) -> str:
+        call = Call("unslothrl.rewards.code:choose", (self.allow_unsandboxed,))
+        return self._try_sandbox(call)
+
+    def use_level(self, level: str | None) -> None:
+        """Runs programs at the level that the run has chosen, wherever it did so; None where it
+        runs none. UserError where it does not work here: no lower one is taken."""
+        if level is not None:
+            self._try_sandbox(Call("unslothrl.rewards.code:require", (level,)))
+            self.level = level
+
+    def _try_sandbox(self, call: Call) -> Any:
+        (result,) = self.workers.call([replace(call, deadline_s=TRIALS_S)])
+        if result.error is not None:
+            raise UserError(result.error.removeprefix("UserError: "))
+        return result.value
 
     def score(self, completed: Sequence[Completed]) -> Scored:
         """All rewards of all completions, in order."""
@@ -175,11 +189,12 @@ class Scorer:
     def _programs(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
         """Every test of every program is a call; a program's first failure ends its group."""
         calls: list[Call] = []
-        deadline_s = WALL_OF_CPU * self.deadline_s + GRACE_S
+        self.level = self.level or self._choose_level()
+        deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
         for group, one in enumerate(completed):
             text, tests = program(one.text), one.extra["tests"]
             for pair in zip(tests["inputs"], tests["outputs"], strict=True) if text else ():
-                more = (self.deadline_s, self.allow_unsandboxed)
+                more = (self.deadline_s, self.level)
                 arguments = (text, tests["fn_name"], *pair, *more)
                 calls.append(Call(chosen.function, arguments, {}, group, deadline_s))
         by_group: dict[int, list[Result]] = {group: [] for group in range(len(completed))}

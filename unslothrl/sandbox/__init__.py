@@ -13,11 +13,23 @@ namespaces   this package makes them: mount, pid, network, ipc and uts, and a us
              we are not root (Linux 5.12 or newer)
 none         limits only; for those who allow it
 
-The first two keep the same view, the same limits and the same filter of system calls.
+The first two keep the same view and the same limits; the filter of system calls is that of all.
 """
 
-from unslothrl.sandbox.levels import LEVELS, SECURE, available, choose
-from unslothrl.sandbox.program import Limits, Outcome, Program
+from unslothrl.sandbox.levels import LEVELS, SECURE, available, choose, require
+from unslothrl.sandbox.program import START_S, Limits, Outcome, Overloaded, Program
 from unslothrl.sandbox.run import run
 
-__all__ = ["LEVELS", "SECURE", "Limits", "Outcome", "Program", "available", "choose", "run"]
+__all__ = [
+    "LEVELS",
+    "SECURE",
+    "START_S",
+    "Limits",
+    "Outcome",
+    "Overloaded",
+    "Program",
+    "available",
+    "choose",
+    "require",
+    "run",
+]

@@ -1,37 +1,53 @@
 """The command line of `bwrap` (bubblewrap 0.8 or newer) that gives a program its view."""
 
 import functools
+import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from unslothrl.sandbox import seccomp, view
+from unslothrl.sandbox.program import START_S, Overloaded
 
 OLDEST = (0, 8)  # has --size and --perms
 
 
 @functools.cache
 def find() -> str | None:
-    """Where bwrap is; None if there is none that can limit a folder's size."""
+    """Where bwrap is; None if there is none that can limit a folder's size. OSError, which is not
+    remembered, where it cannot be started."""
     path = shutil.which("bwrap")
     if path is None:
         return None
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=START_S)
         version = tuple(int(part) for part in said.stdout.split()[-1].split(".")[:2])
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+    except subprocess.TimeoutExpired:
+        raise Overloaded(f"bwrap --version took longer than {START_S:g} s") from None
+    except (ValueError, IndexError):
         return None
     return path if version >= OLDEST else None
+
+
+def count_files(info_fd: int) -> int:
+    """How many files and links a program's folder holds, which bwrap does not limit; 0 before it
+    is there, and where this user may not see it."""
+    try:
+        pid = json.loads(os.pread(info_fd, 4096, 0))["child-pid"]
+        folder = os.statvfs(f"/proc/{pid}/root{view.FOLDER}")
+    except (OSError, ValueError):
+        return 0
+    return folder.f_files - folder.f_ffree
 
 
 def command(
     bwrap: str, folder_mb: int, is_root: bool, threads: bool
 ) -> tuple[list[str], list[int]]:
-    """-> (what stands before the program's own command, file descriptors it is to inherit)."""
-    filter_fd = os.memfd_create("seccomp", 0)
-    os.write(filter_fd, seccomp.program(threads))
-    os.lseek(filter_fd, 0, os.SEEK_SET)
+    """-> (what stands before the program's own command, file descriptors it is to inherit: the last
+    is where bwrap writes of the sandbox)."""
+    filter_fd, harness_fd = map(memory_fd, (seccomp.program(threads), view.harness_text()))
+    info_fd = memory_fd(b"")
     paths, links = view.read_only()
     words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
@@ -49,11 +65,20 @@ def command(
         words += ["--symlink", target, path]
     for path in view.DEVICES:
         words += ["--dev-bind", path, path]  # the filter refuses to change their modes and times
-    words += ["--ro-bind", str(view.harness()), view.HARNESS, "--remount-ro", "/"]
+    words += ["--perms", "0444", "--ro-bind-data", str(harness_fd), view.HARNESS]
+    words += ["--remount-ro", "/"]
     for name, value in view.ENVIRONMENT.items():
         words += ["--setenv", name, value]
-    words += ["--chdir", view.FOLDER, "--seccomp", str(filter_fd), "--"]
-    return words, [filter_fd]
+    words += ["--chdir", view.FOLDER, "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--"]
+    return words, [filter_fd, harness_fd, info_fd]
+
+
+def memory_fd(content: bytes) -> int:
+    """A file in memory, to be read from its beginning."""
+    fd = os.memfd_create("sandbox", 0)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def parents(paths: list[str]) -> list[str]:

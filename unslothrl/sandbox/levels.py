@@ -1,4 +1,4 @@
-"""How well a program can be shut in here, best first; each is tried before it is trusted."""
+"""How well a program can be sandboxed here, best first; each is tried before it is trusted."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.errors import UserError
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.program import Limits, Overloaded, Program
 
 SECURE = ("bubblewrap", "namespaces")
 LEVELS = (*SECURE, "none")
@@ -27,6 +27,7 @@ class Start:
     prepare: Callable[[], None] | None  # runs in the forked child
     harness: str
     uid: int | None  # the user that the harness becomes
+    count_files: Callable[[], int] | None = None  # in its folder, where that has no limit
 
 
 def start(level: str, limits: Limits) -> Start:
@@ -45,10 +46,12 @@ def start(level: str, limits: Limits) -> Start:
         if path is None:
             raise OSError("there is no bwrap 0.8 or newer")
         command, inherited = bubblewrap.command(path, limits.folder_mb, root, threads)
-        return Start(command, inherited, None, view.HARNESS, uid)
+        count = functools.partial(bubblewrap.count_files, inherited[-1])
+        return Start(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
+    view.harness_text()
     seccomp.program(threads)
-    enter = functools.partial(namespaces.enter, limits.folder_mb, root, threads)
+    enter = functools.partial(namespaces.enter, limits, root, threads)
     return Start([], [], functools.partial(or_say_why, enter), view.HARNESS, uid)
 
 
@@ -70,7 +73,7 @@ def limits_only() -> Callable[[], None] | None:
 
     def prepare() -> None:
         namespaces.die_with_parent()
-        namespaces.filter_calls(threads)
+        namespaces.filter_calls(threads, own_pid=os.getpid())
 
     return functools.partial(or_say_why, prepare) if known else None
 
@@ -102,29 +105,66 @@ def can_count_threads(uid: int | None) -> bool:
     return release >= (5, 14)
 
 
-@functools.cache
+working: set[str] = set()  # levels at which a program has run in this process
+
+
 def available(level: str) -> str | None:
-    """None if a program runs at this level, else why it does not."""
+    """None if a program runs at this level, else why it does not. Overloaded where nobody can say.
+
+    Only a level that works is remembered.
+    """
     from unslothrl.sandbox.run import run
 
+    if level in working:
+        return None
     try:
         outcome = run(Program("print(40 + 2)"), Limits(), level)
+    except Overloaded:
+        raise
     except OSError as error:
         return " ".join(str(error).split())
-    return None if outcome.stdout == "42\n" else f"{outcome.stopped}: {outcome.stderr[-200:]}"
+    if outcome.stdout != "42\n":
+        return f"{outcome.stopped}: {outcome.stderr[-200:]}"
+    working.add(level)
+    return None
 
 
 def choose(allow_unsandboxed: bool = False) -> str:
-    """The best level here. UserError where there is none, unless programs may run without."""
+    """The best level here. UserError where there is none, unless programs may run without, and
+    where the machine is too busy to try one: a better level is never given up for that."""
     why = []
     for level in SECURE:
-        reason = available(level)
+        try:
+            reason = available(level)
+        except Overloaded as error:
+            raise UserError(
+                f"reward code: sandbox {level} could not be tried ({one_line(error)}): the machine "
+                "is overloaded: start again when it is less busy"
+            ) from None
         if reason is None:
             return level
-        why.append(f"{level}: {' '.join(reason.split())}")
+        why.append(f"{level}: {one_line(reason)}")
     if allow_unsandboxed:
         return "none"
     raise UserError(
-        f"reward code: programs cannot be shut in here ({'; '.join(why)}): install bubblewrap "
+        f"reward code: programs cannot be sandboxed here ({'; '.join(why)}): install bubblewrap "
         "(apt install bubblewrap), or set --allow_unsandboxed_code where nothing can be lost"
     )
+
+
+def require(level: str) -> None:
+    """UserError where the level that a run has chosen elsewhere cannot be had here."""
+    try:
+        reason = available(level)
+    except Overloaded as error:
+        reason = str(error)
+    if reason is not None:
+        raise UserError(
+            f"reward code: this run's programs are sandboxed by {level}, which does not work on "
+            f"{platform.node()} ({one_line(reason)}): install it there, or start the run where it "
+            "does not work either"
+        )
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())

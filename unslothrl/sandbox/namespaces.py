@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from unslothrl.sandbox import seccomp, view
+from unslothrl.sandbox.program import Limits
 
 # linux/sched.h
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
@@ -32,7 +33,6 @@ SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_THP_DISABLE = 1, 38, 22, 41
 SECCOMP_MODE_FILTER = 2
 
-MOST_FILES = 4096  # in the program's folder
 OLD = "/old"  # where the machine's root stands while the view is made
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -44,26 +44,31 @@ def check(result: int, what: str) -> None:
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
 
-def enter(folder_mb: int, is_root: bool, threads: bool) -> None:
+def enter(limits: Limits, is_root: bool, threads: bool) -> None:
     """Makes this process the one that becomes the program. Only in a forked child. OSError."""
     die_with_parent()
+    unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, is_root)
+    first = os.fork()
+    if first:
+        wait_for(first)
+    die_with_parent()
+    make_view(limits)
+    libc.sethostname(b"sandbox", 7)
+    program = os.fork()
+    if program:
+        wait_for(program)
+    os.setsid()  # away from the process group of those who wait: it may signal its own
+    filter_calls(threads)
+
+
+def unshare(spaces: int, is_root: bool) -> None:
+    """Moves this process into new namespaces, where we are not root into a user namespace too."""
     uid, gid = os.getuid(), os.getgid()
-    spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     check(libc.unshare(spaces | (0 if is_root else CLONE_NEWUSER)), "unshare")
     if not is_root:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{view.USER} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{view.USER} {gid} 1")
-    first = os.fork()
-    if first:
-        wait_for(first)
-    die_with_parent()
-    make_view(folder_mb)
-    libc.sethostname(b"sandbox", 7)
-    program = os.fork()
-    if program:
-        wait_for(program)
-    filter_calls(threads)
 
 
 def die_with_parent() -> None:
@@ -97,7 +102,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     check(libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
 
 
-def make_view(folder_mb: int) -> None:
+def make_view(limits: Limits) -> None:
     """Replaces the root of this mount namespace by `view`, read-only but for the folder."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
@@ -106,7 +111,7 @@ def make_view(folder_mb: int) -> None:
     os.mkdir("/new")
     mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     os.mkdir("/new" + view.FOLDER)
-    size = f"mode=1777,size={folder_mb}m,nr_inodes={MOST_FILES}"
+    size = f"mode=1777,size={limits.folder_mb}m,nr_inodes={limits.files}"
     mount("tmpfs", "/new" + view.FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, size)
     paths, links = view.read_only()  # known since before the root moved
     for path in paths:
@@ -115,7 +120,7 @@ def make_view(folder_mb: int) -> None:
         os.symlink(target, "/new" + path)
     for path in view.DEVICES:
         bind(OLD + path, "/new" + path, is_device=True)
-    bind(OLD + str(view.harness()), "/new" + view.HARNESS)
+    Path("/new" + view.HARNESS).write_bytes(view.harness_text())  # known since before, too
     os.chdir("/new")
     pivot_root(".", ".")  # the old root now lies over the new one
     check(libc.umount2(b".", MNT_DETACH), "umount the old root")
@@ -144,9 +149,9 @@ def pivot_root(new: str, old: str) -> None:
     check(libc.syscall(number, new.encode(), old.encode()), "pivot_root")
 
 
-def filter_calls(threads: bool) -> None:
+def filter_calls(threads: bool, own_pid: int | None = None) -> None:
     """Puts the filter of system calls on this process and on all that it becomes."""
-    code = seccomp.program(threads)
+    code = seccomp.program(threads, own_pid=own_pid)
     buffer = ctypes.create_string_buffer(code, len(code))
 
     class Filter(ctypes.Structure):  # struct sock_fprog

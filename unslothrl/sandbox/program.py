@@ -3,10 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+START_S = 60.0  # for a sandbox to start, which is none of its program's time
+
+
+class Overloaded(OSError):
+    """The machine had no time or no room to start a sandbox: no verdict on the program or level."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program. Nothing it does can be seen from outside after `wall_s`."""
+    """Of one program, from where it begins. `wall_s` later, nothing of it is left."""
 
     cpu_s: float = 5.0
     wall_s: float = 10.0
@@ -14,6 +20,7 @@ class Limits:
     threads: int = 64  # it can start no process at all
     file_mb: int = 16  # the largest file
     folder_mb: int = 64  # its folder in all, held in memory
+    files: int = 4096  # files, folders and links in there
     output_kb: int = 1024  # of stdout, and of a function's result
 
 
@@ -41,4 +48,4 @@ class Outcome:
     result: Any = None  # what the function returned
     has_result: bool = False
     stopped: str | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  # since it began

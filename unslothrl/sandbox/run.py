@@ -1,6 +1,7 @@
 """Runs one program at a level, watches it, and takes away what is left of it."""
 
 import contextlib
+import errno
 import json
 import marshal
 import math
@@ -8,40 +9,64 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from unslothrl.sandbox import levels, view
-from unslothrl.sandbox.program import Limits, Outcome, Program
+from unslothrl.sandbox.folder import own_folder
+from unslothrl.sandbox.program import START_S, Limits, Outcome, Overloaded, Program
 
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
+COUNT_EVERY_S = 0.05
+TOO_LONG = "took longer than {:g} s"
+FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
 
 def run(program: Program, limits: Limits, level: str | None = None) -> Outcome:
-    """The outcome, `limits.wall_s` and a little later at most.
+    """The outcome, `limits.wall_s` after the program has begun and a little later at most.
 
-    `level` is the best one here where not given. OSError where it cannot be had. To be called in a
-    process of one thread: it forks.
+    `level` is the best one here where not given. OSError where it cannot be had, Overloaded (one of
+    them) where the machine cannot start a sandbox in time. To be called in a process of one thread:
+    it forks.
     """
     level = level or levels.choose()
-    start = levels.start(level, limits)
+    started, pause = time.monotonic(), FIRST_PAUSE_S
+    while True:
+        try:
+            return run_once(program, limits, level)
+        except OSError as error:  # before anything of the program has run
+            if not is_overload(error):
+                raise
+            if time.monotonic() + pause > started + RETRY_S:
+                raise Overloaded(*error.args) from None
+        time.sleep(pause)
+        pause *= 2
+
+
+def is_overload(error: OSError) -> bool:
+    """Whether another try may succeed: too many processes or files, too little memory or time."""
+    by_number = error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    said = (os.strerror(number) for number in (errno.EAGAIN, errno.ENOMEM))
+    return isinstance(error, Overloaded) or by_number or any(text in str(error) for text in said)
+
+
+def run_once(program: Program, limits: Limits, level: str) -> Outcome:
     with contextlib.ExitStack() as stack:
+        start = levels.start(level, limits)
         for fd in start.inherited:
             stack.callback(os.close, fd)
-        files = [
-            stack.enter_context(memory_file(content))
+        stdin, request = (
+            stack.enter_context(memory_file(content)).fileno()
             for content in (
                 program.stdin.encode(errors="surrogatepass"),
                 request_of(program, limits, start.uid),
             )
-        ]
-        stdin, request = (file.fileno() for file in files)
+        )
         folder = stack.enter_context(own_folder()) if level == "none" else None
         begun, result = (stack.enter_context(Pipe()) for _ in range(2))
-        began = time.monotonic()
         process = subprocess.Popen(
             [*start.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
              start.harness, str(request), str(begun.end), str(result.end)],
@@ -51,7 +76,8 @@ def run(program: Program, limits: Limits, level: str | None = None) -> Outcome:
         )  # fmt: skip
         begun.close_end()
         result.close_end()
-        return watch(process, begun.start, result.start, limits, began)
+        files = Files(start.count_files, limits.files)
+        return watch(process, begun.start, result.start, limits, files)
 
 
 class Pipe:
@@ -107,57 +133,80 @@ def memory_file(content: bytes) -> BinaryIO:
     return file
 
 
-@contextlib.contextmanager
-def own_folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="unslothrl-program-")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["chmod", "-R", "u+rwx", folder], stderr=subprocess.DEVNULL)
-        subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL)  # however deep it is
+@dataclass
+class Files:
+    """The number of files in a folder that has no limit of its own, counted now and then."""
+
+    count: Callable[[], int] | None
+    most: int
+    next: float = 0.0
+
+    def too_many(self) -> str | None:
+        now = time.monotonic()
+        if self.count is None or now < self.next:
+            return None
+        self.next = now + COUNT_EVERY_S
+        return f"made more than {self.most} files" if self.count() > self.most else None
 
 
 def watch(
-    process: subprocess.Popen, begun: int, reply: int, limits: Limits, began: float
+    process: subprocess.Popen, begun: int, reply: int, limits: Limits, files: Files
 ) -> Outcome:
-    """Reads until the program ends or breaks a limit, then ends all that it was."""
+    """Reads until the program ends or breaks a limit, then ends all that it was. OSError where it
+    has not begun."""
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
     held = {out: bytearray(), error: bytearray(), reply: bytearray(), begun: bytearray()}
-    ends, most = began + limits.wall_s, limits.output_kb << 10
-    stopped = None
+    most = limits.output_kb << 10
+    began = time.monotonic()
+    ends = began + START_S
+    stopped, has_begun = None, False
     with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
         for fd in held:
             selector.register(fd, selectors.EVENT_READ)
         while stopped is None and selector.get_map():
-            for key, _ in selector.select(max(0.0, ends - time.monotonic())):
+            for key, _ in selector.select(until(ends)):
                 data = os.read(key.fd, CHUNK)
                 held[key.fd] += data
                 if not data:
                     selector.unregister(key.fd)
+            if held[begun] and not has_begun:
+                has_begun, began = True, time.monotonic()
+                ends, files.next = began + limits.wall_s, began + COUNT_EVERY_S
             del held[error][:-ERROR_TAIL]
             if max(len(held[out]), len(held[reply])) > most:
                 stopped = f"wrote more than {limits.output_kb} KB"
             elif time.monotonic() >= ends:
-                stopped = f"took longer than {limits.wall_s:g} s"
-        stopped = finish(process, stopped, ends, limits)
+                stopped = TOO_LONG.format(limits.wall_s)
+            elif has_begun:
+                stopped = files.too_many()
+        stopped = finish(process, stopped, ends, limits, files)
     seconds = time.monotonic() - began
     stderr = held[error].decode(errors="replace")
-    if not held[begun]:
+    if not has_begun:
+        if time.monotonic() >= ends:
+            raise Overloaded(f"it did not start within {START_S:g} s")
         raise OSError(f"{stopped or 'the program was not begun'}: {stderr.strip()[-300:]}")
     value, has_result = read_result(bytes(held[reply]))
     return Outcome(held[out].decode(errors="replace"), stderr, value, has_result, stopped, seconds)
 
 
+def until(ends: float) -> float:
+    """Seconds to wait for something: until then at most, or until files are to be counted."""
+    return min(COUNT_EVERY_S, max(0.0, ends - time.monotonic()))
+
+
 def finish(
-    process: subprocess.Popen, stopped: str | None, ends: float, limits: Limits
+    process: subprocess.Popen, stopped: str | None, ends: float, limits: Limits, files: Files
 ) -> str | None:
     """Waits for a program that holds none of its pipes any more, or kills it. -> why it ended."""
-    if stopped is None:
+    while stopped is None:
         try:
-            return how_it_ended(process.wait(max(0.0, ends - time.monotonic())))
+            return how_it_ended(process.wait(until(ends)))
         except subprocess.TimeoutExpired:
-            stopped = f"took longer than {limits.wall_s:g} s"
+            stopped = files.too_many()
+            if time.monotonic() >= ends:
+                stopped = TOO_LONG.format(limits.wall_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""What a program sees of this machine: Python, the system's libraries, four devices.
+"""What a program sees of this machine: Python, the system's libraries, three devices.
 
 Homes, the project, /etc, /proc, /sys and every other folder are not there.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 FOLDER = "/tmp"  # its own
 HARNESS = "/harness.py"
 USER = 1000  # our user and group as it sees them, where it runs as them
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # /dev/zero can be mapped as shared memory
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 ENVIRONMENT = {
     "HOME": FOLDER,
@@ -28,6 +28,12 @@ def harness() -> Path:
     return Path(__file__).with_name("harness.py")
 
 
+@functools.cache
+def harness_text() -> bytes:
+    """Each sandbox gets a copy: what a program's user may do to its files, it does to its own."""
+    return harness().read_bytes()
+
+
 def interpreter() -> str:
     """The Python itself, not a link to it in an environment."""
     return os.path.realpath(sys.executable)
@@ -36,7 +42,7 @@ def interpreter() -> str:
 @functools.cache
 def packages() -> str:
     """Where installed packages lie; a program may import them."""
-    return sysconfig.get_paths()["purelib"]
+    return os.path.realpath(sysconfig.get_paths()["purelib"])
 
 
 def homes() -> list[str]:
