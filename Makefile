@@ -10,7 +10,7 @@ ARGS ?=
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 
-.PHONY: help setup check train test slow unsloth-test trl-test lint lock clean
+.PHONY: help setup check train test slow unsloth-test trl-test card-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -27,7 +27,7 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 test: setup     ## set up, then the fast tests
 	$(bin)/python -m pytest $(ARGS)
 
-slow: unsloth-test trl-test  ## the long proofs: Unsloth and TRL, then every embedded run (resumable)
+slow: unsloth-test trl-test card-test  ## the long proofs: other systems, then every embedded run (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 
@@ -38,6 +38,10 @@ unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl
 	$(bin)/python -m pytest -m slow tests/test_trl.py $(ARGS)
+
+card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its own code
+	$(bin)/python tools/peers.py vllm
+	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(bin)/python -m pytest -m slow tests/test_vllm_card.py $(ARGS)
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

@@ -1,0 +1,336 @@
+"""What vLLM 0.26.0, which the GPU set has, says of made-up cards, by its own code on a CPU.
+
+`make card-test` runs this with .venv/peers/vllm first on the path: vLLM's Python files without
+their compiled parts. tests/nvml.c stands in for the driver's library, so that vLLM takes this for a
+machine with cards; empty modules stand in for its kernels, none of which runs.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+from layouts import LAYOUTS, card, machine_of, resolved, starts
+
+from unslothrl import planner, shapes
+from unslothrl.config import Config, resolve
+from unslothrl.engine_memory import ON_A_CARD, EngineMemory, of_actor, of_learner, prefill_tokens
+from unslothrl.engines import vllm as engine
+from unslothrl.shapes import KNOWN, NF4_EXPANDED
+
+pytestmark = pytest.mark.slow
+
+COMPILED = ("_C", "_C_stable_libtorch", "_moe_C", "vllm_flash_attn._vllm_fa2_C",
+            "vllm_flash_attn._vllm_fa3_C")  # fmt: skip
+QUERIES = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8",
+           "cutlass_scaled_mm_supports_fp4", "cutlass_group_gemm_supported")  # fmt: skip
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 151_645,
+    "quantization_config": {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": "bfloat16",
+    },
+}
+SEVEN = KNOWN["qwen2.5-7b"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vllm(tmp_path_factory):
+    """The vllm of the peers' folder, on a machine whose driver lists one H100."""
+    assert "vllm" not in sys.modules, "run by `make card-test`, in a process of its own"
+    library = tmp_path_factory.mktemp("driver") / "libnvidia-ml.so.1"
+    source = os.path.join(os.path.dirname(__file__), "nvml.c")
+    flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run(["cc", *flags, "-o", str(library), source], check=True)
+    ctypes.CDLL(str(library))  # found by its name from now on
+    os.environ["FAKE_CARDS"] = "NVIDIA H100 80GB HBM3,81559,9.0"
+    import torch
+
+    queries = torch.library.Library("_C", "DEF")
+    for name in QUERIES:
+        queries.define(f"{name}(int capability) -> bool")
+        queries.impl(name, lambda capability: False, "CompositeExplicitAutograd")
+    for name in COMPILED:
+        sys.modules[f"vllm.{name}"] = types.ModuleType(f"vllm.{name}")
+    allocator = types.ModuleType("vllm.device_allocator.cumem")
+    allocator.cumem_available = True  # what sleeps
+    sys.modules[allocator.__name__] = allocator
+    import vllm
+
+    assert vllm.__version__ == "0.26.0"
+    from vllm.platforms import current_platform
+
+    assert current_platform.is_cuda()
+    yield vllm
+    queries._destroy()
+
+
+def request(total_mb: float, free_mb: float, utilisation: float) -> int:
+    """vLLM's start-up check."""
+    from vllm.config import CacheConfig
+    from vllm.utils.mem_utils import MemorySnapshot
+    from vllm.v1.worker.utils import request_memory
+
+    now = MemorySnapshot(
+        free_memory=int(free_mb * 2**20),
+        total_memory=int(total_mb * 2**20),
+        device="cuda:0",
+        auto_measure=False,
+    )
+    return request_memory(now, CacheConfig(gpu_memory_utilization=utilisation))
+
+
+def test_the_check_is_there():
+    """What was asked before: 0.91 for every actor, also beside others or a desktop."""
+    assert request(24 * 1024, 23 * 1024, 0.91) > 0
+    for free in (0.9 * 24 * 1024, 12 * 1024):
+        with pytest.raises(ValueError, match="less than desired GPU memory utilization"):
+            request(24 * 1024, free, 0.91)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_engine_passes_the_start_check_in_the_order_of_the_start(name):
+    config, machine = resolved(name)
+    for those in starts(config, machine):
+        free = those[0].gpu.free_mb if those else 0
+        takes_turns = len(those) > 1 and those[0].name == "learner-0"
+        for one in those:
+            free -= ON_A_CARD["context"]
+            if one.has_engine and one.name.startswith("actor"):
+                memory = of_actor(config, one.gpu, one.seat.engines, free)
+                request(one.gpu.physical_mb, free, memory.utilisation)
+                assert one.seat.takes_turns == takes_turns
+            elif one.has_engine:
+                request(one.gpu.physical_mb, free, of_learner(config, one.gpu, free))
+            assert sum(one.process.generating.values()) - ON_A_CARD["context"] <= free
+            sleeps = takes_turns and one.has_engine  # as soon as it is built
+            kept = one.process.updating if sleeps else one.process.generating
+            if sleeps and one.name == "learner-0":  # nothing of an update is there yet
+                kept = {k: v for k, v in one.process.generating.items()
+                        if k not in ("activations", "KV cache")}  # fmt: skip
+            free -= sum(kept.values()) - ON_A_CARD["context"]
+
+
+def test_two_engines_that_sleep_late_would_be_refused():
+    """The first card path's fault: the learner's engine awake when the actor asks for its share."""
+    config, machine = resolved("1x24, 7B with an actor")
+    (those,) = starts(config, machine)
+    learner = those[0].process.generating
+    free = those[0].gpu.free_mb - sum(learner.values()) - ON_A_CARD["context"]
+    with pytest.raises(ValueError, match="less than desired"):
+        request(those[0].gpu.physical_mb, free, config.actor_gpu_usage)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """-> the folder of a model with the sizes of Qwen2.5-7B, without weights."""
+    found = tmp_path_factory.mktemp("qwen")
+    sizes = {
+        "num_hidden_layers": SEVEN.layers,
+        "hidden_size": SEVEN.hidden,
+        "intermediate_size": SEVEN.inner,
+        "num_attention_heads": SEVEN.heads,
+        "num_key_value_heads": SEVEN.kv_heads,
+        "vocab_size": SEVEN.vocabulary,
+        "tie_word_embeddings": SEVEN.tied,
+        "max_position_embeddings": 32_768,
+    }
+    (found / "config.json").write_text(json.dumps({**QWEN, **sizes}))
+    return found
+
+
+@pytest.fixture(scope="module")
+def options(folder):
+    """What an actor of the main job on a 24 GB card beside its learner gives to vLLM."""
+    config = resolve({"number_of_actors": "1"}, machine_of((card(24),))).config
+    return engine.options(
+        folder,
+        dtype="bfloat16",
+        context=planner.context(config),
+        rank=config.max_lora_rank,
+        max_num_seqs=planner.concurrent(config),
+        seed=2**40,
+        memory=of_actor(config, card(24)),
+        takes_turns=True,
+        float32_head=True,
+        on_gpu=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def vllm_config(options):
+    """vLLM's whole configuration, its options validated as `LLM` does."""
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    return EngineArgs(**options).create_engine_config(usage_context=UsageContext.LLM_CLASS)
+
+
+def test_every_option_is_taken_as_it_is_meant(vllm_config, options):
+    import torch
+
+    cache, scheduler, model = (
+        vllm_config.cache_config,
+        vllm_config.scheduler_config,
+        vllm_config.model_config,
+    )
+    assert cache.kv_cache_memory_bytes == options["kv_cache_memory_bytes"] > 2**30
+    assert cache.gpu_memory_utilization == 0.01
+    assert scheduler.max_num_batched_tokens == 8192
+    assert scheduler.max_num_seqs == options["max_num_seqs"]
+    assert model.head_dtype == torch.float32 and model.dtype == torch.bfloat16
+    assert model.quantization == "bitsandbytes"
+    assert model.max_model_len == 1550 and model.enable_sleep_mode
+    assert (model.logprobs_mode, model.skip_tokenizer_init) == ("processed_logprobs", True)
+    assert vllm_config.lora_config.max_lora_rank == 32 and vllm_config.lora_config.max_loras == 1
+    # The runner that rounds tempered logits to the head's type is the default for this model.
+    assert vllm_config._is_default_v2_model_runner_model()
+
+
+@pytest.mark.parametrize("change", [{"max_lora_rank": 48}, {"gpu_memory_utilization": 1.5}])
+def test_a_wrong_option_would_be_found(change, options):
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    with pytest.raises(ValueError):
+        EngineArgs(**{**options, **change}).create_engine_config(UsageContext.LLM_CLASS)
+    with pytest.raises(TypeError):
+        EngineArgs(**options, no_such_option=1)
+
+
+def blocks(vllm_config, shape: shapes.Shape, available_mb: float) -> tuple[int, float]:
+    """-> (tokens, concurrency at the longest length) of the cache that vLLM would make."""
+    import torch
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    layer = FullAttentionSpec(
+        block_size=16, num_kv_heads=shape.kv_heads, head_size=shape.head, dtype=torch.bfloat16
+    )
+    layers = {f"model.layers.{i}.self_attn.attn": layer for i in range(shape.layers)}
+    available = int(available_mb * 2**20)
+    (found,) = kv_cache_utils.get_kv_cache_configs(vllm_config, [layers], [available])
+    concurrency = kv_cache_utils.get_max_concurrency_for_kv_cache_config(vllm_config, found)
+    return found.num_blocks * 16, concurrency
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "qwen2.5-7b", "qwen3-4b", "llama-3.1-8b"])
+@pytest.mark.parametrize("mb", [512, 4096, 40_000])
+def test_the_caches_size_is_that_of_the_plan(name, mb, vllm_config):
+    tokens, _ = blocks(vllm_config, KNOWN[name], mb)
+    assert 0 <= mb * 2**20 - KNOWN[name].kv_bytes(tokens) < KNOWN[name].kv_bytes(16)
+
+
+@pytest.mark.parametrize("seqs", [1, 8, 64, 256])
+def test_a_whole_cache_holds_every_sequence(seqs, vllm_config):
+    config = Config(max_num_seqs=seqs)
+    assert planner.context(config) == vllm_config.model_config.max_model_len
+    _, concurrency = blocks(vllm_config, SEVEN, planner.whole_cache(config, SEVEN))
+    assert seqs <= concurrency <= 1.1 * seqs + 1
+
+
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if "actor" in n or n.startswith("2x")])
+def test_no_actor_is_left_without_a_cache(name, vllm_config):
+    """vLLM refuses a cache that does not hold the longest sequence."""
+    config, machine = resolved(name)
+    shape = shapes.shape_of(config.model)
+    longest = planner.context(config)
+    vllm_config.model_config.max_model_len = longest
+    for those in starts(config, machine):
+        for one in those:
+            if one.name.startswith("actor"):
+                _, concurrency = blocks(vllm_config, shape, one.process.generating["KV cache"])
+                assert concurrency >= 1
+    vllm_config.model_config.max_model_len = 1550
+
+
+@pytest.mark.parametrize(
+    ("name", "mb"),
+    [("NVIDIA RTX 4060", 8188), ("NVIDIA A100-SXM4-80GB", 81_920), ("NVIDIA H100 PCIe", 81_559),
+     ("NVIDIA RTX PRO 6000", 97_887), ("NVIDIA L40S", 46_068), ("NVIDIA H200", 143_771)],
+)  # fmt: skip
+def test_prefill_is_what_vllm_chooses(name, mb, monkeypatch):
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    monkeypatch.setenv("FAKE_CARDS", f"{name},{mb},9.0")
+    tokens, _ = EngineArgs.get_batch_defaults(world_size=1)
+    gpu = replace(card(8), name=name, memory_mb=mb)
+    assert prefill_tokens(gpu) == tokens[UsageContext.LLM_CLASS]
+    assert EngineMemory().prefill_tokens == 8192
+
+
+def test_scales_are_expanded_as_the_plan_counts():
+    import bitsandbytes.functional as bnb
+    import torch
+    from vllm.model_executor.model_loader.bitsandbytes_loader import BitsAndBytesModelLoader
+
+    weight = torch.randn(512, 1024)
+    packed, state = bnb.quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
+    assert state.nested
+    BitsAndBytesModelLoader._dequantize_dq(None, state)
+    size = packed.numel() + state.absmax.numel() * state.absmax.element_size()
+    assert not state.nested and size == weight.numel() * NF4_EXPANDED
+
+
+def test_tensor_parallel_over_this_checkpoint_is_refused(monkeypatch):
+    """Which is why no option of ours asks for it."""
+    from vllm.model_executor.model_loader import bitsandbytes_loader as loader
+
+    hf_config = types.SimpleNamespace(quantization_config=QWEN["quantization_config"])
+    model = types.SimpleNamespace(load_weights=None, packed_modules_mapping={})
+    asked = types.SimpleNamespace(pre_quant=False, load_8bit=False)
+    config = types.SimpleNamespace(hf_config=hf_config)
+    check = loader.BitsAndBytesModelLoader._verify_model_compatibility
+    monkeypatch.setattr(loader, "get_tensor_model_parallel_world_size", lambda: 1)
+    check(asked, model, config)
+    monkeypatch.setattr(loader, "get_tensor_model_parallel_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="with tensor parallelism is not"):
+        check(asked, model, config)
+
+
+def test_a_float32_head_holds_with_an_adapter():
+    """The path that an adapter takes through the output layer, without its own delta."""
+    import torch
+    from vllm.lora.layers.logits_processor import LogitsProcessorWithLoRA
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+
+    torch.manual_seed(0)
+    head = types.SimpleNamespace(
+        weight=torch.randn(320, 64, dtype=torch.bfloat16), quant_method=UnquantizedEmbeddingMethod()
+    )
+    states = torch.randn(7, 64, dtype=torch.bfloat16)
+    seen = []
+    base = types.SimpleNamespace(
+        head_dtype=torch.float32, vocab_size=320, _gather_logits=lambda logits: logits
+    )
+    base._apply_head = lambda *given: LogitsProcessor._apply_head(base, *given)
+    layer = types.SimpleNamespace(
+        base_layer=base,
+        sharded_to_full_mapping_gpu=None,
+        lora_a_stacked=None,
+        lora_b_stacked=None,
+        punica_wrapper=types.SimpleNamespace(
+            add_lora_logits=lambda logits, *rest: seen.append(logits.dtype) or logits
+        ),
+    )
+    logits = LogitsProcessorWithLoRA._get_logits(layer, states, head)
+    exact = states.float() @ head.weight.float().T
+    assert logits.dtype == torch.float32 and seen == [torch.float32]
+    assert torch.allclose(logits, exact, atol=1e-4)
+    assert (logits - logits.bfloat16().float()).abs().max() > 0.01
