@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from unslothrl import placement, planner, shapes
+from unslothrl import cluster, placement, planner, shapes
 from unslothrl.config import Config, resolve
 from unslothrl.engine_memory import cards, learner_has_engine
 from unslothrl.machine import Gpu, Machine
@@ -81,14 +82,7 @@ def machine_of(found: tuple[Gpu, ...]) -> Machine:
 def starts(config: Config, machine: Machine) -> Iterator[list[Start]]:
     """For every card what starts on it, as the cluster does, with what the plan says it takes."""
     found = cards(config, machine)
-    where = placement.place(
-        placement.Cluster(len(found), machine.ram_mb),
-        learners=config.number_of_learners,
-        actors=config.number_of_actors,
-        learner_share=config.learner_gpu_usage,
-        actor_share=config.actor_gpu_usage,
-        base_mb=5_000,
-    )
+    where = cluster.plan(config, Path("/no/base"), machine)
     shape = shapes.shape_of(config.model)
     assert shape is not None
     by_name = {gpu.uuid: [] for gpu in found}

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl import config, shapes
-from unslothrl.config import OPTIONS, Config, read_toml, read_value, resolve, to_toml
+from unslothrl.config import (
+    OPTIONS,
+    Config,
+    read_toml,
+    read_value,
+    resolve,
+    to_toml,
+    unknown_option,
+)
 from unslothrl.errors import UserError
 from unslothrl.machine import Gpu, Machine
 
@@ -231,3 +239,21 @@ def test_one_candidate_alone_has_no_variance():
     with pytest.raises(UserError, match="select max_variance with topk 1"):
         resolve({"learner": "grpo", "select": "max_variance", "topk": "1"}, CPU)
     assert resolve({"learner": "ppo", "select": "max_variance", "topk": "1"}, CPU)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tensor_parallel_size", "vllm-tensor-parallel-size", "tensor_model_parallel_size", "tp",
+     "rollout_tp_size"],
+)  # fmt: skip
+def test_one_engine_over_several_cards_is_refused(name, tmp_path):
+    """vLLM does not split a pre-quantised bitsandbytes checkpoint: tests/test_vllm_card.py."""
+    said = unknown_option(name)
+    assert "does not split a 4-bit" in said and said.endswith("set --number_of_actors")
+    (tmp_path / "r.toml").write_text(f"{name.replace('-', '_')} = 2\n")
+    with pytest.raises(UserError, match=r"does not split a 4-bit .* set number_of_actors"):
+        resolve({"recipe": str(tmp_path / "r.toml")}, CPU)
+
+
+def test_other_unknown_names_are_not_taken_for_it():
+    assert "split" not in unknown_option("topp") + unknown_option("http_proxy")

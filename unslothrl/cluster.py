@@ -79,7 +79,7 @@ def plan(
         learners=config.number_of_learners,
         actors=config.number_of_actors,
         learner_share=config.learner_gpu_usage,
-        actor_share=config.actor_gpu_usage,
+        actor_share=0.0 if config.kv_cache_mb else config.actor_gpu_usage,  # 0: decided by size
         base_mb=base_size_mb(base),
     )
 

@@ -592,6 +592,11 @@ def unknown_option(name: str, mend: str = "--{} {}") -> str:
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
             f"{top_k} (sampling from the k likeliest tokens)"
         )
+    if re.search(r"tensor_(model_)?parallel|(^|_)tp(_size)?$", name.replace("-", "_").lower()):
+        return (
+            f"{style.format(name)} is not an option: vLLM does not split a 4-bit bitsandbytes base "
+            f"over cards, every actor takes one: set {style.format('number_of_actors')}"
+        )
     near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
     hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl --help"
     return f"{style.format(name)} is not an option: {hint}"

@@ -30,6 +30,7 @@ MODELS = (  # the least memory of a card, in MB, and what is trained on it
 )
 
 LEAST_NEW_TOKENS = 256
+UNKNOWN_SHARE = 0.7  # of a card for an engine whose weights are of unknown size
 
 
 class Changes:
@@ -78,6 +79,8 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     if machine.gpus and config.ray_address is None:
         if shape is None:
             changes.note(f"model {config.model}: its size is not known, so nothing was fitted")
+            if not changes.config.number_of_actors and learner_has_engine(changes.config):
+                changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner draws everything")
         else:
             fit_memory(changes, shape, machine)
     elif config.ray_address is None and changes.config.engine == "vllm":
