@@ -9,6 +9,7 @@ import torch
 
 from unslothrl.engines.transformers import TransformersEngine, keep_likely
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.shapes import shape_of
 from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
@@ -199,6 +200,28 @@ def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
     assert {logits.dtype for logits in seen} == {torch.float32}
     rounded = [(logits - logits.bfloat16().float()).abs().max().item() for logits in seen]
     assert min(rounded) > 1e-3
+
+
+def test_the_engines_weights_and_adapter_are_as_large_as_planned(vllm_engine, bases):
+    """Its scales are float32, its copy of the adapter in 16 bits at the rank that it rounds to."""
+
+    def measure(model) -> tuple[int, int]:
+        base, lora = {}, {}
+        for parameter in model.parameters():
+            base[parameter.data_ptr()] = parameter.numel() * parameter.element_size()
+            for state in getattr(parameter, "bnb_quant_state", {}).values():
+                assert not state.nested
+                base[state.absmax.data_ptr()] = state.absmax.numel() * state.absmax.element_size()
+        for module in model.modules():
+            stacked = (getattr(module, "lora_a_stacked", ()), getattr(module, "lora_b_stacked", ()))
+            for tensor in (one for both in stacked for one in both):
+                lora[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return sum(base.values()), sum(lora.values())
+
+    shape = shape_of(str(bases["biases"]))
+    ((weights, adapter),) = vllm_engine.llm.apply_model(measure)
+    assert weights == pytest.approx(shape.engine_bytes(), rel=0.01)
+    assert adapter == pytest.approx(shape.lora_weights(8) * 2, rel=0.01)
 
 
 def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
