@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unslothrl import planner, shapes
+from unslothrl import planner, search, shapes
 from unslothrl.cli import main
 from unslothrl.config import Config, resolve
 from unslothrl.machine import Gpu, Machine
@@ -339,11 +339,11 @@ def test_searches_give_what_fits_and_no_more_would(gb):
     def fits(config: Config) -> bool:
         return planner.plan(config, SEVEN, cards(gb)).cards[0].fits
 
-    found = planner.largest(MAIN, fits, SEVEN.context)
+    found = search.largest(MAIN, fits, SEVEN.context)
     assert fits(found)
     longer = replace(found, max_new_tokens=found.max_new_tokens + 64)
     assert not fits(longer) or planner.context(longer) > SEVEN.context
-    fast = planner.fastest(MAIN, fits)
+    fast = search.fastest(MAIN, fits)
     assert fits(fast) and fast.max_new_tokens == MAIN.max_new_tokens
     assert fast.train_batch_size == 64 or not fits(
         replace(fast, train_batch_size=2 * fast.train_batch_size)
@@ -351,8 +351,8 @@ def test_searches_give_what_fits_and_no_more_would(gb):
 
 
 def test_nothing_fits_a_card_that_is_too_small():
-    assert planner.largest(MAIN, lambda config: False, None) is None
-    assert planner.fastest(MAIN, lambda config: False) is None
+    assert search.largest(MAIN, lambda config: False, None) is None
+    assert search.fastest(MAIN, lambda config: False) is None
 
 
 def test_the_command_says_what_fits_and_what_to_paste(capsys):

@@ -57,6 +57,24 @@ def test_the_set_follows_the_machine_unless_told(wanted, cards, system, processo
     assert setup_env.choose_set(wanted, cards, system, processor) == kind
 
 
+@pytest.mark.parametrize(
+    ("says", "cards", "trouble"),
+    [
+        ("No devices were found", 0, "No devices were found"),
+        ("NVIDIA A100-SXM4-40GB, 580.95.05, [N/A], 8.0", 1, None),  # split into instances
+        ("NVIDIA GB10, 580.95.05, [N/A], [N/A]", 1, None),
+        ("NVIDIA RTX 3060, 580.95.05, 12288, 8.6\nTesla T4, 580.95.05, 15360, 7.5", 2, None),
+        ("", 0, "it lists no card"),
+    ],
+)
+def test_what_nvidia_smi_says_is_taken_as_it_is(says, cards, trouble, tmp_path, monkeypatch):
+    program(tmp_path, "nvidia-smi", f"echo '{says}'" if says else "true")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found, said = machine.find_cards()
+    assert (len(found), said) == (cards, trouble)
+    assert machine.card_faults(found) == []
+
+
 def program(folder, name, script):
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")

@@ -7,15 +7,14 @@ run starts all the same: the estimate may be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unslothrl import planner
+from unslothrl import planner, search
 from unslothrl.engine_memory import cards, learner_has_engine, usable_mb
 from unslothrl.errors import UserError
 from unslothrl.machine import Machine
-from unslothrl.planner import LEAST_SEQS, MAX_NUM_SEQS
 from unslothrl.shapes import EMBEDDED, Shape, shape_of
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ MODELS = (  # the least memory of a card, in MB, and what is trained on it
     (0, "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"),
 )
 
-LEAST_NEW_TOKENS = 256
 UNKNOWN_SHARE = 0.7  # of a card for an engine whose weights are of unknown size
 
 
@@ -202,7 +200,7 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     if shape is None or shape.context is None or prompt + new <= shape.context:
         return
     room = shape.context - prompt
-    if "max_new_tokens" not in changes.given and room >= min(new, LEAST_NEW_TOKENS):
+    if "max_new_tokens" not in changes.given and room >= min(new, search.LEAST_NEW_TOKENS):
         changes.set("max_new_tokens", room, f"the model's context is {shape.context} tokens")
         return
     mend = f"set --max_new_tokens {room}" if room > 0 else ""
@@ -229,8 +227,8 @@ def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
 
     config = start
     if start.fit != "off":
-        config = searched(start, given, lambda c: need(c) <= budget, shape) or lower(
-            start, given, need, budget
+        config = search.asked_for(start, given, lambda c: need(c) <= budget, shape) or (
+            search.lower(start, given, need, budget)
         )
     why = f"fits {_gb(smallest.memory_mb)}"
     if smallest.free_mb < 0.8 * smallest.memory_mb:
@@ -246,56 +244,6 @@ def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     config = planner.with_engines(config, given, shape, machine)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")
     changes.set("learner_gpu_usage", config.learner_gpu_usage, "its engine sleeps while it updates")
-
-
-def searched(
-    config: Config, given: Set[str], fits: Callable[[Config], bool], shape: Shape
-) -> Config | None:
-    """The setting that `--fit largest` or `--fit fastest` asks for; what was given stays."""
-    search = {"largest": planner.largest, "fastest": planner.fastest}.get(config.fit)
-    if search is None:
-        return None
-
-    def kept(tried: Config) -> Config:
-        return replace(tried, **{name: getattr(config, name) for name in planner.FREE & given})
-
-    found = search(config, lambda tried: fits(kept(tried)), shape.context)
-    return None if found is None else kept(found)
-
-
-def lower(
-    config: Config, given: Set[str], need: Callable[[Config], float], budget: float
-) -> Config:
-    """The config, lowered until `need(config)` is at most `budget` or there is nothing left."""
-
-    def greedily(config: Config, *floors: tuple[str, int]) -> Config:
-        """Halves, again and again, whichever option saves most, down to its floor."""
-        while need(config) > budget:
-            steps = [halved(config, *floor) for floor in floors if floor[0] not in given]
-            best = min(steps, key=need, default=config)
-            if need(best) >= need(config):
-                break
-            config = best
-        return config
-
-    candidates = config.num_candidates
-    config = greedily(config, ("max_num_seqs", candidates), ("train_batch_size", 1))
-    config = greedily(config, ("max_num_seqs", LEAST_SEQS), ("train_batch_size", 1))
-    seqs = config.max_num_seqs or MAX_NUM_SEQS
-    if "num_candidates" not in given and seqs < candidates:
-        # A group's candidates are still generated together, and a step takes no longer.
-        least = max(2, config.topk) if "topk" in given else 2
-        config = replace(config, num_candidates=max(least, seqs))
-    if "max_new_tokens" not in given:
-        while need(config) > budget and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
-            config = replace(config, max_new_tokens=config.max_new_tokens - 100)
-    return greedily(config, ("max_num_seqs", 1))
-
-
-def halved(config: Config, name: str, floor: int) -> Config:
-    value = getattr(config, name) or MAX_NUM_SEQS
-    changed: dict[str, Any] = {name: max(floor, value // 2)}
-    return replace(config, **changed) if value > floor else config
 
 
 def _gb(mb: float) -> str:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from unslothrl import config as configs
-from unslothrl import planner, shapes
+from unslothrl import planner, search, shapes
 from unslothrl.config import Config
 from unslothrl.errors import UserError
 from unslothrl.machine import Gpu, Machine
-from unslothrl.planner import FREE, Plan, Process
+from unslothrl.planner import Plan, Process
+from unslothrl.search import FREE
 
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
@@ -75,8 +76,8 @@ def settings(
         return all(card.fits for card in planned(tried).cards)
 
     found: dict[str, Any] = {}
-    for name, search in (("largest", planner.largest), ("fastest", planner.fastest)):
-        best = search(config, fits, shape.context) if machine.gpus else None
+    for name, find in (("largest", search.largest), ("fastest", search.fastest)):
+        best = find(config, fits, shape.context) if machine.gpus else None
         if best is None:
             found[name] = None
             continue
@@ -189,7 +190,7 @@ def longest(shape: shapes.Shape, machine: Machine) -> float | None:
     def fits(config: Config) -> bool:
         return planned_alone(config, shape, machine).cards[0].fits
 
-    found = planner.largest(smallest(machine), fits, shape.context)
+    found = search.largest(smallest(machine), fits, shape.context)
     return None if found is None else planner.context(found)
 
 

@@ -9,7 +9,7 @@ not measured yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,6 @@ ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CP
     "actor": 900,
     "driver": 700,  # this process and Ray's own
 }
-
-FREE = frozenset({"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"})
-# what a search may change
 
 Parts = dict[str, float]  # name -> MB
 
@@ -384,40 +381,3 @@ def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
     loras = shape.lora_weights(config.max_lora_rank)
     trained = TRAINED["cuda" if machine.gpus else "cpu"] - 4  # no gradients
     return (base + loras * (3 * HALF + 2 * trained)) / MB
-
-
-def largest(config: Config, fits: Callable[[Config], bool], limit: int | None) -> Config | None:
-    """The longest completion that fits, one sequence a micro-batch and `LEAST_SEQS` drawn at once;
-    `limit` is the model's context. None where not even 64 tokens fit."""
-    small = replace(config, train_batch_size=1, max_num_seqs=LEAST_SEQS)
-    most = (limit or 131_072) - config.max_prompt_tokens
-    low, high = 0, most // 64
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(replace(small, max_new_tokens=64 * middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return replace(small, max_new_tokens=64 * low) if low else None
-
-
-def fastest(
-    config: Config, fits: Callable[[Config], bool], limit: int | None = None
-) -> Config | None:
-    """The most sequences at once, then the largest micro-batch, that fit at the given lengths."""
-    found = None
-    for seqs in powers(MAX_NUM_SEQS):
-        for micro_batch in powers(64):
-            tried = replace(config, max_num_seqs=seqs, train_batch_size=micro_batch)
-            if fits(tried):
-                return tried
-        if found is None and fits(replace(config, max_num_seqs=seqs, train_batch_size=1)):
-            found = replace(config, max_num_seqs=seqs, train_batch_size=1)
-    return found
-
-
-def powers(most: int) -> Iterator[int]:
-    """`most`, its half, ..., 1."""
-    while most:
-        yield most
-        most //= 2

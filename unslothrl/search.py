@@ -1,0 +1,105 @@
+"""Settings that fit: the longest, the fastest, or what was asked for, lowered until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from unslothrl.planner import LEAST_SEQS, MAX_NUM_SEQS
+
+if TYPE_CHECKING:
+    from unslothrl.config import Config
+    from unslothrl.shapes import Shape
+
+LEAST_NEW_TOKENS = 256
+
+FREE = frozenset({"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"})
+# what a search may change
+
+
+def asked_for(
+    config: Config, given: Set[str], fits: Callable[[Config], bool], shape: Shape
+) -> Config | None:
+    """The setting that `--fit largest` or `--fit fastest` asks for; what was given stays."""
+    find = {"largest": largest, "fastest": fastest}.get(config.fit)
+    if find is None:
+        return None
+
+    def kept(tried: Config) -> Config:
+        return replace(tried, **{name: getattr(config, name) for name in FREE & given})
+
+    found = find(config, lambda tried: fits(kept(tried)), shape.context)
+    return None if found is None else kept(found)
+
+
+def lower(
+    config: Config, given: Set[str], need: Callable[[Config], float], budget: float
+) -> Config:
+    """The config, lowered until `need(config)` is at most `budget` or there is nothing left."""
+
+    def greedily(config: Config, *floors: tuple[str, int]) -> Config:
+        """Halves, again and again, whichever option saves most, down to its floor."""
+        while need(config) > budget:
+            steps = [halved(config, *floor) for floor in floors if floor[0] not in given]
+            best = min(steps, key=need, default=config)
+            if need(best) >= need(config):
+                break
+            config = best
+        return config
+
+    candidates = config.num_candidates
+    config = greedily(config, ("max_num_seqs", candidates), ("train_batch_size", 1))
+    config = greedily(config, ("max_num_seqs", LEAST_SEQS), ("train_batch_size", 1))
+    seqs = config.max_num_seqs or MAX_NUM_SEQS
+    if "num_candidates" not in given and seqs < candidates:
+        # A group's candidates are still generated together, and a step takes no longer.
+        least = max(2, config.topk) if "topk" in given else 2
+        config = replace(config, num_candidates=max(least, seqs))
+    if "max_new_tokens" not in given:
+        while need(config) > budget and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
+            config = replace(config, max_new_tokens=config.max_new_tokens - 100)
+    return greedily(config, ("max_num_seqs", 1))
+
+
+def halved(config: Config, name: str, floor: int) -> Config:
+    value = getattr(config, name) or MAX_NUM_SEQS
+    changed: dict[str, Any] = {name: max(floor, value // 2)}
+    return replace(config, **changed) if value > floor else config
+
+
+def largest(config: Config, fits: Callable[[Config], bool], limit: int | None) -> Config | None:
+    """The longest completion that fits, one sequence a micro-batch and `LEAST_SEQS` drawn at once;
+    `limit` is the model's context. None where not even 64 tokens fit."""
+    small = replace(config, train_batch_size=1, max_num_seqs=LEAST_SEQS)
+    most = (limit or 131_072) - config.max_prompt_tokens
+    low, high = 0, most // 64
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(replace(small, max_new_tokens=64 * middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return replace(small, max_new_tokens=64 * low) if low else None
+
+
+def fastest(
+    config: Config, fits: Callable[[Config], bool], limit: int | None = None
+) -> Config | None:
+    """The most sequences at once, then the largest micro-batch, that fit at the given lengths."""
+    found = None
+    for seqs in powers(MAX_NUM_SEQS):
+        for micro_batch in powers(64):
+            tried = replace(config, max_num_seqs=seqs, train_batch_size=micro_batch)
+            if fits(tried):
+                return tried
+        if found is None and fits(replace(config, max_num_seqs=seqs, train_batch_size=1)):
+            found = replace(config, max_num_seqs=seqs, train_batch_size=1)
+    return found
+
+
+def powers(most: int) -> Iterator[int]:
+    """`most`, its half, ..., 1."""
+    while most:
+        yield most
+        most //= 2
