@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--math", help="MATH-500, JSONL")
     parser.add_argument("--out", type=Path, default=RESULTS / "rewards-cpu.json")
     given = parser.parse_args()
-    found: dict[str, object] = facts(("math-verify", "sympy"))
+    found: dict[str, object] = facts(("mpmath",))
     for name, path in (("GSM8K", given.gsm8k), ("MATH-500", given.math)):
         for reward in ("boxed", "think_answer_tags") if path else ():
             found[f"{reward}, {name}"] = maths(path, reward)

@@ -112,6 +112,16 @@ def test_gold_answers_of_gsm8k_score_full_accuracy():
         ("(" * 400, 0.0),
         ("\x00", 0.0),
         ("", 0.0),
+        ("44 - 19 + 35 # sixty", 0.0),
+        ("44 - 19 + 35 = 60 # sixty", 0.0),
+        ("44 - 19 + 35 = 61", 0.0),
+        ("--44 - 19 + 35", 0.0),
+        ("- -44 - 19 + 35", 0.0),
+        ("44 - -(35 - 19)", 0.0),
+        ("44 + +35 - 19", 0.0),
+        ("35 - -44 - 19", 0.0),  # 44 is given, -44 is not
+        ("4_4 - 19 + 35", 0.0),
+        ("44 - 19 + 35,", 0.0),
     ],
 )
 def test_countdown(answer, expected):
@@ -123,6 +133,25 @@ def test_countdown_is_exact():
     assert countdown.solves("<answer>(1 / 3) * 3 * 7</answer>", [1, 3, 3, 7], 7) == 1
     assert countdown.solves("<answer>3 / (1 - 1 / 4)</answer>", [3, 1, 1, 4], 4) == 1
     assert countdown.solves("3 + 4", [3, 4], 7) == 0  # no tags
+
+
+@pytest.mark.parametrize(
+    ("answer", "numbers", "target", "expected"),
+    [
+        ("5 - -3", [5, -3], 8, 1.0),
+        ("-3 + 5", [5, -3], 2, 1.0),
+        ("5 * (-3)", [5, -3], -15, 1.0),
+        ("5 - 3", [5, -3], 2, 0.0),  # 3 is not given
+        ("5 + 3", [5, -3], 8, 0.0),
+        ("3 - -3", [3, -3], 6, 1.0),
+        ("-3 - -3", [-3, -3], 0, 1.0),
+        ("3 + 3", [3, -3], 6, 0.0),
+        ("-3 * -5 = 15", [-3, -5], 15, 1.0),
+        ("5 - -3 - -3", [5, -3], 11, 0.0),
+    ],
+)
+def test_countdown_with_negative_numbers(answer, numbers, target, expected):
+    assert countdown.solves(f"<answer>{answer}</answer>", numbers, target) == expected
 
 
 @pytest.mark.parametrize(
@@ -139,6 +168,43 @@ def test_search_matches_exactly_but_for_articles_case_and_points(answer, expecte
     golds = ("Beatles", "Fab-Four")
     assert search.exact_match(f"<answer>{answer}</answer>", *golds) == expected
     assert search.exact_match(answer, *golds) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        ("", "A", 0.0),
+        ("the", "A", 0.0),
+        ("a", "A", 1.0),
+        ("A.", "a", 1.0),
+        ("", "?", 0.0),
+        ("?", "?", 1.0),
+        ("!", "?", 0.0),
+        ("", "The The", 0.0),
+        ("the the", "The The", 1.0),
+        ("", "", 0.0),
+        ("5", "-5", 0.0),
+        ("\u22125", "-5", 1.0),
+        ("15", "1.5", 0.0),
+        ("1.5.", "1.5", 1.0),
+        ("C", "C++", 0.0),
+        ("c++", "C++", 1.0),
+        ("C", "C#", 0.0),
+        ("1,000", "1000", 1.0),
+        ("1030", "10:30", 0.0),
+        ("30", "3-0", 0.0),
+        ("12", "1/2", 0.0),
+        ("$5 million", "5 million", 1.0),
+        ("25 %", "25%", 1.0),
+        ("25", "25%", 0.0),
+        ("well known", "well-known", 0.0),  # as SQuAD has it
+        ("wellknown", "well-known", 1.0),
+        ("Jr.", "jr", 1.0),
+        ("rock & roll!", "Rock   Roll", 1.0),
+    ],
+)
+def test_search_keeps_what_makes_another_answer(answer, gold, expected):
+    assert search.exact_match(f"<answer>{answer}</answer>", gold) == expected
 
 
 def test_any_of_several_gold_answers_is_right():

@@ -18,7 +18,6 @@ from unslothrl.rewards.scorer import Completed, Scorer
 from unslothrl.rewards.workers import Call, Workers
 
 SAME = "unslothrl.rewards.maths:same"
-ENDLESS = "10^{10^{10}}"  # sympy computes all its digits
 
 
 @pytest.mark.parametrize(
@@ -43,6 +42,25 @@ def test_boxed_answers(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("completion", "gold", "expected"),
+    [
+        (r"\boxed{1} or \boxed{-2}", "1,-2", 1.0),
+        (r"\boxed{-2}, then \boxed{1}, so \boxed{-2}", r"\{1,-2\}", 1.0),
+        (r"\boxed{x=1} and \boxed{x=-2}", "1,-2", 1.0),
+        (r"\boxed{1, -2}", "1,-2", 1.0),
+        (r"\boxed{7} no: \boxed{1,-2}", "1,-2", 1.0),  # the last one alone
+        (r"\boxed{1} \boxed{-2} \boxed{3}", "1,-2", 0.0),  # guesses
+        (r"\boxed{1}", "1,-2", 0.0),
+        (r"\boxed{1} \boxed{2}", "1", 0.0),
+        (r"\boxed{1} \boxed{-2}", "(1,-2)", 0.0),  # an order is not said
+        (r"\boxed{(1,2)} \boxed{(3,4)}", "(3,4),(1,2)", 1.0),
+    ],
+)
+def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion, gold, expected):
+    assert checked.boxed(completion, gold) == expected
+
+
+@pytest.mark.parametrize(
     ("answer", "gold", "expected"),
     [
         (r"\frac{1}{12}", r"\frac{11}{2}", False),
@@ -63,7 +81,7 @@ def test_boxed_answers(text, expected):
         ("9**9**9**9", "1", False),
         ("52_8", "52_{8}", True),
         ("52_9", "52_8", False),
-        ("52", "52_8", True),
+        ("52", "52_8", False),
         (r"15\mbox{ cm}^3", r"15\mbox{ cm}^2", False),
         (r"15\text{ cm}^2", r"15\mbox{cm}^{2}", True),
         ("15", r"15\text{ cm}^2", True),
@@ -83,12 +101,10 @@ def test_same_answers(answer, gold, expected):
 
 @given(st.decimals(-9999, 9999, places=4), st.sampled_from(["0", "1", "-0.0001", "0.01", "10"]))
 @settings(max_examples=40, deadline=None)
-def test_decimals_are_compared_as_math_verify_does(number, more):
-    from math_verify import verify
-
+def test_decimals_are_compared_exactly(number, more):
     other = number + Decimal(more)
-    by_parser = verify(maths.parse(str(number)), maths.parse(str(other)), timeout_seconds=None)
-    assert maths.same(str(other), str(number)) is bool(by_parser) is (other == number)
+    assert maths.same(str(other), str(number)) is (other == number)
+    assert maths.same(f"x={other}", str(number)) is (other == number)  # by the parser
 
 
 @pytest.mark.parametrize(
@@ -108,7 +124,7 @@ def test_think_answer_tags(completion, expected):
 
 
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
-    calls = [Call(SAME, (ENDLESS, "1")), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
+    calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
     with Workers(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
         before = {worker.process.pid for worker in (*workers.working, workers.spare)}

@@ -1,7 +1,8 @@
 """Where a completion says its answer.
 
 tagged  between the last `<answer>` and the `</answer>` after it
-boxed   in the last `\\boxed{...}` whose braces close, by counting them
+boxed   in the last `\\boxed{...}` whose braces close, by counting them; `checked` says when several
+        boxes are one answer
 
 As text, answers are compared after trimming, with the commas of thousands taken out ("1,000" is
 "1000"; "1,2" is not "12").
@@ -27,15 +28,22 @@ def tagged(completion: str) -> str | None:
 
 
 def boxed(completion: str) -> str | None:
-    """None without a box that closes. Escaped braces do not count."""
+    """What is in the last box. None without a box that closes. Escaped braces do not count."""
+    found = boxes(completion)
+    return found[-1] if found else None
+
+
+def boxes(completion: str) -> list[str]:
+    """What is in each box that closes, but for boxes with a box inside, in order."""
     open_braces: list[int] = []
-    first, end = -1, -1
+    found: list[tuple[int, int]] = []
     for brace in _BRACES.finditer(completion):
         at = brace.start()
         if brace[0] == "{":
             open_braces.append(at)
         elif brace[0] == "}" and open_braces:
             opened = open_braces.pop()
-            if opened > first and completion.endswith("\\boxed", 0, opened):
-                first, end = opened, at
-    return None if first < 0 else completion[first + 1 : end].strip()
+            last = found[-1][0] if found else -1
+            if opened > last and completion.endswith("\\boxed", 0, opened):
+                found.append((opened, at))
+    return [completion[opened + 1 : end].strip() for opened, end in found]

@@ -2,9 +2,11 @@
 
 think_answer_tags  1 if the completion has the form (one `<think>`, `</think>`, `<answer>` and
                    `</answer>` each, in this order, nothing after the last) and its answer is right
-boxed              1 if the answer in the last `\\boxed{}` is right
+boxed              1 if the answer in the last `\\boxed{}` is right, or if the gold answer is a list
+                   and the completion has several boxes that together are this list
 
-Several gold answers: any of them is right.
+All boxes of the completion count for a list, so that further guesses make it wrong. Several gold
+answers: any of them is right.
 """
 
 from unslothrl.rewards import answers, maths
@@ -28,5 +30,7 @@ def has_form(completion: str) -> bool:
 
 
 def boxed(completion: str, *golds: str) -> float:
-    found = answers.boxed(completion)
-    return float(found is not None and any(maths.same(found, gold) for gold in golds))
+    found = answers.boxes(completion)
+    if not found:
+        return 0.0
+    return float(any(maths.same(found[-1], gold) or maths.same_list(found, gold) for gold in golds))

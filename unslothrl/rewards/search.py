@@ -1,7 +1,11 @@
 """Exact match of a short answer, as question answering scores it.
 
 Case, punctuation, the articles a, an, the and the width of spaces do not count; any of several gold
-answers is right. Source: the evaluation of SQuAD (Rajpurkar et al., arXiv 1606.05250).
+answers is right. Source: the evaluation of SQuAD (Rajpurkar et al., arXiv 1606.05250). Unlike
+there, signs that make another answer stay: a minus before a number, what stands between two digits
+("1.5", "3-0", "10:30"; the commas of thousands do not count), "%" after a digit, "+" and "#" after
+a word ("C++"). An answer of which nothing is left ("A", "?") is compared with its articles, or as
+it is, so that it never is equal to an empty one.
 """
 
 import re
@@ -10,14 +14,32 @@ import string
 from unslothrl.rewards.answers import tagged
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_DASHES = str.maketrans(dict.fromkeys("−–—‐‑", "-"))
+_KEPT = re.compile(
+    r"(?<![\w)])-(?=\$?\.?\d)"  # -5
+    r"|(?<=\d)[^\w\s](?=\d)"  # 1.5, 3-0, 10:30, 1/2
+    r"|(?<![\w.])\.(?=\d)"  # .5
+    r"|(?<=\d)%"
+    r"|(?<=[\w+#])[+#](?=[+#]*(?:\W|$))"  # C++, C#, A+
+)
+_PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]")
 
 
 def exact_match(completion: str, *answers: str) -> float:
     found = tagged(completion)
-    return float(found is not None and reduced(found) in {reduced(one) for one in answers})
+    found = reduced(found) if found else ""
+    return float(found != "" and found in {reduced(one) for one in answers})
 
 
 def reduced(text: str) -> str:
-    text = text.lower().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", text).split())
+    """The text as it is compared; only that of an empty text is empty."""
+    text = text.lower().translate(_DASHES).strip()
+    text = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
+    text = re.sub(r"(?<=\d)\s+%", "%", text)
+    kept = {found.start() for found in _KEPT.finditer(text)}
+    words = _PUNCTUATION.sub(lambda sign: sign[0] if sign.start() in kept else "", text)
+    for one in (_ARTICLES.sub(" ", words), words, text):
+        if one.split():
+            return " ".join(one.split())
+    return ""

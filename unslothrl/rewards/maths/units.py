@@ -1,0 +1,158 @@
+"""Units of measurement as powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted."""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from unslothrl.rewards.maths.latex import Token, Unreadable, words
+from unslothrl.rewards.maths.tree import Tree
+
+Unit = tuple[tuple[str, Fraction], ...]
+
+_NAMES = {
+    "cm": "centimeter centimetre", "mm": "millimeter millimetre", "km": "kilometer kilometre",
+    "m": "meter metre", "nm": "nanometer nanometre", "um": "micrometer micrometre micron",
+    "inch": "inches in", "ft": "foot feet", "yd": "yard", "mi": "mile",
+    "kg": "kilogram", "g": "gram gm", "mg": "milligram", "lb": "pound lbs", "oz": "ounce",
+    "ton": "tonne", "s": "second sec", "ms": "millisecond", "min": "minute", "h": "hour hr hrs",
+    "day": "", "week": "", "month": "", "year": "yr", "mph": "", "L": "liter litre l",
+    "mL": "milliliter millilitre ml", "gal": "gallon", "J": "joule", "kJ": "kilojoule",
+    "cal": "calorie", "W": "watt", "kW": "kilowatt", "N": "newton", "Pa": "pascal",
+    "kPa": "kilopascal", "atm": "atmosphere", "Hz": "hertz", "V": "volt", "A": "ampere amp",
+    "K": "kelvin", "C": "coulomb", "mol": "mole", "ohm": "\\Omega", "eV": "electronvolt",
+    "dollar": "$ USD", "cent": "¢", "pounds sterling": "\\pounds GBP", "euro": "\\euro EUR",
+    "unit": "", "degC": "celsius", "degF": "fahrenheit", "rad": "radian",
+    "acre": "", "hectare": "ha", "quart": "qt", "pint": "pt", "cup": "", "T": "tesla",
+    "angstrom": "\\AA", "bar": "", "person": "people", "foot-pound": "", "dozen": "",
+    "point": "", "way": "", "time": "", "student": "", "minute of arc": "arcminute",
+}  # fmt: skip
+_ALIASES = {one: name for name, others in _NAMES.items() for one in (name, *others.split())}
+_NOT_UNITS = set(
+    words(
+        """or and not nor is are if but either neither none no never almost about approximately
+        except only when where for all any other than less more greater least most at between
+        to mod am pm a.m p.m maybe possibly base undefined"""
+    )
+)
+_WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
+_DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+
+
+def name_of(word: str) -> str:
+    """Its one name; short ones are told apart by case (mL is not ML), long ones are not."""
+    word = word.rstrip(".")
+    if word in _ALIASES:
+        return _ALIASES[word]
+    word = word.lower() if len(word) > 2 else word
+    for one in (word, word.removesuffix("s"), word.removesuffix("es")):
+        if one in _ALIASES:
+            return _ALIASES[one]
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    return word.removesuffix("s") if len(word) > 3 else word
+
+
+def is_known(unit: Unit) -> bool:
+    return all(name in _NAMES for name, _ in unit)
+
+
+def product(powers: Sequence[tuple[str, Fraction]]) -> Unit:
+    total: dict[str, Fraction] = {}
+    for name, power in powers:
+        total[name] = total.get(name, Fraction(0)) + power
+    return tuple(sorted((name, power) for name, power in total.items() if power))
+
+
+def read(found: Sequence[Token]) -> Unit:
+    """The unit that these tokens are, all of them. Unreadable."""
+    powers: list[tuple[str, Fraction]] = []
+    below = within = False  # after a slash; in the brackets after it
+    at = 0
+    while at < len(found):
+        token = found[at]
+        at += 1
+        if token.value in ("/",):
+            below = True
+        elif token.value in ("cdot", "times", "*"):
+            below = below and within
+        elif token.value in ("(", ")"):
+            within = token.value == "("
+            below = below and within
+        elif token.value == "^" and powers:
+            power, at = exponent(found, at)
+            name, sign = powers.pop()
+            powers.append((name, sign * power))
+        elif token.kind in ("text", "letter", "command"):
+            text = token.value if token.kind != "command" else "\\" + token.value
+            new, below = named(text, below, within)
+            powers += new
+        else:
+            raise Unreadable("unit")
+    if not powers:
+        raise Unreadable("unit")
+    return product(powers)
+
+
+def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fraction]], bool]:
+    """The units of a text such as "feet per second" or "square cm"."""
+    powers: list[tuple[str, Fraction]] = []
+    dimension = 1
+    if text.startswith("\\"):
+        if text not in _ALIASES:
+            raise Unreadable("unit")
+        return [(_ALIASES[text], Fraction(-1 if below else 1))], below and within
+    for part in re.findall(r"\^?\{?-?\d+\}?|/|[^\s/^{}]+", text):
+        if part in ("per", "/"):
+            below = True
+        elif part in ("a", "an", "of", "the") or part in "()":
+            continue
+        elif part.lower().rstrip(".") in _DIMENSION:
+            dimension = _DIMENSION[part.lower().rstrip(".")]
+        elif part.lower() in ("squared", "cubed") and powers:
+            name, sign = powers.pop()
+            powers.append((name, sign * (2 if part.lower() == "squared" else 3)))
+        elif _WORD.fullmatch(part) and part.lower().strip(".") not in _NOT_UNITS:
+            powers.append((name_of(part), Fraction(-dimension if below else dimension)))
+            dimension, below = 1, below and within
+        else:
+            raise Unreadable("unit")
+    if len(powers) > 4:
+        raise Unreadable("unit")
+    return powers, below
+
+
+def exponent(found: Sequence[Token], at: int) -> tuple[Fraction, int]:
+    text = ""
+    braces = at < len(found) and found[at].value == "{"
+    at += braces
+    while (at < len(found) and found[at].value in ("-", "+")) or (
+        at < len(found) and found[at].kind == "number" and not text.strip("+-")
+    ):
+        text += found[at].value
+        at += 1
+    if braces:
+        if at >= len(found) or found[at].value != "}":
+            raise Unreadable("exponent of a unit")
+        at += 1
+    try:
+        return Fraction(text), at
+    except ValueError:
+        raise Unreadable("exponent of a unit") from None
+
+
+def of_product(tree: Tree) -> tuple[Tree, Unit] | None:
+    """ "15 m/s" as an expression: the number and the letters after it."""
+    factors = tree[1:] if tree[0] == "mul" else ()
+    rest: list[Tree] = []
+    powers: list[tuple[str, Fraction]] = []
+    for factor in factors:
+        base, power = factor, Fraction(1)
+        while base[0] == "pow" and base[2][0] == "number":
+            base, power = base[1], power * base[2][1]
+        if base[0] == "symbol" and (base[1] in _ALIASES) and base[1] not in ("e", "i"):
+            powers.append((_ALIASES[base[1]], power))
+        else:
+            rest.append(factor)
+    if not powers or not rest:
+        return None
+    return (rest[0] if len(rest) == 1 else ("mul", *rest)), product(powers)
