@@ -90,6 +90,18 @@ def test_a_cut_output_keeps_its_ends(gpu):
     assert evidence.cut(b"abcdefghij", 2, 3) == b"ab\n[... 5 bytes left out ...]\nhij"
 
 
+def test_rays_worker_logs_are_found_wherever_the_session_is(gpu, tmp_path):
+    from on_card import evidence
+
+    logs = tmp_path / "ray" / "session_2026-11-21_14-41-50_518367_3214" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "worker-abc.err").write_text("Traceback")
+    (logs / "worker-abc.out").write_text("")
+    (logs / "raylet.out").write_text("started")
+    (logs / "dashboard.log").write_text("noise")
+    assert {one.name for one in evidence.ray_logs(tmp_path)} == {"worker-abc.err", "raylet.out"}
+
+
 def test_archives_beyond_the_limit_are_named(gpu, tmp_path):
     from on_card import evidence
 

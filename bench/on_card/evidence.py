@@ -11,6 +11,7 @@ from pathlib import Path
 
 OUTPUT_HEAD, OUTPUT_TAIL = 100_000, 500_000  # bytes of a stage's output
 LOG_TAIL, MOST_LOGS = 40_000, 40  # of one of Ray's logs, and how many
+RAY_LOGS = ("worker-", "python-core-", "raylet", "gcs_server", "runtime_env")
 RUN_FILES = ("config.toml", "metrics.jsonl", "summary.json", "result.json", "work.json")
 ASKED = (
     "nvidia-smi",
@@ -48,9 +49,9 @@ def versions() -> str:
 
 
 def ray_logs(folder: Path) -> list[Path]:
-    """The newest logs of any Ray session below `folder` that hold something."""
+    """The newest logs of workers and Ray's servers, of any session below `folder`."""
     logs = [one for one in folder.glob("**/session_2*/logs/*") if one.is_file()]
-    some = [one for one in logs if one.stat().st_size]
+    some = [one for one in logs if one.stat().st_size and one.name.startswith(RAY_LOGS)]
     return sorted(some, key=lambda one: one.stat().st_mtime)[-MOST_LOGS:]
 
 

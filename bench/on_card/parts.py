@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from facts import facts, result_file
 
 KINDS = ("context", "vLLM without graphs", "vLLM with graphs")
-CONTEXT, RANK, SEQS = 1550, 32, 64
+SEQS = 64
 
 
 def context() -> object:
@@ -43,17 +43,13 @@ def start_vllm(model: Path, eager: bool) -> object:
         return plain(*args, **options | {"enforce_eager": eager or options["enforce_eager"]})
 
     vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
-    from unslothrl.engines import vllm as engines
+    from unslothrl import base_model, workers
+    from unslothrl.config import resolve
 
-    return engines.start(
-        model,
-        dtype="bfloat16",
-        context=CONTEXT,
-        rank=RANK,
-        max_num_seqs=SEQS,
-        seed=0,
-        kv_cache_mb=2048 if torch.cuda.is_available() else 64,
-    )
+    flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
+    flags |= {"max_num_seqs": SEQS, "kv_cache_mb": 2048 if torch.cuda.is_available() else 64}
+    config = resolve({**flags, "fit": "off"}).config
+    return workers.build_actor(config, base_model.prepare(str(model)), 0)
 
 
 def one(kind: str, model: Path) -> dict:
