@@ -18,6 +18,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from endings import end_at_random
 from facts import facts, result_file
 
 from unslothrl import base_model, environment, workers
@@ -45,6 +46,8 @@ def main() -> None:
     drawn, _ = tasks.load(config, tokenizer).train.draw(0, 32)
     actor = workers.build_actor(config, base, 0)
     actor.load(workers.peft_backend(config, base).publish(1))
+    if given.model != "embedded":  # random weights
+        end_at_random(actor.engine, base)
     spent: dict[str, list[float]] = {"actor": [], "bare vLLM": []}
     lengths: dict[str, list[int]] = {"actor": [], "bare vLLM": []}
     equal = 0

@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+from endings import end_at_random
 from facts import facts, result_file
 
 from unslothrl import base_model, environment, rewards, workers
@@ -129,6 +130,8 @@ def main() -> None:
     drawn, _ = tasks.load(config, base_model.load_tokenizer(base)).train.draw(0, PROMPTS)
     actor = workers.build_actor(config, base, 0)
     actor.load(workers.peft_backend(config, base).publish(1))
+    if given.model != "embedded":  # random weights
+        end_at_random(actor.engine, base)
     steps = Steps(actor)
     found = {
         title: compare(actor, drawn, names, given.rounds, steps)
