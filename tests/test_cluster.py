@@ -1,14 +1,16 @@
 """Ray with two real vLLM actors: every version reaches every actor, and speaks at once."""
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_engines import bias_towards
 
-from unslothrl import cluster
+from unslothrl import cluster, failures
 from unslothrl.config import Config
+from unslothrl.errors import RunError
 from unslothrl.machine import Machine
 from unslothrl.types import Sampling, Task
 
@@ -93,3 +95,32 @@ def test_the_object_store_fits_small_hosts():
     assert cluster.object_store(Machine(ram_mb=24 * 1024, shm_mb=12 * 1024))[1] is None
     assert cluster.object_store(Machine(ram_mb=512 * 1024, shm_mb=256 * 1024))[0] == 4 * gigabyte
     assert cluster.object_store(Machine(ram_mb=600, shm_mb=64))[0] == 128 * 2**20
+
+
+def test_what_a_worker_raises_arrives_as_it_is(ray_cluster):
+    with pytest.raises(AttributeError, match="no attribute 'nothing'") as error:
+        ray_cluster.gather([ray_cluster.actors[0].call("nothing")])
+    assert "in call" in str(error.value.__cause__)  # the worker's own traceback
+    assert failures.summary_of(error.value).endswith("(cluster.py, line " + host_line() + ")")
+
+
+def host_line() -> str:
+    """The line in which a worker's process calls its method."""
+    lines = Path(cluster.__file__).read_text().splitlines()
+    (line,) = [
+        n for n, text in enumerate(lines, 1) if "return getattr(self.worker, method)" in text
+    ]
+    return str(line)
+
+
+def test_a_worker_that_dies_is_named(ray_cluster, capfd):
+    """The last test here: it ends an actor."""
+    worker = ray_cluster.actors[1]
+    pid = ray_cluster.ray.get(worker.handle.pid.remote())
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RunError) as error:
+        ray_cluster.gather([worker.call("fingerprint")])
+    said = str(error.value)
+    assert said.startswith(f"actor-1 (process {pid}) died: ") and "\n" not in said
+    assert "memory" in said and Path(said.rpartition("its log is ")[2]).is_file()
+    assert capfd.readouterr() == ("", "")

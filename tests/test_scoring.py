@@ -2,6 +2,8 @@
 
 import json
 import re
+import secrets
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -378,6 +380,8 @@ def test_perturbed_answers_score_zero(name, reward):
     assert (still_equal, found.failures) == (set(), [])
 
 
+TOUCHED = Path(tempfile.gettempdir()) / f"unslothrl-hostile-{secrets.token_hex(8)}"
+
 HOSTILE_TEXT = {
     "unbalanced": "{" * 5000 + "\\frac{1}{",
     "closing": "}" * 5000,
@@ -400,7 +404,7 @@ HOSTILE_TEXT = {
     "a matrix": "\\begin{pmatrix}" + "1&" * 200 + "\\end{pmatrix}",
     "an endless interval": "(-\\infty, " * 80,
     "a big integral": "\\int_0^1 " * 90 + "x",
-    "code": "__import__('os').system('touch /tmp/unslothrl-hostile')",
+    "code": f"__import__('os').system('touch {TOUCHED}')",
     "a sum": "\\sum_{i=1}^{10^{100}} i^{100}",
     "percent and dollar": "%$" * 300,
 }
@@ -430,7 +434,7 @@ def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
     assert all(one.reason == "took longer than 2 s" for one in found.failures), found.failures
     slow = dict(zip(HOSTILE_TEXT, found.seconds[::2], strict=True))
     assert max(slow.values()) < 2.0 + 1.0, slow
-    assert not Path("/tmp/unslothrl-hostile").exists()
+    assert not TOUCHED.exists()
 
 
 def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):

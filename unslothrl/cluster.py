@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from unslothrl import environment, joining, placement
+from unslothrl import environment, failures, joining, placement
 from unslothrl.config import Config
 from unslothrl.engine_memory import cards
 from unslothrl.engines.vllm import SCRATCH, adapter_room
@@ -177,10 +177,22 @@ class Host:
     """What Ray runs: a worker, and beside it a thread that says how far it is."""
 
     def __init__(self, build: Callable, *arguments: Any):
-        self.worker = build(*arguments)
+        self.failed: Exception | None = None
+        try:
+            self.worker = build(*arguments)
+        except Exception as error:  # of one raised here Ray keeps no more than its text
+            self.failed = error
+
+    def ready(self) -> None:
+        """Raises what ended its construction."""
+        if self.failed is not None:
+            raise self.failed
 
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.worker, method)(*arguments)
+
+    def pid(self) -> int:
+        return os.getpid()
 
     def progress(self) -> tuple[int, int]:
         return self.worker.progress.state
@@ -194,22 +206,33 @@ class RayCluster:
 
         self.ray: Any = ray
         self.machine = machine
-        self.scratch = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
+        self.scratch = Path(
+            tempfile.mkdtemp(prefix=f"unslothrl-{os.getpid()}-", dir=adapter_room())
+        )
         self.learners: Sequence[RayWorker] = ()
         self.actors: Sequence[RayWorker] = ()
+        self.names: dict[str, str] = {}  # Ray's id of an actor -> its name
+        self.logs: Path | None = None
+        self.oom_kills = failures.oom_killed()
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
-        self._init(config, machine)
         try:
+            self._init(config, machine)
             self._start_workers(config, base, stage)
         except BaseException:
             self.close()
             raise
 
     def _init(self, config: Config, machine: Machine) -> None:
+        context = self._connect(config, machine)
+        # Ray prints on its own that some worker died; we say which, and why.
+        self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
+        self.logs = Path(context.address_info["session_dir"]) / "logs"
+
+    def _connect(self, config: Config, machine: Machine) -> Any:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if config.ray_address is not None:
             try:
-                self.ray.init(
+                return self.ray.init(
                     address=config.ray_address, log_to_driver=False, logging_level="ERROR"
                 )
             except ConnectionError as error:  # it has ended since `joining.check`
@@ -217,12 +240,11 @@ class RayCluster:
                     f"ray_address {config.ray_address}: no cluster answers there "
                     f"({str(error).splitlines()[0]}): start one with `ray start --head`"
                 ) from None
-            return
         joining.token_of_our_own(os.environ)
         size, folder = object_store(machine)
         if folder is not None:
             os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
-        self.ray.init(
+        return self.ray.init(
             address="local",
             num_cpus=machine.cpus,
             num_gpus=len(machine.gpus),
@@ -242,8 +264,8 @@ class RayCluster:
             joined = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
         where = plan(config, base, self.machine, joined)
         strategies = self._reserve(where, config)
-        counts = f"{config.number_of_learners} learner(s) and {config.number_of_actors} actor(s)"
-        stage(f"loading {counts}")
+        learners = counted(config.number_of_learners, "learner")
+        stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
         started: list[RayWorker] = []
         seat = where.seat(() if joined else self.machine.gpus)
         for kind, build, count, gpus in (
@@ -253,11 +275,22 @@ class RayCluster:
             for index in range(count):
                 handle = self._host(next(strategies), gpus).remote(build, config, base, index, seat)
                 started.append(RayWorker(f"{kind}-{index}", handle))
+                self.names[handle._actor_id.hex()] = started[-1].name
                 if 0 < gpus < 1:  # engines on one card measure its free memory: one by one
-                    self.ray.get(handle.progress.remote())
+                    self._get([handle.ready.remote()])
         self.learners = started[: config.number_of_learners]
         self.actors = started[config.number_of_learners :]
-        self.ray.get([worker.handle.progress.remote() for worker in started])
+        self._get([worker.handle.ready.remote() for worker in started])
+
+    def _get(self, refs: Sequence[Any]) -> list[Any]:
+        """The values of `refs`. Raises what a worker raised, or RunError where one has died."""
+        try:
+            return self.ray.get(refs)
+        except self.ray.exceptions.RayError as error:
+            cause = failures.original(error)
+            if isinstance(cause, self.ray.exceptions.RayError):
+                raise failures.dead_worker(cause, self.names, self.logs, self.oom_kills) from None
+            raise cause from cause.__cause__
 
     def _reserve(self, where: placement.Placement, config: Config):
         """Yields a scheduling strategy for each worker, learners first."""
@@ -298,15 +331,19 @@ class RayCluster:
             _, waiting = self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)
             if progress is not None and waiting:
                 asked = [call.worker.handle.progress.remote() for call in calls]
-                states = self.ray.get(asked)
+                states = self._get(asked)
                 progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
-        return self.ray.get(refs)
+        return self._get(refs)
 
     def close(self) -> None:
         for worker in (*self.actors, *self.learners):
             self.ray.kill(worker.handle)
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

@@ -22,6 +22,7 @@ from typing import Any
 from unslothrl import adapter_check, fit, rewards, shapes
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.own import Part
 from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.files import exists
@@ -622,11 +623,23 @@ def with_objective(config: Config) -> Config:
         config = replace(config, kl_estimator="k1")  # see algorithms/divergence.py
     objective = objective_of(config)
     parts = {name: getattr(objective, name) for name in PARTS}
-    named = {name: value for name, value in parts.items() if not callable(value)}
+    named = {
+        name: part_of(config.learner, name, value)
+        for name, value in parts.items()
+        if not isinstance(value, Part)
+    }
     cache = config.overlong_cache
     if cache is None:
         cache = min(1024, config.max_new_tokens // 4) if objective.overlong else 0
     return replace(config, **named, overlong_cache=cache)
+
+
+def part_of(learner: str, name: str, value: Any) -> Any:
+    """A part as an objective sets it, in the option's type. UserError where it is unknown."""
+    try:
+        return read_value(name, value, "{} = {}")
+    except UserError as error:
+        raise UserError(f"learner {learner}: {error}") from None
 
 
 def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:

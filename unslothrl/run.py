@@ -15,13 +15,14 @@ from unslothrl import (
     checkpoint,
     cluster,
     environment,
+    failures,
     joining,
 )
 from unslothrl.checkpoint import RunState
 from unslothrl.config import Config, to_toml
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.machine import Machine
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
@@ -73,7 +74,9 @@ def run(config: Config, notes: Sequence[str]) -> int:
             return 130
         except BaseException as error:
             outcome.close("failed", error)
-            raise
+            if isinstance(error, UserError | RunError):
+                raise
+            raise unexpected(error, folder) from None
         outcome.close("finished")
         return 0
 
@@ -103,7 +106,7 @@ class Outcome:
         if error is None:
             self.view.finish(summary)
         else:
-            self.view.failed(f"{type(error).__name__}: {error}".splitlines()[0])
+            self.view.failed(f"{summary['steps']} steps, {summary['report']}")
 
     def _save_adapter(self) -> Path | None:
         if self.trainer is None or self.trainer.published is None:
@@ -130,6 +133,15 @@ class Outcome:
             "base_hash": self.base_hash,
             "version": __version__,
         }
+
+
+def unexpected(error: BaseException, folder: RunFolder) -> RunError:
+    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
+    said = failures.summary_of(error)
+    try:
+        return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
+    except OSError:  # a full disk
+        return RunError(said)
 
 
 def resumable(folder: str) -> Path:
@@ -200,8 +212,9 @@ def same_base(workers: cluster.Cluster) -> str:
 def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
     lines = [
         f"{config.learner} on {config.dataset}, base {config.model}",
-        f"{config.number_of_actors} actors ({config.engine}), {config.number_of_learners} learner "
-        f"({config.backend}), cluster {config.cluster}",
+        f"{cluster.counted(config.number_of_actors, 'actor')} ({config.engine}), "
+        f"{cluster.counted(config.number_of_learners, 'learner')} ({config.backend}), "
+        f"cluster {config.cluster}",
         *notes,
     ]
     if config.top_p < 1 or config.sampling_top_k:

@@ -8,6 +8,7 @@
       adapters/v000010/            PEFT format
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
       report.html
+      error.txt                    the traceback of what ended the run, where nobody foresaw it
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
 
 Files are whole or absent, whenever the process dies: they are written under another name and
@@ -18,6 +19,7 @@ import json
 import math
 import os
 import shutil
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,7 @@ from unslothrl.files import flush_tree, replace_folder, write_whole
 from unslothrl.types import Adapter, Batch, Group
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
+ERROR = "error.txt"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
 KEPT_CHECKPOINTS = 2  # the second is for the day on which the newest turns out to be unreadable
 
@@ -113,6 +116,11 @@ class RunFolder:
             int(path.stem.removeprefix("step_"))
             for path in (self.path / ROLLOUTS).glob("step_*.jsonl")
         )
+
+    def write_error(self, error: BaseException) -> Path:
+        path = self.path / ERROR
+        write_whole(path, "".join(traceback.format_exception(error)).encode())
+        return path
 
     def write_bad_batch(self, step: int, batch: Batch) -> Path:
         """Writes the samples of an update that was not finite, for inspection."""

@@ -10,6 +10,7 @@ import importlib.util
 import pkgutil
 from pathlib import Path
 
+from unslothrl.algorithms import own
 from unslothrl.algorithms.objective import Objective
 from unslothrl.errors import UserError
 
@@ -48,4 +49,4 @@ def load(name: str) -> Objective:
             f"learner {name} defines no OBJECTIVE: write OBJECTIVE = Objective(...) with Objective "
             "from unslothrl.algorithms.objective"
         )
-    return found
+    return own.checked(found, name)

@@ -1,0 +1,189 @@
+"""How a run ends that cannot go on: one line, with the user's own file where that is to blame."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from unslothrl import config, failures
+from unslothrl.algorithms import objectives
+from unslothrl.errors import RunError, UserError
+
+ROOT = Path(__file__).parents[1]
+FAST = (
+    "--number_of_actors 0 --engine transformers --cluster local --max_steps 1 --batch_size 4 "
+    "--num_candidates 4 --topk 4 --eval_every 0 --max_new_tokens 24 --run_name x"
+)
+
+
+def objective_file(folder: Path, body: str, part: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(
+        "from unslothrl.algorithms.objective import Objective\n\n"
+        f"{body}\n\nOBJECTIVE = Objective({part}=mine)\n"
+    )
+    return str(path)
+
+
+PARTS = {
+    "clip text": (
+        "clip",
+        'def mine(ratio, logprobs, advantages, clip):\n    return "x"',
+        "line 3, clip mine: it must return (losses, whether a clip acted), float and bool tensors "
+        "of 3 tokens, got str 'x'",
+    ),
+    "clip short": (
+        "clip",
+        "def mine(ratio, logprobs, advantages, clip):\n    return ratio[:1], ratio[:1] > 0",
+        "got (torch.float32 [1], torch.bool [1])",
+    ),
+    "clip raises": (
+        "clip",
+        "def mine(ratio, logprobs, advantages, clip):\n    return ratio / advantages.gone",
+        "line 4, clip mine: AttributeError: 'Tensor' object has no attribute 'gone'",
+    ),
+    "clip takes less": (
+        "clip",
+        "def mine(ratio):\n    return ratio",
+        "line 3, clip mine: TypeError: mine() takes 1 positional argument but 4 were given",
+    ),
+    "ratio": (
+        "ratio",
+        "def mine(log_ratio, lengths):\n    return 1.0",
+        "line 3, ratio mine: it must return a ratio for each of 3 tokens, got float 1.0",
+    ),
+    "aggregation": (
+        "aggregation",
+        "def mine(terms, lengths, over):\n    return terms",
+        "aggregation mine: it must return a tensor with one number, got torch.float32 [3]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_ones_own_that_fails_names_its_file_and_line(name, tmp_path):
+    import torch
+
+    from unslothrl.algorithms.aggregation import Denominators
+    from unslothrl.algorithms.losses import Tokens, policy_loss
+
+    part, body, said = PARTS[name]
+    file = objective_file(tmp_path, body, part)
+    logprobs = torch.tensor([-1.0, -2.0, -1.0], requires_grad=True)
+    tokens = Tokens([1, 2], logprobs, torch.zeros(3), torch.ones(3), logprobs.detach())
+    with pytest.raises(RunError) as error:
+        policy_loss(objectives.load(file), tokens, Denominators(2, 3, 8))
+    assert str(error.value).startswith(f"learner {file}, line ") and said in str(error.value)
+
+
+def test_an_advantage_takes_what_it_asks_for(tmp_path):
+    groups = [[1.0, 0.0], [0.5, 0.5]]
+    asks = "def mine(rewards, ddof):\n    return [[r + ddof for r in group] for group in rewards]"
+    plain = "def mine(rewards):\n    return rewards"
+    wrong = "def mine(rewards):\n    return [sum(group) for group in rewards]"
+    options = {"ddof": 1, "epsilon": 1e-8}
+
+    def advantage(body: str):
+        return objectives.load(objective_file(tmp_path, body, "advantage")).advantage
+
+    assert advantage(asks)(groups, **options) == [[2.0, 1.0], [1.5, 1.5]]
+    assert advantage(plain)(groups, **options) == groups
+    with pytest.raises(RunError, match=r"a finite number for each reward, in groups of \[2, 2\]"):
+        advantage(wrong)(groups, **options)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ('advantage="foo"', "advantage must be one of centred, standardised"),
+        ('clip="surrogat"', 'set clip = "surrogate"'),
+        ("clip_low=7", "clip_low must be at least 0 and at most 1, got 7"),
+        ('kl_coefficient="much"', "kl_coefficient must be a number, got 'much'"),
+        ("kl=print", "kl must be text, got <built-in function print>"),
+    ],
+)
+def test_a_part_that_does_not_exist_is_refused_before_the_run(part, said, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from unslothrl.algorithms.objective import Objective\n" + f"OBJECTIVE = Objective({part})"
+    )
+    with pytest.raises(UserError) as error:
+        config.with_objective(config.Config(learner=str(path)))
+    assert str(error.value).startswith(f"learner {path}: ") and said in str(error.value)
+
+
+def test_a_run_that_fails_says_why_in_one_line(tmp_path):
+    """An unknown exception from inside of a run: its traceback goes into a file."""
+    code = (
+        "import sys\n"
+        "from unslothrl import cli, trainer\n"
+        "def step(self): raise KeyError('lost')\n"
+        "trainer.Trainer.step = step\n"
+        f"sys.exit(cli.main({FAST.split()!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "unslothrl: KeyError: 'lost' (<string>, line 3): the whole traceback is in runs/x/error.txt"
+        "\n"
+    )
+    assert done.stdout.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
+    assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")
+    assert json.loads((tmp_path / "runs/x/summary.json").read_text())["status"] == "failed"
+
+
+DIED = (
+    "The actor died unexpectedly before finishing this task.\n\tpid: 77\n"
+    "The actor is dead because its worker process has died. Worker exit type: {kind} Worker exit "
+    "detail: Worker unexpectedly exits with a connection error code 2. End of file."
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "log", "killed", "said"),
+    [
+        ("NODE_OUT_OF_MEMORY", "", False, "Ray ended it because the machine's memory was short"),
+        ("SYSTEM_ERROR", "", True, "the kernel killed a process for memory"),
+        ("SYSTEM_ERROR", "*** SIGSEGV received at time=1 ***", False, "SIGSEGV"),
+        ("SYSTEM_ERROR", "Fatal Python error: Aborted\n", False, "Aborted"),
+        ("SYSTEM_ERROR", "", False, "a signal from outside (SIGKILL), probably for memory"),
+    ],
+)
+def test_why_a_worker_died(kind, log, killed, said):
+    assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(said)
+
+
+def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train_distributed.py", "--number_of_actors", "1",
+         "--engine", "transformers", "--max_steps", "9", "--run_name", "x"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("loading"):
+            break
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family, lines
+    started = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(timeout=30) == 130 and time.monotonic() - started < 15
+    assert rest.splitlines() == [
+        "saving and stopping",
+        "interrupted: 0 steps in 0 s",
+        "report: runs/x/report.html",
+    ]
+    assert psutil.wait_procs(family, timeout=5)[1] == []

@@ -1,0 +1,104 @@
+"""What ended a run, in one line that says what to do; Ray's own reports take pages."""
+
+import re
+import signal
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unslothrl.errors import RunError
+
+VMSTAT = Path("/proc/vmstat")
+SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
+COLOUR = re.compile(r"\x1b\[\d+m")
+LOWER_MEMORY = "lower what it takes: see `unslothrl plan`"
+
+
+class Remote(Exception):
+    """The traceback of an exception that was raised in another process, as its cause."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def original(error: BaseException) -> BaseException:
+    """What a worker raised, without Ray's wrapping; its traceback there is the cause."""
+    text = None
+    while (inner := getattr(error, "cause", None)) is not None:
+        text = COLOUR.sub("", str(error))
+        error = inner
+    if text is not None:
+        error.__cause__ = Remote(text)
+    return error
+
+
+def dead_worker(
+    error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int
+) -> RunError:
+    """`error` is Ray's about a dead actor, `names` the workers' by Ray's ids, `oom_kills` the
+    kernel's count when the workers were started."""
+    message = str(error)
+    name = names.get(str(getattr(error, "actor_id", "")), "a worker")
+    pid = re.search(r"\bpid: (\d+)", message)
+    log = log_of(logs, int(pid[1])) if logs and pid else None
+    written = log.read_text(errors="replace")[-20_000:] if log else ""
+    cause = probable_cause(message, written, oom_killed() > oom_kills)
+    process = f" (process {pid[1]})" if pid else ""
+    where = f"; its log is {log}" if log else ""
+    return RunError(f"{name}{process} died: {cause}{where}")
+
+
+def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
+    """Why a worker died, by Ray's message, the end of its log, and the kernel's count."""
+    if "OUT_OF_MEMORY" in message or "memory was low" in message:
+        return f"Ray ended it because the machine's memory was short: {LOWER_MEMORY}"
+    if killed_for_memory:
+        return f"the kernel killed a process for memory: {LOWER_MEMORY}"
+    if found := SIGNALLED.search(log):
+        return f"{found[1] or found[2]}"
+    if "node" in message and "died" in message and "its node" in message:
+        return "its node died or lost the network"
+    exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
+    if exit_code and (code := int(exit_code[1] or exit_code[2])):
+        return f"it ended with exit code {code}{signal_name(code)}"
+    return f"a signal from outside (SIGKILL), probably for memory: {LOWER_MEMORY}"
+
+
+def signal_name(code: int) -> str:
+    try:
+        return f" ({signal.Signals(code - 128).name})"
+    except ValueError:
+        return ""
+
+
+def oom_killed() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 if unknown."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def log_of(logs: Path, pid: int) -> Path | None:
+    """What a worker process wrote to stderr, if that is on this machine."""
+    return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None)
+
+
+def summary_of(error: BaseException) -> str:
+    """An unexpected exception in a line: its kind, its message, and where it was raised."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = f": {lines[0].strip()[:300]}" if lines else ""
+    return f"{type(error).__name__}{message}{place(error)}"
+
+
+def place(error: BaseException) -> str:
+    """ " (file.py, line 3)" of the innermost frame, in the process that raised it."""
+    if isinstance(error.__cause__, Remote):
+        found = re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__))
+        frames: Sequence[tuple[str, str | int]] = found
+    else:
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+    ours = [frame for frame in frames if "site-packages" not in frame[0]] or frames
+    return f" ({Path(ours[-1][0]).name}, line {ours[-1][1]})" if ours else ""
