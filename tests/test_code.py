@@ -10,6 +10,7 @@ import pytest
 from unslothrl import cli, rewards
 from unslothrl.rewards import code
 from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.sandbox import LongInteger
 
 DOUBLE = {"inputs": ["1\n", "2\n", "21"], "outputs": ["2\n", "4", "42"], "fn_name": None}
 ADD = {"inputs": [[1, 2], "3\n4", [[5], [6]]], "outputs": [3, "7", [[5, 6]]], "fn_name": "add"}
@@ -112,6 +113,47 @@ def test_functions_are_called():
 )
 def test_results_are_compared_as_values(result, expected, is_same):
     assert code.returned(result, expected) is is_same
+
+
+def test_long_integers_are_compared_as_values():
+    nines, many = LongInteger("9" * 5000), 10**5000 - 1
+    assert code.returned(nines, many) and code.returned(nines, "9" * 5000)
+    assert code.returned(LongInteger("-" + "9" * 5000), -many) and code.returned([nines], [many])
+    for wrong in (many + 1, -many, ["9" * 5000], [many, many], 1e300, True, None, "nine"):
+        assert not code.returned(nines, wrong)
+
+
+def test_integers_of_any_length_are_given_and_returned(tmp_path, capfd):
+    """As numbers and as text that is JSON, to a function and from one, from a file of data too."""
+    big, more = "1" + "0" * 5000, "1" + "0" * 4999 + "1"
+    tests = {"inputs": [[10**5000]], "outputs": [10**5000 + 1], "fn_name": "f"}
+    programs = ["def f(n): return n + 1", "def f(n): return n + 2"]
+    found = score([block(text) for text in programs], tests)
+    assert found.scores == [1.0, 0.0] and found.failures == []
+    given = [
+        f'{{"inputs": [[{big}]], "outputs": [{more}], "fn_name": "f"}}',
+        f'{{"inputs": ["{big}"], "outputs": ["{more}"], "fn_name": "f"}}',
+    ]
+    given.append(json.dumps(given[0]))  # an object in text
+    path = tmp_path / "made.jsonl"
+    path.write_text(
+        "".join(
+            f'{{"question": "x", "tests": {one}, "completion": {json.dumps(block(text))}}}\n'
+            for one in given
+            for text in programs
+        )
+    )
+    assert cli.main(["score", str(path), "--reward", "code"]) == 0, capfd.readouterr().err
+    out, _ = capfd.readouterr()
+    assert [json.loads(line)["score"] for line in out.splitlines()] == [1.0, 0.0] * 3
+
+
+def test_a_huge_result_takes_no_time():
+    """A million digits would take Python seconds to convert: a wrong answer, and no failure."""
+    tests = {"inputs": [[1]], "outputs": [1], "fn_name": "f"}
+    huge = "def f(n):\n    import sys\n    return 10 ** 200_000"
+    found = score([block(huge)], tests, deadline_s=10)
+    assert found.scores == [0.0] and found.failures == []
 
 
 def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():

@@ -91,7 +91,9 @@ class Actor:
         of = [task for task, drawn in zip(tasks, sampled, strict=True) for _ in drawn]
         scored = self.scorer.score(
             [
-                Completed(text, len(one.token_ids), task.answer, task.extra, task.prompt)
+                Completed(
+                    text, len(one.token_ids), task.answer, task.extra, task.prompt, task.problem
+                )
                 for text, one, task in zip(texts, every, of, strict=True)
             ]
         )

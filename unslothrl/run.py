@@ -105,6 +105,8 @@ class Outcome:
         write_report(self.folder)
         if error is None:
             self.view.finish(summary)
+        elif isinstance(error, UserError | RunError):
+            self.view.failed()  # the message is the command's last line
         else:
             self.view.failed(f"{summary['steps']} steps, {summary['report']}")
 

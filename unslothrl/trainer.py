@@ -155,9 +155,10 @@ class Trainer:
         for name in sorted({one.reward for one in failures}):
             of_it = [one for one in failures if one.reward == name]
             if len(of_it) > completions / 2:
+                advice = ", or set a longer --reward_timeout" if of_it[0].was_late else ""
                 raise RunError(
                     f"reward {name} failed on {len(of_it)} of {completions} completions "
-                    f"({of_it[0].reason}): mend it, or set a longer --reward_timeout"
+                    f"({of_it[0].reason}): fix it{advice}"
                 )
 
     def sampling(self) -> Sampling:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from unslothrl import long_json
 from unslothrl.data.rows import BatchRows, CsvParser, Rows, TableRows, TextRows, parse_json
 from unslothrl.errors import UserError
 
@@ -87,7 +88,7 @@ def decoded(path: Path, data: bytes, begin: int) -> str:
 
 def check_object(path: Path, text: str, where: str) -> None:
     try:
-        row = json.loads(text)
+        row = long_json.loads(text)
     except (ValueError, RecursionError) as error:
         refuse(path, f"{where} is not JSON ({error}): mend or remove the line")
     if not isinstance(row, dict):

@@ -13,12 +13,12 @@ A name with dots goes into what a column holds; where that is text it is read as
 can be chosen instead (`Columns`).
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unslothrl import long_json
 from unslothrl.rewards import answers
 
 PROMPTS = ("messages", "prompt", "problem", "question")
@@ -124,7 +124,7 @@ def parsed(value: Any) -> Any:
     """What stands in a text that is JSON; other values as they are."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return long_json.loads(value)
         except (ValueError, RecursionError):
             return value
     return value

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from unslothrl import long_json
+
 Row = dict[str, Any]
 
 
@@ -59,7 +61,12 @@ _first_json = json.JSONDecoder().raw_decode
 
 
 def parse_json(text: str) -> Row:
-    return _first_json(text.lstrip())[0]
+    text = text.lstrip()
+    try:
+        return _first_json(text)[0]
+    except ValueError:  # an integer of more digits than Python takes otherwise
+        with long_json.any_length():
+            return _first_json(text)[0]
 
 
 class TableRows:

@@ -5,13 +5,12 @@ line by line without trailing blanks; or, where the tests name a function, calls
 and compares what it returns. Each test runs in a sandbox of its own that knows no expected answer.
 """
 
-import json
 import math
 import re
 from typing import Any
 
-from unslothrl import sandbox
-from unslothrl.sandbox import Limits, Program
+from unslothrl import long_json, sandbox
+from unslothrl.sandbox import Limits, LongInteger, Program
 
 _OPEN = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
@@ -63,7 +62,7 @@ def arguments(given: Any) -> list:
 
 def as_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return long_json.loads(text)
     except (ValueError, RecursionError):
         return text
 
@@ -76,13 +75,16 @@ def returned(result: Any, expected: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality of JSON values; floats to `CLOSE_ENOUGH`. True is not 1."""
+    """Equality of a result and what is expected, as JSON values; floats to `CLOSE_ENOUGH`. True is
+    not 1."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(same(*pair) for pair in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
+    if isinstance(a, LongInteger):
+        return isinstance(b, int) and a.digits == long_json.digits(b)
     if isinstance(a, float) or isinstance(b, float):
         try:
             return math.isclose(a, b, rel_tol=CLOSE_ENOUGH)

@@ -7,11 +7,16 @@
 The first parameter is the completion; `completions` takes all of them. A second one is the answer.
 By name a function gets `prompt`, `answer`, `row` (a dict of the row's other columns) or any column,
 as lists where it takes all completions; `**` gets every column.
+
+Functions written for TRL take `completions`. TRL gives them text, or lists of messages where the
+data set is conversational. Here one gets messages that reads their key "content", as in
+`c[0]["content"]`, itself or in a function of its file, or whose parameter is annotated with a dict.
 """
 
 import ast
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,11 @@ from unslothrl.errors import UserError
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
+ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer was read from one
+CONTENT = "content"  # of a message
+TICK_S = 0.1
 MISSING = object()
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,11 @@ class Known:
     answer: str
     prompt: str
     row: dict[str, Any]
+    problem: str = ""  # what the user asks last; "": that is the prompt
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", CONTENT: self.problem or self.prompt}]
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,7 @@ class Signature:
     is_batch: bool  # takes all completions at once
     is_async: bool
     takes_rest: bool  # has **
+    wants_messages: bool = False  # of TRL's conversational form
 
     @property
     def takes_answer(self) -> bool:
@@ -49,10 +64,12 @@ class Signature:
 
     def value(self, name: str, known: Known) -> Any:
         """What a parameter gets; MISSING where nothing has its name."""
-        for names, value in ((ANSWER, known.answer), (PROMPT, known.prompt), (ROW, known.row)):
+        prompt = known.messages if self.wants_messages else known.prompt
+        for names, value in ((ANSWER, known.answer), (PROMPT, prompt), (ROW, known.row)):
             if name in names:
                 return value
-        return known.row.get(name, known.answer if name == self.second else MISSING)
+        is_answer = name == self.second or name in ANSWER_COLUMNS
+        return known.row.get(name, known.answer if is_answer else MISSING)
 
     def named(self, known: Known) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
@@ -63,13 +80,19 @@ class Signature:
     def named_for_all(self, every: Sequence[Known]) -> dict[str, list]:
         """The arguments for all completions, a list each; None for a row without that column."""
         columns = {name for one in every for name in one.row}
-        names = {*self.names, *((ANSWER[1], PROMPT[1], *columns) if self.takes_rest else ())}
+        names = {*self.names, *((*ANSWER, PROMPT[1], *columns) if self.takes_rest else ())}
         found = {name: [self.value(name, one) for one in every] for name in names}
         return {
             name: [None if value is MISSING else value for value in values]
             for name, values in found.items()
             if any(value is not MISSING for value in values)
         }
+
+    def completions(self, texts: Sequence[str]) -> list:
+        """All completions in the form that the function wants."""
+        if not self.wants_messages:
+            return list(texts)
+        return [[{"role": "assistant", CONTENT: text}] for text in texts]
 
 
 def signature_of(path: Path, name: str) -> Signature:
@@ -78,7 +101,7 @@ def signature_of(path: Path, name: str) -> Signature:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"reward {path}: it is not Python ({reason}): mend it") from None
+        raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
     functions = {
         node.name: node
         for node in tree.body
@@ -89,13 +112,16 @@ def signature_of(path: Path, name: str) -> Signature:
             f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
             "write file.py:function"
         )
-    return _signature(path, functions[name])
+    signature = _signature(path, functions[name])
+    wants_messages = signature.is_batch and _wants_messages(functions[name], functions)
+    return replace(signature, wants_messages=wants_messages)
 
 
-def _signature(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
+def _signature(path: Path, function: Function) -> Signature:
     arguments = function.args
     names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    if not names:
+    is_batch = ALL in (*names, *(one.arg for one in arguments.kwonlyargs))
+    if not names and not is_batch:
         raise UserError(
             f"reward {path}: {function.name} takes no completion: write "
             f"def {function.name}(completion, answer)"
@@ -103,10 +129,9 @@ def _signature(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> 
     required = set(names[: len(names) - len(arguments.defaults)])
     by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     required |= {one.arg for one, default in by_name if default is None}
-    is_batch = ALL in names
     others = [one for one in names if one != (ALL if is_batch else names[0])]
     wanted = {*required, *ANSWER, *PROMPT, *ROW}  # an option of its own keeps its default
-    every = (*others, *(one.arg for one in arguments.kwonlyargs))
+    every = (*others, *(one.arg for one in arguments.kwonlyargs if one.arg != ALL))
     return Signature(
         names=tuple(one for one in every if one in wanted),
         second=others[0] if others and others[0] in required else None,
@@ -116,30 +141,74 @@ def _signature(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> 
     )
 
 
+def _wants_messages(function: Function, functions: dict[str, Function]) -> bool:
+    """By the annotation of `completions`, or by what the function and those it names read."""
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    annotation = next(one.annotation for one in every if one.arg == ALL)
+    said = ast.unparse(annotation).lower() if annotation is not None else ""
+    if "dict" in said or "str" in said:
+        return "dict" in said
+    seen: dict[str, Function] = {}
+    waiting = [function]
+    while waiting:
+        one = waiting.pop()
+        if one.name not in seen:
+            seen[one.name] = one
+            names = {node.id for node in ast.walk(one) if isinstance(node, ast.Name)}
+            waiting += [functions[name] for name in names & functions.keys()]
+    return any(_reads_content(node) for one in seen.values() for node in ast.walk(one))
+
+
+def _reads_content(node: ast.AST) -> bool:
+    """Whether this is `x["content"]` or `x.get("content")`, with x no row and no call's result."""
+    if isinstance(node, ast.Subscript):
+        base, key = node.value, node.slice
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        base, key = node.func.value, node.args[0]
+        if node.func.attr != "get":
+            return False
+    else:
+        return False
+    while isinstance(base, ast.Subscript):
+        base = base.value
+    is_message = isinstance(base, ast.Name) and base.id not in ROW
+    return is_message and isinstance(key, ast.Constant) and key.value == CONTENT
+
+
 def check(function: str) -> None:
     """Runs in a worker: loads a function, so that what is wrong with its file is known."""
-    from unslothrl.rewards.worker import load
+    from unslothrl.rewards.functions import load
 
     load(function)
 
 
 def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
-    """Runs in a worker: many calls of an async function at once. -> [value, error] of each."""
+    """Runs in a worker: many calls of an async function at once. -> [value, error] of each.
+
+    Time in which one of them keeps all others waiting, as one that loads a model, does not count.
+    """
     import asyncio
 
-    from unslothrl.rewards.worker import load, reason
+    from unslothrl.rewards.functions import as_json, load, reason
 
     loaded = load(function)
 
     async def one(text: str, named: dict[str, Any]) -> list:
         try:
-            return [await asyncio.wait_for(loaded(text, **named), deadline_s), None]
-        except TimeoutError:
-            return [None, f"took longer than {deadline_s:g} s"]
+            return [as_json(await loaded(text, **named)), None]
         except Exception as error:
             return [None, reason(error)]
 
     async def all_of_them() -> list[list]:
-        return await asyncio.gather(*(one(text, named) for text, named in calls))
+        tasks = [asyncio.create_task(one(text, named)) for text, named in calls]
+        pending, spent = set(tasks), 0.0
+        while pending and spent < deadline_s:
+            tick = min(TICK_S, deadline_s - spent)
+            started = time.monotonic()
+            _, pending = await asyncio.wait(pending, timeout=tick)
+            spent += min(tick, time.monotonic() - started)
+        late = [None, f"took longer than {deadline_s:g} s"]
+        return [late if task in pending else task.result() for task in tasks]
 
     return asyncio.run(all_of_them())

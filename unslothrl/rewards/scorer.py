@@ -19,6 +19,7 @@ from unslothrl.rewards.workers import (
     DEADLINE_S,
     MEMORY_MB,
     START_S,
+    TOO_LONG,
     Call,
     Closed,
     Result,
@@ -39,6 +40,7 @@ class Completed:
     answer: str
     extra: dict[str, Any] = field(default_factory=dict)
     prompt: str = ""
+    problem: str = ""  # what the user asks last; "": that is the prompt
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -47,7 +49,7 @@ class Completed:
 
     @property
     def known(self) -> own.Known:
-        return own.Known(self.answer, self.prompt, self.extra)
+        return own.Known(self.answer, self.prompt, self.extra, self.problem)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Failure:
     reason: str
     text: str  # the completion
     index: int  # of it among those that were scored together
+
+    @property
+    def was_late(self) -> bool:
+        return self.reason.startswith(TOO_LONG)
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -183,7 +189,10 @@ class Scorer:
         if chosen.own.is_async:
             return self._together(chosen, chosen.own, completed)
         return self.own_workers.call(
-            [Call(chosen.function, (one.text,), chosen.own.named(one.known)) for one in completed]
+            [
+                Call(chosen.function, (one.text,), chosen.own.named(one.known), may_load=True)
+                for one in completed
+            ]
         )
 
     def _programs(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
@@ -209,8 +218,8 @@ class Scorer:
     ) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
         named = signature.named_for_all([one.known for one in completed])
-        named[own.ALL] = [one.text for one in completed]
-        (result,) = self.own_workers.call([Call(chosen.function, (), named)])
+        named[own.ALL] = signature.completions([one.text for one in completed])
+        (result,) = self.own_workers.call([Call(chosen.function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):

@@ -5,8 +5,6 @@
 What a function prints goes nowhere, so that it cannot answer for itself.
 """
 
-import importlib
-import importlib.util
 import json
 import os
 import resource
@@ -14,21 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-LONGEST_ERROR = 300
-
-
-def load(name: str) -> Callable[..., Any]:
-    """ "module:function" or "file.py:function"."""
-    where, _, function = name.rpartition(":")
-    if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("reward_of_the_user", where)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(where)
-    return getattr(module, function)
+from unslothrl import long_json
+from unslothrl.rewards.functions import as_json, load, reason
 
 
 def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any]) -> list:
@@ -39,14 +24,9 @@ def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any])
             import asyncio  # large, and every program's process is a copy of this one
 
             value = asyncio.run(wait(value))
-        json.dumps(value)
-        return [value, None]
+        return [as_json(value), None]
     except BaseException as error:  # hostile text, or the user's own code: it must not end us
         return [None, reason(error)]
-
-
-def reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
 
 
 async def wait(value: Any) -> Any:
@@ -62,7 +42,7 @@ def main() -> None:
     os.dup2(nowhere, 1)
     known: dict[str, Callable[..., Any]] = {}
     for line in sys.stdin:
-        name, arguments, named = json.loads(line)
+        name, arguments, named = long_json.loads(line)
         try:
             if name not in known:
                 known[name] = load(name)

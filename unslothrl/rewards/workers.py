@@ -22,10 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unslothrl import long_json
+
 DEADLINE_S = 5.0
 MEMORY_MB = 2048
 START_S = 60.0  # for a process to start and to import a function's module
 CHUNK = 1 << 16  # bytes that are read or written at once
+LOAD = 12.0  # deadlines that a first call may take which loads something
+MOST_SILENT = 4  # calls of a function that has never answered, before the rest is left uncalled
+TOO_LONG = "took longer than "
 IMPORTED = b"imported"  # the line that says so
 AHEAD = 32  # calls that wait at a worker, where calls are short
 AHEAD_BYTES = 32 << 10  # of them
@@ -34,13 +39,14 @@ AHEAD_BYTES = 32 << 10  # of them
 @dataclass(frozen=True)
 class Call:
     """`group`: once a call of a group has returned False, the rest of it is left out.
-    `deadline_s`: its own; None: that of all."""
+    `deadline_s`: its own; None: that of all. `may_load`: see `Loading`."""
 
     function: str
     arguments: tuple = ()
     named: dict[str, Any] = field(default_factory=dict)
     group: int | None = None
     deadline_s: float | None = None
+    may_load: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class Sent:
     index: int
     call: Call
     size: int  # bytes
+    allowed_s: float  # for the call itself
+    is_first: bool  # of its function in its process
 
 
 class Worker:
@@ -78,6 +86,7 @@ class Worker:
         self.queue: collections.deque[Sent] = collections.deque()  # the first is worked on
         self.began = self.ends = 0.0  # of the first
         self.known: set[str] = set()  # functions that it has imported
+        self.warm: set[str] = set()  # functions that have answered
         self.unsent = bytearray()  # what its pipe has no room for; that may be a page, or less
         self.rest = b""
         assert self.process.stdin is not None
@@ -88,11 +97,11 @@ class Worker:
         waiting = sum(sent.size for sent in self.queue)
         return not self.queue or waiting + size <= AHEAD_BYTES
 
-    def send(self, line: bytes, sent: Sent, deadline_s: float) -> None:
+    def send(self, line: bytes, sent: Sent) -> None:
         """Raises BrokenPipeError where the process has ended."""
         self.queue.append(sent)
         if len(self.queue) == 1:
-            self.start_clock(deadline_s)
+            self.start_clock()
         self.unsent += line
         self.write()
 
@@ -104,17 +113,17 @@ class Worker:
             while self.unsent:
                 del self.unsent[: os.write(self.process.stdin.fileno(), self.unsent[:CHUNK])]
 
-    def start_clock(self, deadline_s: float) -> None:
+    def start_clock(self) -> None:
         """The deadline of the first call; it counts from where its function is imported."""
         if self.queue:
-            call = self.queue[0].call
-            allowed = call.deadline_s or deadline_s
+            first = self.queue[0]
             self.began = time.monotonic()
-            self.ends = self.began + (allowed if call.function in self.known else START_S)
+            is_known = first.call.function in self.known
+            self.ends = self.began + (first.allowed_s if is_known else START_S)
 
-    def imported(self, deadline_s: float) -> None:
+    def imported(self) -> None:
         self.known.add(self.queue[0].call.function)
-        self.start_clock(deadline_s)
+        self.start_clock()
 
     def read(self) -> list[bytes] | None:
         """The lines that have arrived whole; None when the process has ended."""
@@ -135,6 +144,39 @@ class Worker:
             pipe.close()
 
 
+@dataclass
+class Loading:
+    """What is known of how long the first call of a function takes in a process: it may load a
+    model, which no deadline of a call could allow for.
+
+    The first that misses its deadline, of a function that has never answered, is tried once more
+    with `LOAD` times as long. Where that succeeds, first calls may take so long from then on.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)  # of the slowest first call
+    silent: set[str] = field(default_factory=set)  # functions that have not answered even then
+
+    def allowed_s(self, call: Call, deadline_s: float, is_again: bool) -> float:
+        """For the first call of a function in a process."""
+        if not call.may_load:
+            return deadline_s
+        if is_again:
+            return load_s(deadline_s)
+        return deadline_s + 2 * self.seconds.get(call.function, 0.0)
+
+    def may_be_tried_again(self, call: Call) -> bool:
+        known = call.function in self.seconds or call.function in self.silent
+        return call.may_load and not known
+
+    def has_answered(self, function: str, seconds: float) -> None:
+        self.silent.discard(function)
+        self.seconds[function] = max(seconds, self.seconds.get(function, 0.0))
+
+
+def load_s(deadline_s: float) -> float:
+    return min(START_S, LOAD * deadline_s)
+
+
 class Closed(Exception):
     """The workers were closed while they were at work."""
 
@@ -148,6 +190,7 @@ class Workers:
         self.deadline_s, self.memory_mb = deadline_s, memory_mb
         self.working = [Worker(memory_mb) for _ in range(count)]
         self.spare = Worker(memory_mb)
+        self.loading = Loading()
         self.closed = self.calling = False
         self.lock = threading.Lock()  # `close` may come from another thread
 
@@ -208,6 +251,8 @@ class Round:
         self.waiting = collections.deque(range(len(calls)))
         self.results: list[Result | None] = [None] * len(calls)
         self.failed: set[int] = set()  # groups
+        self.again: set[int] = set()  # calls that are tried a second time
+        self.late: collections.Counter[str] = collections.Counter()  # functions that were too late
         self.selector = selectors.DefaultSelector()
 
     def __enter__(self) -> "Round":
@@ -245,7 +290,7 @@ class Round:
                     self.receive(key.data)
             now = time.monotonic()
             for worker in [one for one in busy if one.queue and now >= one.ends]:
-                self.give_up(worker, f"took longer than {worker.ends - worker.began:g} s")
+                self.too_late(worker)
         return [result for result in self.results if result is not None]
 
     def feed(self, worker: Worker) -> None:
@@ -258,15 +303,28 @@ class Round:
             if call.group is not None and call.group in self.failed:
                 self.results[self.waiting.popleft()] = Result(left_out=True)
                 continue
-            line = json.dumps([call.function, call.arguments, call.named]).encode() + b"\n"
+            is_silent = call.function in self.workers.loading.silent
+            if is_silent and self.late[call.function] >= MOST_SILENT:
+                error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
+                self.results[self.waiting.popleft()] = Result(None, error)
+                continue
+            line = long_json.dumps([call.function, call.arguments, call.named]).encode() + b"\n"
             if not worker.room(len(line)):
                 return
             self.waiting.popleft()
             try:
-                worker.send(line, Sent(index, call, len(line)), self.workers.deadline_s)
+                worker.send(line, self.sent(worker, index, len(line)))
             except BrokenPipeError:
                 self.give_up(worker, "its process had ended")
                 return
+
+    def sent(self, worker: Worker, index: int, size: int) -> Sent:
+        call = self.calls[index]
+        deadline_s = call.deadline_s or self.workers.deadline_s
+        is_first = call.function not in worker.warm
+        if is_first:
+            deadline_s = self.workers.loading.allowed_s(call, deadline_s, index in self.again)
+        return Sent(index, call, size, deadline_s, is_first)
 
     def listen_for_room(self, workers: Sequence[Worker]) -> None:
         """Waits for room in the pipes of those alone that have something to be sent."""
@@ -296,18 +354,40 @@ class Round:
             return
         for line in lines:
             if line == IMPORTED:
-                worker.imported(self.workers.deadline_s)
+                worker.imported()
                 continue
             value, error = json.loads(line)
             sent = worker.queue.popleft()
-            self.results[sent.index] = Result(value, error, time.monotonic() - worker.began)
+            seconds = time.monotonic() - worker.began
+            self.results[sent.index] = Result(value, error, seconds)
+            worker.warm.add(sent.call.function)
+            if sent.is_first:
+                self.workers.loading.has_answered(sent.call.function, seconds)
             if value is False and sent.call.group is not None:
                 self.failed.add(sent.call.group)
-            worker.start_clock(self.workers.deadline_s)
+            worker.start_clock()
 
-    def give_up(self, worker: Worker, error: str) -> None:
-        """The first call of a worker has failed with its process; the others wait again."""
-        if worker.queue:
+    def too_late(self, worker: Worker) -> None:
+        """The first call of a worker has missed its deadline. If it was the first of its function
+        in the process, it may have been loading something."""
+        sent, loading = worker.queue[0], self.workers.loading
+        call = sent.call
+        error: str | None = f"{TOO_LONG}{call.deadline_s or self.workers.deadline_s:g} s"
+        if call.function not in worker.known:
+            error = f"{TOO_LONG}{START_S:g} s to import"
+        elif sent.index in self.again:
+            loading.silent.add(call.function)
+            error = f"{error}, and than {sent.allowed_s:g} s where it may load something"
+        elif sent.is_first and loading.may_be_tried_again(call):
+            self.again.add(sent.index)
+            error = None
+        self.late[call.function] += 1
+        self.give_up(worker, error)
+
+    def give_up(self, worker: Worker, error: str | None) -> None:
+        """The first call of a worker has failed with its process, or waits again where there is no
+        error; the others wait again."""
+        if worker.queue and error is not None:
             first = worker.queue.popleft()
             self.results[first.index] = Result(None, error, time.monotonic() - worker.began)
         self.waiting.extendleft(sent.index for sent in reversed(worker.queue))

@@ -17,7 +17,7 @@ The first two keep the same view and the same limits; the filter of system calls
 """
 
 from unslothrl.sandbox.levels import LEVELS, SECURE, available, choose, require
-from unslothrl.sandbox.program import START_S, Limits, Outcome, Overloaded, Program
+from unslothrl.sandbox.program import START_S, Limits, LongInteger, Outcome, Overloaded, Program
 from unslothrl.sandbox.run import run
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "SECURE",
     "START_S",
     "Limits",
+    "LongInteger",
     "Outcome",
     "Overloaded",
     "Program",

@@ -11,6 +11,13 @@ class Overloaded(OSError):
 
 
 @dataclass(frozen=True)
+class LongInteger:
+    """An integer that a program returned, too long to be converted: that could take minutes."""
+
+    digits: str  # with its sign, without leading zeros
+
+
+@dataclass(frozen=True)
 class Limits:
     """Of one program, from where it begins. `wall_s` later, nothing of it is left."""
 
@@ -45,7 +52,7 @@ class Outcome:
 
     stdout: str = ""
     stderr: str = ""  # its last lines
-    result: Any = None  # what the function returned
+    result: Any = None  # what the function returned; LongInteger for integers of 4,301 digits
     has_result: bool = False
     stopped: str | None = None
     seconds: float = 0.0  # since it began

@@ -16,10 +16,18 @@ from typing import BinaryIO
 
 from unslothrl.sandbox import levels, view
 from unslothrl.sandbox.folder import own_folder
-from unslothrl.sandbox.program import START_S, Limits, Outcome, Overloaded, Program
+from unslothrl.sandbox.program import (
+    START_S,
+    Limits,
+    LongInteger,
+    Outcome,
+    Overloaded,
+    Program,
+)
 
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
+LONGEST_INTEGER = 4300  # digits: what Python converts where nothing else is set
 COUNT_EVERY_S = 0.05
 TOO_LONG = "took longer than {:g} s"
 FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
@@ -223,6 +231,10 @@ def how_it_ended(code: int) -> str | None:
 
 def read_result(reply: bytes) -> tuple[object, bool]:
     try:
-        return json.loads(reply), True
+        return json.loads(reply, parse_int=integer), True
     except (ValueError, RecursionError):
         return None, False
+
+
+def integer(text: str) -> int | LongInteger:
+    return int(text) if len(text) <= LONGEST_INTEGER else LongInteger(text)

@@ -212,11 +212,12 @@ class Terminal:
             else:
                 self._say(Text.assemble((f"  {label:<10}", "dim"), printable(text)))
 
-    def failed(self, message: str) -> None:
-        """It could not go on; the live area ends."""
+    def failed(self, message: str | None = None) -> None:
+        """It could not go on; the live area ends. None: who called says why."""
         self.phase = None
         self.__exit__()
-        self._say(f"failed: {message}", "bold red")
+        if message is not None:
+            self._say(f"failed: {message}", "bold red")
 
     def area(self) -> Group:
         """The live area, always narrower than the terminal: a key's echo must not wrap a line."""

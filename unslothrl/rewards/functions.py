@@ -1,0 +1,54 @@
+"""Loads functions by their names, and puts what they return or raise into JSON. In workers."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+LONGEST_ERROR = 300
+LONGEST_INTEGER = 1000  # bits
+_files: set[str] = set()  # the user's own that are loaded
+
+
+def load(name: str) -> Callable[..., Any]:
+    """ "module:function" or "file.py:function"."""
+    where, _, function = name.rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("reward_of_the_user", where)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
+        _files.add(where)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    return getattr(module, function)
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: numbers of NumPy, PyTorch, Fraction and the like as Python's, arrays
+    as lists. TypeError for what is no number, and holds none."""
+    is_small = not isinstance(value, int) or value.bit_length() < LONGEST_INTEGER
+    if value is None or (isinstance(value, bool | int | float | str) and is_small):
+        return value
+    if isinstance(value, dict):
+        return {str(key): as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if hasattr(value, "tolist"):  # of NumPy, PyTorch, pandas
+        return as_json(value.tolist())
+    if hasattr(value, "__float__"):
+        return float(value)
+    raise TypeError(f"returned no number, but {type(value).__name__}")
+
+
+def reason(error: BaseException) -> str:
+    """What was raised, and where in the user's file."""
+    text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in _files]
+    if not frames:
+        return text
+    return f"{text} ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
