@@ -33,7 +33,7 @@ slow: unsloth-test trl-test card-test  ## the long proofs: other systems, then e
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu
-	$(bin)/python -m pytest -m slow tests/test_unsloth.py $(ARGS)
+	$(bin)/python -m pytest -m slow tests/test_unsloth.py tests/test_unsloth_share.py $(ARGS)
 
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl

@@ -42,6 +42,8 @@ ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CP
     "driver": 700,  # this process and Ray's own
 }
 
+KEPT_FREE = "kept free by Unsloth"
+
 Parts = dict[str, float]  # name -> MB
 
 
@@ -211,6 +213,10 @@ def learner(config: Config, shape: Shape, gpu: Gpu | None, index: int = 0) -> Pr
         stays["engine's adapter"] = parts["adapter"]
         cache = max(share - sum(parts.values()), shape.kv_bytes(context(config)) / MB)
         drawing = {"activations": parts["activations"], "KV cache": cache}
+        own = stays["adapter and optimiser"] + sum(ON_A_CARD.values())
+        kept = unsloth_reserve(config, shape, gpu) - own
+        if kept > 0:
+            drawing[KEPT_FREE] = kept
     elif generates:
         drawing = {
             "KV cache": shape.kv_bytes(concurrent(config) * context(config)) / MB,
@@ -310,18 +316,38 @@ def with_engines(config: Config, given: Set[str], shape: Shape, machine: Machine
     room = usable_mb(gpu) - beside_engine(config, shape, gpu, shared)
     prefill = unsloth_prefill(room - shape.engine_bytes() / MB)
     fixed = sum(engine_parts(config, shape, prefill).values())
-    least = (fixed + least_cache(config, shape)) / gpu.memory_mb
-    most = min(fixed + whole_cache(config, shape), room) / gpu.memory_mb
+    enough = unsloth_least(config, shape)
+    least = max(fixed + least_cache(config, shape), enough) / gpu.memory_mb
+    most = min(max(fixed + whole_cache(config, shape), enough), room) / gpu.memory_mb
     if config.number_of_actors and least <= config.learner_gpu_usage <= most:
         return config
     share = max(math.ceil(1000 * least), math.floor(1000 * min(most, MOST_SHARE))) / 1000
     return replace(config, learner_gpu_usage=min(1.0, share))
 
 
+def unsloth_least(config: Config, shape: Shape) -> float:
+    """MB of the share below which Unsloth gives its engine less than the run's context, by its own
+    estimate: 5 bits a weight, 172 CUDA graphs, 5% of the KV cache lost
+    (unsloth_zoo/vllm_utils.py:2422)."""
+    weights = shape.linear_weights() * 5 / 8 + shape.other_weights() * HALF
+    graphs = min(max(172 * shape.hidden * shape.layers * 4 / MB, 154), 1024)
+    cache = shape.kv_bytes(context(config) + 256) / 0.95
+    return (weights + shape.lora_weights(vllm_rank(config)) * HALF + cache) / MB + graphs
+
+
+def unsloth_reserve(config: Config, shape: Shape, gpu: Gpu) -> float:
+    """MB of `usable_mb` that Unsloth keeps out of its engine's share: two sequences' activations
+    (the same function)."""
+    wide = shape.hidden + 2 * shape.key + 2 + 2 * shape.inner
+    elements = 2 * context(config) * wide + shape.inner * shape.hidden
+    return 1.25 * elements * HALF / MB - (gpu.physical_mb - usable_mb(gpu))
+
+
 def beside_engine(config: Config, shape: Shape, gpu: Gpu, shared: bool) -> float:
     """MB on a learner's card while it draws, besides its engine's share; `shared` with actors."""
     one = learner(config, shape, gpu).generating
-    own = sum(one[name] for name in ("adapter and optimiser", "CUDA context", "CUDA graphs"))
+    names = ("adapter and optimiser", "CUDA context", "CUDA graphs", KEPT_FREE)
+    own = sum(one.get(name, 0) for name in names)
     others = range(config.number_of_actors if shared else 0)
     return own + sum(sum(actor(config, shape, gpu, i, True, 1).generating.values()) for i in others)
 

@@ -1,0 +1,106 @@
+"""What Unsloth makes of the share that the learner's engine is given, by its own arithmetic.
+
+`make unsloth-test` runs this. The functions are cut out of unsloth_zoo/vllm_utils.py, whose import
+needs a card, and asked about the cards of layouts.py.
+"""
+
+import ast
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from layouts import GB, LAYOUTS, card, machine_of, resolved, starts
+
+from unslothrl import planner, shapes
+from unslothrl.config import resolve
+from unslothrl.engine_memory import ON_A_CARD, of_learner
+
+pytestmark = pytest.mark.slow
+
+NEEDED = ("_config_get", "_kv_cache_elements_per_token", "_kv_cache_tokens",
+          "approximate_vllm_memory_usage", "_fit_max_seq_length_to_kv_cache")  # fmt: skip
+LONG = {
+    "24 GB, the longest": ((card(24),), {"model": "Qwen/Qwen2.5-7B", "fit": "largest"}),
+    "80 GB, the longest": ((card(80),), {"model": "meta-llama/Llama-3.1-8B", "fit": "largest"}),
+    "8 GB, the longest": ((card(8),), {"model": "Qwen/Qwen2.5-1.5B", "fit": "largest"}),
+    "16 GB, one sequence": ((card(16),), {"model": "Qwen/Qwen2.5-7B", "max_num_seqs": "1"}),
+    "54 GB, 20,000 tokens": (
+        (card(80),),
+        {"model": "meta-llama/Llama-3.1-8B", "max_new_tokens": "20000", "max_num_seqs": "2",
+         "train_batch_size": "1"},
+    ),
+}  # fmt: skip
+ALONE = [name for name in LAYOUTS if "peft" not in name and "draws all" not in name]
+
+
+@pytest.fixture(scope="module")
+def unsloth():
+    """Unsloth's functions on a card whose free and whole memory are in `card_mb`."""
+    site = Path(sys.prefix) / "unsloth-site" / "unsloth_zoo" / "vllm_utils.py"
+    tree = ast.parse(site.read_text())
+    cut = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in NEEDED]
+    assert {one.name for one in cut} == set(NEEDED)
+    import os
+
+    found = types.SimpleNamespace(card_mb=(0.0, 0.0))
+    names = {"get_mem_info": lambda: tuple(mb * 2**20 for mb in found.card_mb), "os": os}
+    exec(compile(ast.Module(cut, []), str(site), "exec"), names)
+    found.approximate = names["approximate_vllm_memory_usage"]
+    found.context = names["_fit_max_seq_length_to_kv_cache"]
+    return found
+
+
+def config_of(shape: shapes.Shape) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=shape.context,
+    )
+
+
+def given(name: str):
+    if name in LAYOUTS:
+        return resolved(name)
+    found, flags = LONG[name]
+    return resolve(flags, machine_of(found)).config, machine_of(found)
+
+
+@pytest.mark.parametrize("name", [*ALONE, *LONG])
+def test_the_engine_keeps_its_share_and_the_runs_context(name, unsloth):
+    config, machine = given(name)
+    shape = shapes.shape_of(config.model)
+    for those in starts(config, machine):
+        if not those or those[0].name != "learner-0" or not those[0].has_engine:
+            continue
+        gpu = those[0].gpu
+        free = gpu.physical_mb - (gpu.memory_mb - gpu.free_mb) - ON_A_CARD["context"]
+        share = of_learner(config, gpu, free)
+        unsloth.card_mb = (free, gpu.physical_mb)
+        tokens, _, utilisation, _ = unsloth.approximate(
+            config_of(shape),
+            load_in_4bit=True,
+            max_seq_length=planner.context(config),
+            gpu_memory_utilization=min(1.0, share * gpu.physical_mb / free),
+            max_lora_rank=planner.vllm_rank(config),
+        )
+        assert utilisation == pytest.approx(share, abs=1e-6)
+        asked = planner.context(config)
+        assert unsloth.context(asked, tokens) == asked
+
+
+def test_less_would_be_cut(unsloth):
+    """The share of 0.35 that a 7B on 16 GB was given."""
+    shape = shapes.KNOWN["qwen2.5-7b"]
+    unsloth.card_mb = (16 * GB - 600, 16 * GB)
+    share = 0.35 * 16 * GB / (16 * GB - 600)
+    tokens, *_ = unsloth.approximate(
+        config_of(shape), True, max_seq_length=1550, gpu_memory_utilization=share, max_lora_rank=32
+    )
+    assert unsloth.context(1550, tokens) < 1550
