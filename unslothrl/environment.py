@@ -7,6 +7,8 @@ fixes them for good when it starts, and Ray would set one thread for each worker
 import logging
 import os
 
+from unslothrl.memory import CARD_MB
+
 INHERITED = (
     "HF_HOME",
     "HF_HUB_OFFLINE",
@@ -14,6 +16,7 @@ INHERITED = (
     "XDG_CACHE_HOME",
     "PYTHONHASHSEED",
     "TRITON_INTERPRET",
+    CARD_MB,
 )
 
 

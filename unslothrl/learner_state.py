@@ -135,6 +135,5 @@ def _fill(tree: Any, name: str, saved: dict[str, Leaf]) -> Any:
             return tuple(filled)
         tree[:] = filled
         return tree
-    if isinstance(tree, torch.Tensor):
-        return tree.copy_(saved[name])
-    return saved[name]
+    value = saved[name]
+    return tree.copy_(value) if isinstance(value, torch.Tensor) else value

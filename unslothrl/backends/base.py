@@ -70,4 +70,4 @@ class Backend(Protocol):
         """Gives back to the card what this process no longer uses, for others on it."""
 
     def memory_mb(self) -> float:
-        """Peak memory of this process, in MB: the card's if it uses one, else the host's."""
+        """Peak memory of this process, in MB: see `memory.peak_memory_mb`."""

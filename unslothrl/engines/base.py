@@ -45,7 +45,7 @@ class Engine(Protocol):
         """A hash of the packed 4-bit weights of the base; "" for a base that is not 4-bit."""
 
     def memory_mb(self) -> float:
-        """Peak memory of this process, in MB: the card's if it uses one, else the host's."""
+        """Peak memory of this process, in MB: see `memory.peak_memory_mb`."""
 
     def close(self) -> None:
         """Frees what the engine holds."""
