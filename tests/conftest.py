@@ -7,6 +7,7 @@ from unslothrl import environment
 environment.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,9 @@ def bases(sixteen_bit_bases, cache) -> dict[str, Path]:
     """The same bases in NF4."""
     from unslothrl import base_model
 
-    return {kind: base_model.quantise(folder) for kind, folder in sixteen_bit_bases.items()}
+    with ThreadPoolExecutor() as pool:  # each in a process of its own
+        made = pool.map(base_model.quantise, sixteen_bit_bases.values())
+        return dict(zip(sixteen_bit_bases, made, strict=True))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ import importlib.metadata
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -88,27 +90,25 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint (double quantisation, bfloat16 compute)."""
+    """-> an NF4 copy of a 16-bit checkpoint, made by `unslothrl.quantise`. Raises UserError."""
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if target.is_dir():
         return target
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
     try:
-        AutoModelForCausalLM.from_pretrained(
-            source,
-            quantization_config=BitsAndBytesConfig(
-                load_in_4bit=True,
-                bnb_4bit_quant_type="nf4",
-                bnb_4bit_use_double_quant=True,
-                bnb_4bit_compute_dtype=torch.bfloat16,
-            ),
-            device_map="cuda:0" if torch.cuda.is_available() else "cpu",
-            dtype=torch.bfloat16,
-        ).save_pretrained(temporary)
+        done = subprocess.run(
+            [sys.executable, "-m", "unslothrl.quantise", str(source), str(temporary)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise UserError(
+                f"model {source}: cannot be quantised ({reason}): give a whole 16-bit checkpoint "
+                "and more free memory, or a bitsandbytes 4-bit model"
+            )
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)

@@ -1,0 +1,31 @@
+"""python -m unslothrl.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
+
+A process of its own: CUDA's context and what the allocators have cached end with it.
+"""
+
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from unslothrl.memory import limit_card_memory
+
+
+def main(source: str, target: str) -> None:
+    """Double quantisation, computing in bfloat16."""
+    limit_card_memory()
+    AutoModelForCausalLM.from_pretrained(
+        source,
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        ),
+        device_map="cuda:0" if torch.cuda.is_available() else "cpu",
+        dtype=torch.bfloat16,
+    ).save_pretrained(target)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
