@@ -313,3 +313,94 @@ def test_what_is_measured_has_no_dropout(bases):
         trained = [backend.token_logprobs(samples(), 1.0)[0] for _ in range(2)]
         assert torch.equal(*trained) is (dropout == 0)
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_the_decoder_is_in_eval_mode_wherever_gradients_are_off(kind, bases, make_backend):
+    """There Unsloth's checkpointing would keep a host buffer for each forward."""
+    backend = make_backend(bases[kind])
+    backend.add_critic(seed=0)
+    decoder = backend.model.get_base_model().model
+    before = [module.training for module in backend.model.modules()]
+    seen = []
+    for module in decoder.layers:
+        module.register_forward_pre_hook(lambda module, inputs: seen.append(module.training))
+
+    def forward():
+        seen.clear()
+        backend.token_logprobs(samples()[:2], 1.0)
+        with backend.reference():
+            backend.token_logprobs(samples()[:2], 1.0)
+        with backend.critic():
+            backend.token_values(samples()[:2])
+        assert [module.training for module in backend.model.modules()] == before
+        return set(seen)
+
+    assert forward() == {True}
+    with torch.no_grad():
+        assert forward() == {False}
+        with backend.generating():
+            backend.token_logprobs(samples()[:2], 1.0)
+            assert not decoder.training  # left as it was
+        with pytest.raises(IndexError):
+            backend.hidden_states(torch.tensor([[10**6]]))
+    assert forward() == {True}
+
+
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_under_autocast_the_lora_computes_in_the_bases_dtype(
+    kind, bases, make_backend, monkeypatch
+):
+    """As on a card, with a CPU's autocast: PEFT's 4-bit layers then cast nothing to float32."""
+
+    def run():
+        """-> (dtypes of the LoRA's outputs, large float32 tensors kept, values, gradients)."""
+        backend.model.zero_grad()
+        dtypes.clear()
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logprobs = backend.token_logprobs(samples(), 1.2)[0]
+        logprobs.sum().backward()
+        gradients = {name: p.grad for name, p in backend.parameters().items()}
+        return set(dtypes), sum(kept), logprobs.detach(), gradients
+
+    def keep(tensor):
+        kept.append(tensor.dtype == torch.float32 and tensor.numel() >= hidden)
+        return tensor
+
+    backend = make_backend(bases[kind])
+    dtypes, kept = set(), []
+    hidden = sum(len(s.prompt_ids + s.completion_ids) for s in samples()) * 128
+    for name, module in backend.model.named_modules():
+        if name.endswith((".lora_A.default", ".lora_B.default")):
+            module.register_forward_hook(lambda m, inputs, output: dtypes.add(output.dtype))
+    plain = run()
+    enabled = torch.is_autocast_enabled
+    with monkeypatch.context() as patch:
+        # PEFT asks without a device, and means a card.
+        patch.setattr(torch, "is_autocast_enabled", lambda *on: enabled(*on) if on else True)
+        patch.setattr(
+            backend,
+            "_precision",
+            lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+        )
+        half = run()
+    assert plain[0] == {torch.float32} and half[0] == {torch.bfloat16}
+    assert half[1] < plain[1]
+    assert torch.allclose(half[2], plain[2], atol=0.05)
+    for name, expected in plain[3].items():
+        assert half[3][name].dtype == torch.float32
+        assert (half[3][name] - expected).norm() < 0.1 * expected.norm(), name
+
+
+def test_only_a_card_in_bfloat16_has_autocast(bases, make_backend):
+    from contextlib import nullcontext
+
+    from unslothrl.backends.peft import lora_precision
+
+    for device, dtype in (("cpu", "bfloat16"), ("cuda", "float16"), ("cuda", "float32")):
+        assert isinstance(lora_precision(device, getattr(torch, dtype)), nullcontext)
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        found = lora_precision("cuda", torch.bfloat16)
+    assert (found.device, found.fast_dtype) == ("cuda", torch.bfloat16)
+    assert isinstance(make_backend(bases["plain"])._precision(), nullcontext)

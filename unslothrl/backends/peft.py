@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from unslothrl import base_model
 from unslothrl.backends import attention, logprobs, packing
-from unslothrl.memory import peak_memory_mb
+from unslothrl.memory import limit_card_memory, peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
@@ -51,7 +51,8 @@ class PeftBackend:
         packs: bool = True,
         offload: str = "none",
     ):
-        self.offload = offload
+        limit_card_memory()
+        self.offload, self.dtype = offload, dtype
         self.name = name or str(base)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=self.device)
@@ -117,21 +118,11 @@ class PeftBackend:
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
-        with self._dropout():
+        with measuring(decoder), self._precision():
             return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
 
-    @contextlib.contextmanager
-    def _dropout(self) -> Iterator[None]:
-        """LoRA dropout acts where a gradient is taken; what is measured has none."""
-        modules = [m for name, m in self.model.named_modules() if name.endswith(".lora_dropout")]
-        off = [] if torch.is_grad_enabled() else modules
-        for module in off:
-            module.eval()
-        try:
-            yield
-        finally:
-            for module in off:
-                module.train()
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        return lora_precision(self.device.type, self.dtype)
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         if self.value_head is None:
@@ -203,6 +194,37 @@ class PeftBackend:
 
     def memory_mb(self) -> float:
         return peak_memory_mb()
+
+
+@contextlib.contextmanager
+def measuring(decoder: torch.nn.Module) -> Iterator[None]:
+    """Without gradients a training decoder is in eval mode, and back in training afterwards.
+
+    What is measured has no dropout, and Unsloth's checkpointing, which would keep a host buffer for
+    every such forward until the next backward, is off (`unsloth_zoo/gradient_checkpointing.py`).
+    """
+    if torch.is_grad_enabled() or not decoder.training:
+        yield
+        return
+    training = [module for module in decoder.modules() if module.training]
+    decoder.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def lora_precision(device_type: str, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
+    """Where the LoRA's float32 weights are computed with in bfloat16, on a card.
+
+    PEFT casts the input of every LoRA layer to float32 unless autocast is on (`lora/bnb.py`), which
+    takes 12 bytes for each hidden value of a token. float16 has no loss scaler here, so its LoRA
+    stays float32. No weight is used twice in a forward, so no cast is kept.
+    """
+    if device_type != "cuda" or dtype != torch.bfloat16:
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, dtype, cache_enabled=False)
 
 
 def add_lora(
