@@ -10,7 +10,9 @@ import safetensors.torch
 from fakes import group
 
 from unslothrl import adapter_use, cli, config
+from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
+from unslothrl.backends.peft import PeftBackend
 
 SMALL = {
     "cluster": "local", "engine": "transformers", "number_of_actors": 0, "batch_size": 6,
@@ -175,6 +177,38 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     (first, *_) = (folder / "bad_batch_000003.jsonl").read_text().splitlines()
     assert {"prompt_ids", "completion_ids", "advantages"} <= set(json.loads(first))
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("kind", ["frozen policy", "not finite", "updates"])
+def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_path, monkeypatch):
+    """Also after a step that publishes nothing: its cache, and a base that is offloaded."""
+    (tmp_path / "spoilt.py").write_text(NOT_FINITE)
+    options = {
+        "frozen policy": {"learner": "ppo", "freeze_steps": 2},
+        "not finite": {"learner": tmp_path / "spoilt.py"},
+        "updates": {"learner": "grpo", "updates_per_rollout": 2},
+    }[kind]  # fmt: skip
+    events = []
+
+    def record(owner, name, event):
+        inner = getattr(owner, name)
+
+        def call(self, *arguments):
+            events.append(event)
+            return inner(self, *arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    record(PeftBackend, "to_device", "on")
+    record(PeftBackend, "to_host", "off")
+    record(Actor, "generate", "generate")
+    code, folder, _, err = train(number_of_actors=1, learner_chunk_size=0, **options)
+    assert code == 0, err
+    before = [events[i - 1] for i, event in enumerate(events) if event == "generate"]
+    assert before == ["off", "off"] and events[-1] == "off"
+    assert events.count("on") >= 2  # something was computed in both steps
+    versions = [row["policy_version"] for row in metrics(folder)]
+    assert versions == ([0, 0] if kind == "frozen policy" else [1, 2])
 
 
 FAILING = """

@@ -93,8 +93,12 @@ class Learner:
     def load(self, adapter: Adapter) -> int:
         """Tells this learner's engine which version its weights are by now. The update is over."""
         arrived = self.actor.load(adapter)
-        self.backend.to_host()
+        self.make_room()
         return arrived
+
+    def make_room(self) -> None:
+        """Leaves the card to the actors on it until something is computed here again."""
+        self.backend.to_host()
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:

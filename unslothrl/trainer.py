@@ -97,6 +97,8 @@ class Trainer:
             self.state.policy_version += 1
             with self.timer("sync"):
                 metrics |= self.sync()
+        else:  # no new version is loaded, which would have made room for the actors
+            self.workers.gather([one.call("make_room") for one in self.workers.learners])
         self.saving.run(self.save_rollouts, step, selected, left_out)
         self.state.step = step
         every = (*selected.groups, *left_out)
