@@ -1,6 +1,7 @@
 """Unsloth's backend against PEFT's: the same loss, the same gradients, through its fused functions.
 
-Each in a process of its own, on a CPU under Triton's interpreter. `make unsloth-test` runs this.
+Each in a process of its own, on a CPU under Triton's interpreter. And what Unsloth's choice of
+memory makes of our options on cards of several sizes. `make unsloth-test` runs this.
 """
 
 import json
@@ -209,6 +210,80 @@ def test_another_temperature_would_be_seen(results):
     other_facts, other = results("plain", "peft", 1.0)
     assert min(distances(tensors, other)) > 2 * TOLERANCE
     assert facts["loss"] != pytest.approx(other_facts["loss"], rel=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def on_cards(overlay, folder):
+    """What unsloth_on_cards.py found, where the learner generates and where it only trains."""
+    found = {}
+    for kind in ("generates", "trains"):
+        out = folder / f"cards-{kind}.json"
+        paths = os.pathsep.join([str(ROOT), str(overlay)])
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "unsloth_on_cards.py"), kind, str(out)],
+            env={**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stdout[-2000:] + done.stderr[-6000:])
+        found[kind] = (json.loads(out.read_text()), done.stdout + done.stderr)
+    return found
+
+
+@pytest.mark.parametrize(("card", "share"), [(8, 0.7), (12, 0.6), (16, 0.6), (24, 0.5), (80, 0.35)])
+def test_the_engine_gets_the_share_and_the_sequences_that_it_was_given(card, share, on_cards):
+    found = on_cards["generates"][0]["cards"][str(card)]
+    assert found["gpu_memory_utilization"] == pytest.approx(share, abs=1e-6)
+    assert (found["max_num_seqs"], found["max_model_len"]) == (255, 1550)
+    assert found["enable_sleep_mode"] is True
+
+
+def test_a_limited_card_and_one_that_is_in_use(on_cards):
+    facts = on_cards["generates"][0]
+    assert facts["limited"]["gpu_memory_utilization"] == pytest.approx(0.5 * 16 / 80, abs=1e-6)
+    # The whole card was asked for; 0.6 GB of it are in use, a context and graphs come on top.
+    assert 0.8 < facts["too much"]["gpu_memory_utilization"] < (24 - 0.6 - 1) / 24
+
+
+def test_unsloth_alone_would_choose_otherwise(on_cards):
+    """The tests above can fail: 0.5 of 24 GB becomes 0.76, and 256 sequences 64."""
+    found = on_cards["generates"][0]["unsloth's own"]
+    assert found["gpu_memory_utilization"] > 0.7
+    assert found["max_num_seqs"] == 64
+
+
+def test_only_a_learner_that_generates_gives_up_expandable_segments(on_cards):
+    variables = {kind: facts["variables"] for kind, (facts, _) in on_cards.items()}
+    assert variables["generates"]["UNSLOTH_VLLM_STANDBY"] == "1"
+    assert variables["generates"]["PYTORCH_ALLOC_CONF"] is None
+    assert variables["trains"]["UNSLOTH_VLLM_STANDBY"] is None
+    assert variables["trains"]["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_in_one_process_unsloth_comes_before_what_it_patches(on_cards):
+    for facts, output in on_cards.values():
+        assert facts["imported"] and facts["imported before Unsloth"] == []
+        assert "should be imported before" not in output
+
+
+def test_vllm_keeps_its_log_level_and_its_own_sampler(on_cards):
+    facts = on_cards["generates"][0]
+    assert facts["levels"] == ["ERROR", "INFO", "ERROR"]  # while Unsloth loads it is INFO
+    assert facts["flashinfer"] == {"1": "0", "0": "1"}  # with our variable, and without
+
+
+def test_the_engine_has_a_float32_head(on_cards):
+    facts = on_cards["generates"][0]
+    assert facts["head"] == {"head_dtype": "float32"} and facts["head set late"] is False
+
+
+def test_the_device_is_that_of_the_decoder(on_cards):
+    """Unsloth moves an untied embedding to the host where the card is tight."""
+    first_parameter, model_device = on_cards["trains"][0]["devices"]
+    assert (first_parameter, model_device) == ("cpu", "meta")
 
 
 KERNEL = """

@@ -62,6 +62,14 @@ def start(config: Config, base: Path, machine: Machine, stage: Stage) -> Cluster
     return RayCluster(config, base, machine, stage)
 
 
+def import_first(config: Config) -> None:
+    """Imports what must be first in this process, where it will hold the learner itself."""
+    if config.cluster == "local" and config.backend == "unsloth":
+        from unslothrl.workers import import_unsloth
+
+        import_unsloth(config)
+
+
 def base_size_mb(base: Path) -> float:
     return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20
 

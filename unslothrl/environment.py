@@ -7,7 +7,7 @@ fixes them for good when it starts, and Ray would set one thread for each worker
 import logging
 import os
 
-from unslothrl.memory import CARD_MB
+from unslothrl.machine import CARD_LIMIT
 
 INHERITED = (
     "HF_HOME",
@@ -16,7 +16,7 @@ INHERITED = (
     "XDG_CACHE_HOME",
     "PYTHONHASHSEED",
     "TRITON_INTERPRET",
-    CARD_MB,
+    CARD_LIMIT,
 )
 
 

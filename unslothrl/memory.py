@@ -15,20 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.errors import UserError
+from unslothrl.machine import card_limit_mb
 
-CARD_MB = "UNSLOTHRL_CARD_MB"  # MB of each card that this project may use; not set: all
 READ_EVERY_S = 0.1
-
-
-def card_limit_mb() -> int | None:
-    """What UNSLOTHRL_CARD_MB says. Raises UserError where that is no size."""
-    value = os.environ.get(CARD_MB, "").strip()
-    if not value:
-        return None
-    if not value.isdecimal() or int(value) == 0:
-        raise UserError(f"{CARD_MB} {value}: give whole megabytes, 16384 for a card of 16 GB")
-    return int(value)
 
 
 def limit_card_memory(unmapped_mb: float = 0.0) -> None:
@@ -45,15 +34,6 @@ def limit_card_memory(unmapped_mb: float = 0.0) -> None:
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + unmapped_mb) * 2**20 / total))
-
-
-def usable_mb() -> tuple[float, float]:
-    """(free, whole) MB of this process's card, as far as UNSLOTHRL_CARD_MB lets it be seen."""
-    import torch
-
-    free, total = (size / 2**20 for size in torch.cuda.mem_get_info())
-    whole = min(total, card_limit_mb() or total)
-    return max(0.0, free - (total - whole)), whole
 
 
 def peak_memory_mb() -> float:

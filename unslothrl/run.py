@@ -38,6 +38,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     """
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
+    cluster.import_first(config)
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
     base = base_model.prepare(config.model)

@@ -4,6 +4,7 @@ torch, vLLM and Unsloth are imported here and below, never before: Unsloth must 
 its kind in a process, and a process that trains needs no vLLM.
 """
 
+import os
 from pathlib import Path
 
 from unslothrl import rewards
@@ -11,6 +12,7 @@ from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
 from unslothrl.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
 from unslothrl.machine import this_card
+from unslothrl.memory import limit_card_memory
 from unslothrl.placement import ALONE, Seat
 from unslothrl.planner import MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
@@ -24,6 +26,7 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
     from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
+    limit_card_memory()
     engine: Engine
     seqs = config.max_num_seqs or MAX_NUM_SEQS
     if config.engine == "vllm":
@@ -92,7 +95,9 @@ def build_learner(config: Config, base: Path, index: int, seat: Seat = ALONE):
     )
     engine = shared_engine(config, base, backend)
     actor = Actor(f"learner-{index}", engine, load_tokenizer(base), scorer_of(config))
-    return Learner(backend, objective_of(config), actor, settings)
+    learner = Learner(backend, objective_of(config), actor, settings)
+    learner.make_room()  # the actors on its card start after it
+    return learner
 
 
 def shared_engine(config: Config, base: Path, backend):
@@ -107,10 +112,18 @@ def shared_engine(config: Config, base: Path, backend):
     return TransformersEngine(backend, base, max_num_seqs=seqs, own=False)
 
 
-def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
-    from unslothrl.backends.unsloth import UnslothBackend  # first: it patches what comes after
+def import_unsloth(config: Config):
+    """Imports Unsloth, which patches what is imported after it. -> our module over it."""
+    if learner_has_engine(config):  # it must be able to sleep, which is settled at import
+        os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
+    from unslothrl.backends import unsloth
 
-    return UnslothBackend(
+    return unsloth
+
+
+def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
+    module = import_unsloth(config)
+    return module.UnslothBackend(
         base,
         **lora_options(config, base),
         context=config.max_prompt_tokens + config.max_new_tokens,

@@ -16,13 +16,22 @@ What one must know of Unsloth (2026.10.7):
   labels are passed and UNSLOTH_RETURN_HIDDEN_STATES is not 1 (its GRPO trainer sets that; nothing
   here does). Attention masks are ignored in training, so padding stands on the right.
 - projections with biases (q, k and v of Qwen2) run unfused, through PEFT.
-- the LoRA is float32 whatever the base computes in. Under float16 there is no loss scaler: small
-  gradients inside the fused layers may round to zero. Unmeasured; bfloat16 needs none.
+- the LoRA is float32 whatever the base computes in; the fused layers cast it to what the base
+  computes in, the others under autocast (`peft.lora_precision`). Under float16 there is no loss
+  scaler: small gradients inside the fused layers may round to zero. Unmeasured; bfloat16 needs
+  none.
 - its vLLM is an `LLM` of this process with processed log-probabilities, whose 4-bit weights the
   trained model is views of. It reads adapters from folders as any vLLM does, so `VllmEngine` serves
-  it; `kv_cache_mb` does not reach it, `memory_share` (of the free memory, base included) does.
+  it. Its memory is set by a share of what is free, base included: `kv_cache_mb` does not reach it.
 - with UNSLOTH_VLLM_STANDBY that vLLM can sleep: its KV cache is freed, the weights stay, for they
-  are the trained model's.
+  are the trained model's. Expandable segments are then off, so only a learner that generates sets
+  it (`workers.import_unsloth`). It also replaces the share by one of its own, up to 0.88 of the
+  card, unless UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE is set.
+- `max_num_seqs` 256 means "choose for me" to it, as few as 8 on a small card.
+- it turns FlashInfer's sampler on wherever it finds nvcc, unless UNSLOTH_VLLM_NO_FLASHINFER is set,
+  and sets VLLM_LOGGING_LEVEL to INFO whatever it was.
+- on a tight card it moves an untied embedding to the host and says by `model.device`, not by the
+  first parameter, where the rest is.
 - parts of it are AGPL-3.0 and LGPL-3.0: imported, never copied. Who passes on, or serves over a
   network, a program combined with it must meet those terms; `--backend peft` runs without it.
 """
@@ -38,13 +47,14 @@ import torch  # before Unsloth, which it lets be
 from unslothrl.base_model import cache_folder
 from unslothrl.engines.vllm import ENVIRONMENT  # importing Unsloth imports vLLM
 
-if torch.cuda.is_available():  # its vLLM may then sleep; read when it is imported
-    os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
 os.environ.update(
     {
         **ENVIRONMENT,
         "UNSLOTH_DISABLE_STATISTICS": "1",
         "UNSLOTH_COMPILE_LOCATION": str(cache_folder().parent / "unsloth"),
+        "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the share is the one that is asked for
+        "UNSLOTH_VLLM_FP32_LM_HEAD": "1",  # vLLM 0.26 would round logits to bfloat16
+        "UNSLOTH_VLLM_NO_FLASHINFER": "1",  # see ENVIRONMENT
         **os.environ,  # what is set already stays
     }
 )
@@ -53,6 +63,7 @@ import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
 from peft import PeftConfig, set_peft_model_state_dict
 
+from unslothrl import memory
 from unslothrl.adapter import WEIGHTS_FILE
 from unslothrl.backends import packing
 from unslothrl.backends.peft import POLICY, REFERENCE, PeftBackend
@@ -60,13 +71,14 @@ from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
 
 PACKED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose forward takes packed_seq_lengths
+CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
 
 class UnslothBackend(PeftBackend):
     """See `backends.base.Backend`.
 
     With `memory_share` Unsloth starts a vLLM that holds the base once for both, within that share
-    of the card; it is then `llm`. `four_bit=False` and a `device_map` are for a 16-bit base.
+    of the whole card; it is then `llm`. `four_bit=False` and a `device_map` are for a 16-bit base.
     """
 
     def __init__(
@@ -88,7 +100,8 @@ class UnslothBackend(PeftBackend):
         offload: str = "none",
         **loading: Any,
     ):
-        self.offload = offload
+        memory.limit_card_memory()
+        self.offload, self.dtype = offload, dtype
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
         self.value_head = None
@@ -103,25 +116,24 @@ class UnslothBackend(PeftBackend):
             lora = {key: getattr(saved, key) for key in (*lora, "use_rslora")}
             lora["target_modules"] = sorted(lora["target_modules"])
         if memory_share is not None:
-            loading |= {
-                "fast_inference": True,
-                "gpu_memory_utilization": memory_share,
-                "max_lora_rank": lora["r"],
-                "max_num_seqs": max_num_seqs,
-            }
-        model, _ = unsloth.FastLanguageModel.from_pretrained(
-            str(base),
-            max_seq_length=context,
-            dtype=dtype,
-            load_in_4bit=four_bit,
-            use_exact_model_name=True,
-            random_state=seed,
-            **loading,
-        )
+            loading |= engine_options(memory_share, max_num_seqs, lora["r"])
+        if offload == "model":  # the embedding goes to the host with the rest, and comes back
+            loading["offload_embedding"] = False
+        with kept("VLLM_LOGGING_LEVEL"):
+            model, _ = unsloth.FastLanguageModel.from_pretrained(
+                str(base),
+                max_seq_length=context,
+                dtype=dtype,
+                load_in_4bit=four_bit,
+                use_exact_model_name=True,
+                random_state=seed,
+                **loading,
+            )
         self.llm = getattr(model, "vllm_engine", None)
         if self.llm is not None:
             check_context(self.llm.llm_engine.model_config.max_model_len, context)
-        self.device = next(model.parameters()).device
+            memory.limit_card_memory(unmapped_asleep_mb())
+        self.device = model.device
         self.model = unsloth.FastLanguageModel.get_peft_model(
             model,
             **lora,
@@ -151,6 +163,43 @@ class UnslothBackend(PeftBackend):
                 yield self.model
         finally:
             unsloth.FastLanguageModel.for_training(self.model)
+
+
+def engine_options(memory_share: float, max_num_seqs: int, rank: int) -> dict[str, Any]:
+    """What `from_pretrained` is told, for an engine that takes `memory_share` of the whole card.
+
+    Unsloth multiplies its share by what is free and divides by the card's size to get vLLM's
+    gpu_memory_utilization.
+    """
+    free, whole = torch.cuda.mem_get_info()
+    return {
+        "fast_inference": True,
+        "gpu_memory_utilization": min(1.0, memory_share * whole / free),
+        "max_lora_rank": rank,
+        "max_num_seqs": CHOOSE - 1 if max_num_seqs == CHOOSE else max_num_seqs,
+    }
+
+
+@contextlib.contextmanager
+def kept(name: str) -> Iterator[None]:
+    """A variable of the environment is afterwards what it was."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+def unmapped_asleep_mb() -> float:
+    """What the sleeping engine has given back and PyTorch's allocator still counts: all but the
+    weights."""
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    pool = CuMemAllocator.instance
+    held = pool.pointer_to_data.values() if pool is not None else ()
+    return sum(data.handle[1] for data in held if data.tag != "weights") / 2**20
 
 
 def check_context(found: int, wanted: int) -> None:
