@@ -76,9 +76,31 @@ def test_logits_are_those_of_the_models_own_forward(kind):
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config).eval()
     backend = object.__new__(PeftBackend)
+    backend.device, backend.dtype = torch.device("cpu"), torch.float32
     backend.model = SimpleNamespace(get_base_model=lambda: model, named_modules=model.named_modules)
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0]
         found = logprobs.Head.of(model)(backend.hidden_states(ids)[0])
     assert torch.allclose(found, expected, atol=1e-6) and expected.abs().max() > 0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float32_logits_are_rounded_nowhere(bias, dtype):
+    """What a card computes, with large logits: rounded to bfloat16, 0.06 of 20 would be lost."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 300, bias=bias).to(dtype).requires_grad_(False)
+    states = (torch.randn(5, 64) * 30).to(dtype).requires_grad_()
+    exact = states.detach().double() @ layer.weight.double().t()
+    exact += layer.bias.double() if bias else 0
+    found = logprobs.float32_logits(layer, states)
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() < 1e-4
+    assert (layer(states) - exact).abs().max() > 1e-2  # the layer's own are rounded
+    upstream = torch.randn(5, 300)
+    (gradient,) = torch.autograd.grad(found, states, upstream)
+    expected = upstream.double() @ layer.weight.double()
+    assert gradient.dtype == dtype
+    assert (gradient - expected).norm() < 1e-2 * expected.norm()
+    assert logprobs.Head(layer)(states).dtype == dtype  # on a CPU nothing changes

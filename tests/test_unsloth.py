@@ -284,36 +284,3 @@ def test_the_device_is_that_of_the_decoder(on_cards):
     """Unsloth moves an untied embedding to the host where the card is tight."""
     first_parameter, model_device = on_cards["trains"][0]["devices"]
     assert (first_parameter, model_device) == ("cpu", "meta")
-
-
-KERNEL = """
-import torch
-from unslothrl.backends import logprobs
-assert logprobs.kernel() is not None
-torch.manual_seed(0)
-layer = torch.nn.Linear(16, 300).requires_grad_(False)
-targets, upstream = torch.randint(300, (7,)), torch.randn(2, 7)
-for scale, cap, entropy_gradient in ((1.0, None, False), (0.5, None, True), (1.5, 2.0, True)):
-    head = logprobs.Head(layer, scale, cap)
-    found = []
-    for compute in (logprobs.token_logprobs, logprobs.by_kernel):
-        hidden = torch.randn(7, 16, generator=torch.Generator().manual_seed(1), requires_grad=True)
-        values, entropies = compute(head, hidden, targets, 1.3, entropy_gradient)
-        assert values.dtype == entropies.dtype == torch.float32
-        assert entropies.requires_grad is entropy_gradient
-        loss = (values * upstream[0]).sum() + (entropies * upstream[1]).sum()
-        found.append((values, entropies, *torch.autograd.grad(loss, hidden)))
-    for ours, theirs in zip(*found):
-        assert torch.allclose(ours, theirs, atol=1e-5), (scale, cap, ours - theirs)
-print("equal")
-"""
-
-
-def test_the_kernel_for_a_card_says_what_the_plain_one_says(overlay):
-    """TRL's, in Triton's interpreter: values and gradients, of entropies, scaled and capped too."""
-    paths = os.pathsep.join([str(ROOT), str(overlay)])
-    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", KERNEL], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout.strip().endswith("equal"), done.stderr[-3000:]
