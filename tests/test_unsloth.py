@@ -178,6 +178,14 @@ def test_what_generates_is_what_trains(kind, backend, results):
     assert results(kind, backend)[0]["sampler_gap"] < LOGPROB_TOLERANCE
 
 
+@pytest.mark.parametrize("backend", ["peft", "unsloth"])
+@pytest.mark.parametrize("kind", ["biases", "plain"])
+def test_no_layer_is_checkpointed_where_gradients_are_off(kind, backend, results):
+    """Unsloth's checkpointing keeps a host buffer for every one until the next backward pass."""
+    found = results(kind, backend)[0]["checkpointed"]
+    assert found == {"training": LAYERS, "measuring": 0}
+
+
 @pytest.mark.parametrize("kind", ["biases", "plain"])
 def test_the_critic_is_pefts_and_leaves_the_policy_alone(kind, results, folder):
     found = {}

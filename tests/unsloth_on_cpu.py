@@ -258,6 +258,28 @@ def sampler_gap(backend, base: Path) -> float:
     return (learner - sampler).abs().max().item()
 
 
+def checkpointed_layers(backend) -> dict[str, int]:
+    """How many decoder layers are checkpointed in a forward with gradients, and in one without."""
+    import torch
+
+    counts = []
+
+    def checkpoint(layer, *inputs):
+        counts[-1] += 1
+        return layer(*inputs)
+
+    layers = backend.model.get_base_model().model.layers
+    for layer in layers:
+        layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, checkpoint
+    for is_on in (True, False):
+        counts.append(0)
+        with torch.set_grad_enabled(is_on):
+            backend.token_logprobs(batch(), TEMPERATURE)
+    for layer in layers:
+        layer.gradient_checkpointing = False
+    return {"training": counts[0], "measuring": counts[1]}
+
+
 def build(arguments):
     """-> (backend, calls of fused functions); the LoRA is a seeded one, not zero."""
     import torch
@@ -307,6 +329,7 @@ def main() -> None:
     facts["undisturbed by the critic"] = again == loss and all(
         torch.equal(found[name], after[name]) for name in found
     )
+    facts["checkpointed"] = checkpointed_layers(backend)
     parameters = backend.parameters()
     facts["dtypes"] = sorted({str(parameter.dtype) for parameter in parameters.values()})
     write_adapter(backend.publish(1), Path(arguments.out))
