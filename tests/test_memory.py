@@ -27,6 +27,9 @@ class Nvml:
         self.asked = uuid
         return "card"
 
+    def nvmlDeviceGetMemoryInfo(self, card: str):
+        return SimpleNamespace(total=24 * GB, free=11 * GB)
+
     def nvmlDeviceGetComputeRunningProcesses(self, card: str):
         pids = {"mine": MINE, "other": MINE + 1}
         return [SimpleNamespace(pid=pids[k], usedGpuMemory=v) for k, v in self.used.items()]
@@ -48,11 +51,11 @@ def card(monkeypatch):
         }.items():
             monkeypatch.setattr(torch.cuda, name, answer)
         monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: cannot be imported
-        memory.nvml_card.cache_clear()
+        memory.watch_card.cache_clear()
         return limited
 
     yield put
-    memory.nvml_card.cache_clear()
+    memory.watch_card.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -85,17 +88,37 @@ def test_the_limit_reaches_every_worker(monkeypatch):
     assert environment.of_workers(2, True)[CARD_LIMIT] == "16384"
 
 
+def watched() -> memory.Watch:
+    """What `prepare_card` began."""
+    memory.prepare_card()
+    watch = memory.watch_card()
+    if watch.thread.is_alive():
+        watch.stop()
+    return watch
+
+
 def test_the_drivers_figure_is_this_processes(card):
     nvml = Nvml(other=9 * GB, mine=3 * GB)
     card(24, free=10, nvml=nvml)
-    assert memory.card_memory_mb(0) == 3072
+    assert watched().peak_mb() == 3072
     assert nvml.asked == "GPU-1234-abcd"
 
 
-@pytest.mark.parametrize("nvml", [None, Nvml(), Nvml(other=9 * GB), Nvml(mine=None)])
-def test_where_nvml_does_not_say_it_is_what_is_not_free(nvml, card):
+@pytest.mark.parametrize("nvml", [Nvml(), Nvml(other=9 * GB), Nvml(mine=None)])
+def test_where_nvml_hides_processes_it_is_what_is_not_free(nvml, card):
     card(24, free=10, nvml=nvml)
-    assert memory.card_memory_mb(0) == 14 * 1024
+    assert watched().peak_mb() == 13 * 1024  # by NVML: 11 of 24 are free
+
+
+def test_without_nvml_cuda_is_asked_and_never_in_the_background(card):
+    card(24, free=10)
+    memory.prepare_card()
+    assert not memory.watch_card().thread.is_alive()
+    assert memory.watch_card().peak_mb() == 14 * 1024
+    card(24, free=10, nvml=Nvml(mine=GB))
+    memory.prepare_card()
+    assert memory.watch_card().thread.is_alive()
+    memory.watch_card().stop()
 
 
 def test_the_peak_is_the_largest_reading():

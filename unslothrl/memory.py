@@ -2,11 +2,11 @@
 
 On a card the figure is the driver's: what the process has mapped, CUDA's context and an engine's
 cache included and without what a sleeping engine has given back, which PyTorch's allocator goes on
-counting. NVML says it for one process. Where it does not (no nvidia-ml-py, WSL, MIG, a container
-that hides process ids), the figure is the card's total minus what is free: other processes count.
+counting. NVML says it for one process, and is asked ten times a second. Where it does not (WSL, a
+container that hides process ids), the figure is the card's total minus what is free, other
+processes included. Without NVML (no nvidia-ml-py, a slice of a card) that is read only when asked.
 """
 
-import contextlib
 import functools
 import os
 import resource
@@ -36,6 +36,15 @@ def limit_card_memory(unmapped_mb: float = 0.0) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + unmapped_mb) * 2**20 / total))
 
 
+def prepare_card() -> None:
+    """Limits this process on its card and begins to watch it, before its first model is loaded."""
+    limit_card_memory()
+    import torch
+
+    if torch.cuda.is_available():
+        watch_card()
+
+
 def peak_memory_mb() -> float:
     """The peak in MB (2**20 bytes): of the card if this process uses one, else of the host."""
     if _uses_a_card():
@@ -50,13 +59,14 @@ def _uses_a_card() -> bool:
 
 
 class Watch:
-    """The largest of the values that `read` gives, looked at ten times a second."""
+    """The largest of the values that `read` gives: ten times a second, or when asked alone."""
 
-    def __init__(self, read: Callable[[], float]):
+    def __init__(self, read: Callable[[], float], in_background: bool = True):
         self.read, self.most = read, 0.0
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        self.thread.start()
+        if in_background:
+            self.thread.start()
 
     def peak_mb(self) -> float:
         """Up to now, this moment included."""
@@ -74,31 +84,37 @@ class Watch:
 
 @functools.cache
 def watch_card() -> Watch:
-    """Begins to watch this process's card, once; to be called when its first model is loaded."""
+    """Begins to watch this process's card, once.
+
+    NVML alone is asked in the background: another thread's calls to CUDA could spoil the capture of
+    a CUDA graph.
+    """
     import torch
 
-    return Watch(functools.partial(card_memory_mb, torch.cuda.current_device()))
+    device = torch.cuda.current_device()
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        uuid = torch.cuda.get_device_properties(device).uuid
+        card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        nvml_memory_mb(pynvml, card)
+    except Exception:  # not installed, no driver library, a slice of a card: each has its own
+        return Watch(functools.partial(not_free_mb, device), in_background=False)
+    return Watch(functools.partial(nvml_memory_mb, pynvml, card))
 
 
-def card_memory_mb(device: int) -> float:
-    """What this process has of a card by NVML, else what of the card is not free."""
+def nvml_memory_mb(nvml: Any, card: Any) -> float:
+    """What this process has of the card; where that is not said, what of the card is not free."""
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(card):
+        if process.pid == os.getpid() and process.usedGpuMemory:
+            return process.usedGpuMemory / 2**20
+    whole = nvml.nvmlDeviceGetMemoryInfo(card)
+    return (whole.total - whole.free) / 2**20
+
+
+def not_free_mb(device: int) -> float:
     import torch
 
-    with contextlib.suppress(Exception):  # each failure of NVML has a class of its own
-        nvml, card = nvml_card(device)
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(card):
-            if process.pid == os.getpid() and process.usedGpuMemory:
-                return process.usedGpuMemory / 2**20
     free, total = torch.cuda.mem_get_info(device)
     return (total - free) / 2**20
-
-
-@functools.cache
-def nvml_card(device: int) -> tuple[Any, Any]:
-    """-> (NVML, its handle of one of the cards that torch sees)."""
-    import pynvml
-    import torch
-
-    pynvml.nvmlInit()
-    uuid = torch.cuda.get_device_properties(device).uuid
-    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -12,7 +12,7 @@ from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
 from unslothrl.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
 from unslothrl.machine import this_card
-from unslothrl.memory import limit_card_memory
+from unslothrl.memory import prepare_card
 from unslothrl.placement import ALONE, Seat
 from unslothrl.planner import MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
@@ -26,7 +26,7 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
     from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
-    limit_card_memory()
+    prepare_card()
     engine: Engine
     seqs = config.max_num_seqs or MAX_NUM_SEQS
     if config.engine == "vllm":

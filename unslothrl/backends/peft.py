@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from unslothrl import base_model
 from unslothrl.backends import attention, logprobs, packing
-from unslothrl.memory import limit_card_memory, peak_memory_mb
+from unslothrl.memory import peak_memory_mb, prepare_card
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
@@ -51,7 +51,7 @@ class PeftBackend:
         packs: bool = True,
         offload: str = "none",
     ):
-        limit_card_memory()
+        prepare_card()
         self.offload, self.dtype = offload, dtype
         self.name = name or str(base)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

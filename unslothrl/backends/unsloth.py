@@ -100,7 +100,7 @@ class UnslothBackend(PeftBackend):
         offload: str = "none",
         **loading: Any,
     ):
-        memory.limit_card_memory()
+        memory.prepare_card()
         self.offload, self.dtype = offload, dtype
         self.name = name or str(base)
         self.has_reference_adapter = start is not None
