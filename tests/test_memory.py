@@ -130,6 +130,12 @@ def test_the_peak_is_the_largest_reading():
         watch.stop()
 
 
+def test_a_reading_that_fails_changes_nothing():
+    readings = iter([5.0])
+    watch = memory.Watch(lambda: next(readings), in_background=False)  # then StopIteration
+    assert [watch.peak_mb(), watch.peak_mb()] == [5.0, 5.0]
+
+
 def test_a_peak_between_two_questions_is_seen():
     """The thread reads it; nobody asks while the engine is awake."""
     values = [4.0]

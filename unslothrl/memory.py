@@ -7,6 +7,7 @@ container that hides process ids), the figure is the card's total minus what is 
 processes included. Without NVML (no nvidia-ml-py, a slice of a card) that is read only when asked.
 """
 
+import contextlib
 import functools
 import os
 import resource
@@ -70,7 +71,8 @@ class Watch:
 
     def peak_mb(self) -> float:
         """Up to now, this moment included."""
-        self.most = max(self.most, self.read())
+        with contextlib.suppress(Exception):  # one missed reading is no reason to end a run
+            self.most = max(self.most, self.read())
         return self.most
 
     def stop(self) -> None:
