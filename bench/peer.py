@@ -77,18 +77,14 @@ def trl_model():
 
 
 def unsloth_model():
-    on_a_card = {
-        "load_in_4bit": True, "fast_inference": True, "max_lora_rank": work["rank"],
-        "gpu_memory_utilization": work["memory_share"],
-    }  # fmt: skip
-    without = {"load_in_4bit": False, "fast_inference": False, "device_map": "cpu"}
     model, _ = unsloth.FastLanguageModel.from_pretrained(
-        work["base"], max_seq_length=work["context"], dtype=torch.bfloat16,
-        use_exact_model_name=True, **(on_a_card if ON_GPU else without),
+        work["base"], max_seq_length=work["context"], load_in_4bit=True, dtype=torch.bfloat16,
+        use_exact_model_name=True, fast_inference=True, max_lora_rank=work["rank"],
+        gpu_memory_utilization=work["memory_share"],
     )  # fmt: skip
     return unsloth.FastLanguageModel.get_peft_model(
         model, r=work["rank"], lora_alpha=work["alpha"], target_modules=list(LORA_TARGETS),
-        use_gradient_checkpointing="unsloth" if ON_GPU else False,
+        use_gradient_checkpointing="unsloth",
     ), None  # fmt: skip
 
 
