@@ -81,8 +81,12 @@ def collect(found: dict, folder: Path, ray_folder: Path, target: Path) -> None:
 
 
 def together(parts: list[Path], target: Path, most_bytes: int) -> list[str]:
-    """Puts the archives into one, newest first, until it is full. -> what was left out."""
+    """Puts the archives into one, newest first, until it is full; none, no file. -> what was left
+    out."""
     left_out, size = [], 0
+    target.unlink(missing_ok=True)
+    if not parts:
+        return left_out
     with tarfile.open(target, "w") as archive:
         for part in sorted(parts, key=lambda one: one.stat().st_mtime, reverse=True):
             size += part.stat().st_size
