@@ -56,7 +56,11 @@ BAD = [
     ("--top_k 5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
     ("--top-k=5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
     ("--qqq 1", ["--qqq is not an option", "--help"]),
-    ("trian --lr 1e-3", ["trian", "--help"]),
+    ("trian --lr 1e-3", ["trian is not a command: did you mean train?"]),
+    ("Plan --card 8", ["Plan is not a command: did you mean plan?"]),
+    ("qqq", ["qqq is not a command: use one of train, plan, data, score, ask"]),
+    ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
+    ("--engine VLLM", ["engine", "'VLLM'", "set --engine vllm"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--help"]),
     ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
     ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
@@ -100,7 +104,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", refuse)
-    assert cli.main([]) == 2
+    assert cli.main(["train"]) == 2
     assert capfd.readouterr().err == (
         "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
     )
@@ -108,7 +112,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda config, notes: 130)
-    assert cli.main([]) == 130
+    assert cli.main(["train"]) == 130
 
 
 def start(*command):
@@ -122,7 +126,9 @@ def test_help_names_every_option_with_its_default_and_is_quick(monkeypatch):
     done, seconds = start("train_distributed.py", "--help")
     assert done.returncode == 0 and done.stderr == ""
     assert [name for name in config.OPTIONS if f"--{name}" not in done.stdout] == []
-    assert "default 2e-05" in done.stdout and "HuggingFaceH4/MATH-500" in done.stdout
+    words = " ".join(done.stdout.split())
+    assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
+    assert "one of truncated" not in words and "one of none, truncated, masked, geometric" in words
     assert seconds < 3  # 0.5 s on an idle machine
 
 
@@ -148,3 +154,48 @@ def test_a_wrong_flag_costs_no_heavy_import():
     )
     done, _ = start("-c", code)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_the_programs_help_names_every_command(arguments, capfd, runs):
+    assert cli.main(arguments) == 0
+    out, err = capfd.readouterr()
+    commands = ("train", "plan", "data", "score", "ask")
+    named = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
+    assert named[: len(commands)] == list(commands) and err == ""
+    assert "--learner grpo" in out and not runs
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main([command, "--help"]) == 0
+    words = capfd.readouterr().out.split()
+    assert [name for name in config.OPTIONS if f"--{name}" not in words] == []
+    assert "…" not in words
+
+
+def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
+    def interrupted(config, notes):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupted)
+    assert cli.main(["train"]) == 130
+    assert capfd.readouterr() == ("", "")
+
+
+def test_data_writes_to_a_terminal_without_unicode(tmp_path):
+    """The tiny base's prompts need no network either."""
+    import os
+
+    (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
+    expected = (("p.jsonl", "\\xe91+1?", "#####"), ("embedded", "embedded: 2,000 rows", "What is"))
+    for source, *said in expected:
+        done = subprocess.run(
+            [sys.executable, "-m", "unslothrl", "data", source, "--model", "embedded"],
+            cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert all(text in done.stdout for text in said)

@@ -153,7 +153,7 @@ def test_columns_can_be_chosen():
     ("row", "said"),
     [
         ({"text": "1"}, "no column messages or prompt or problem or question; it has text"),
-        ({"problem": None}, "no column messages"),
+        ({"problem": None}, "column problem is empty"),
         ({"problem": ""}, "column problem is empty"),
         ({"problem": ["1"]}, "column problem must be text"),
         ({"problem": "1", "answer": True}, "column answer must be text, got True"),
@@ -360,7 +360,7 @@ def many_lines(at: int, line: str) -> str:
         ("x", "a.arrow", "it is not Arrow"),
         ('{"text": "1", "label": "1"}\n' * 2, "a.jsonl", "row 1: no column messages or prompt"),
         ('{"problem": "1", "label": "1"}\n' * 2, "a.jsonl", "no column answer"),
-        ('{"problem": "1", "answer": null}\n' * 2, "a.jsonl", "no column answer"),
+        ('{"problem": "1", "answer": null}\n' * 2, "a.jsonl", "column answer is empty"),
         ('{"problem": "  ", "answer": "1"}\n' * 2, "a.jsonl", "column problem is empty"),
     ],
 )
@@ -390,10 +390,12 @@ def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
     assert len(tasks.load(options(tmp_path / "a.jsonl"), tokenizer).train.tasks) == 15
     (tmp_path / "a.json").write_text(json.dumps(ROWS), "utf-8-sig")
     assert len(tasks.load(options(tmp_path / "a.json"), tokenizer).train.tasks) == 15
-    for text in ("[" * 100_000, '{"problem": ' + "9" * 5000 + "}"):
-        (tmp_path / "b.jsonl").write_text(text + "\n")
-        with pytest.raises(UserError, match="line 1 is not JSON"):
-            tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
+    (tmp_path / "b.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(UserError, match="line 1 is not JSON"):
+        tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
+    (tmp_path / "b.jsonl").write_text('{"problem": ' + "9" * 5000 + ', "answer": 7}\n')
+    with pytest.raises(UserError, match="leave nothing to train on"):  # one problem, of many digits
+        tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
 
 
 def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):

@@ -42,14 +42,17 @@ def ask(
         expanded(name),
         base,
         Request(tuple(ids), seed_of(question)),
-        Sampling(
-            use.temperature if temperature is None else temperature,
-            use.top_p,
-            0,
-            use.max_new_tokens if max_new_tokens is None else max_new_tokens,
-        ),
+        sampling_of(use, max_new_tokens, temperature),
     )
     return str(tokenizer.decode(list(drawn), skip_special_tokens=True))
+
+
+def sampling_of(use: Use, max_new_tokens: int | None, temperature: float | None) -> Sampling:
+    """As its run was evaluated, but for what is given; temperature 0 is the likeliest token."""
+    longest = use.max_new_tokens if max_new_tokens is None else max_new_tokens
+    if temperature == 0:
+        return Sampling(1.0, 1.0, 1, longest)
+    return Sampling(use.temperature if temperature is None else temperature, use.top_p, 0, longest)
 
 
 def use_of(name: str, model: str | None, err: TextIO) -> Use:

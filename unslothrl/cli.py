@@ -4,7 +4,9 @@ Flags come from `config.Config`. Whatever is wrong with the input is one line on
 code 2, before anything heavy is imported.
 """
 
+import difflib
 import inspect
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,20 +21,44 @@ FAILED = 1  # the exit code of a run that had to stop
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
+
+class GroupedCommand(typer.core.TyperCommand):
+    """Options under their groups' names. No flag is cut, however narrow the terminal."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault(group, []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
 app = typer.Typer(
     add_completion=False,
+    rich_markup_mode=None,
     context_settings={
         "token_normalize_func": lambda name: name.replace("-", "_"),
         "help_option_names": ["--help", "-h"],
+        "max_content_width": 120,
     },
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code. Flags without a command mean `train`."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs the program and returns its exit code. Flags without a command mean `train`; nothing at
+    all prints the help."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of an ASCII or half-read terminal
     command: Any = typer.main.get_command(app)
-    if not arguments or arguments[0] not in (*command.commands, "--version"):
+    first = arguments[0]
+    if not first.startswith("-") and first not in command.commands:
+        return refuse(unknown_command(first, tuple(command.commands)))
+    if first.startswith("-") and first not in ("--version", "--help", "-h"):
         arguments.insert(0, "train")
     try:
         return command.main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
@@ -42,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(str(error))
     except RunError as error:
         return refuse(str(error), FAILED)
+
+
+def unknown_command(name: str, commands: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), commands, 1)
+    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(commands)}"
+    return f"{name} is not a command: {hint}"
 
 
 def refuse(message: str, code: int = USAGE) -> int:
@@ -57,10 +89,14 @@ def usage_message(error: Any) -> str:
         return config.unknown_option(name)
     if name in config.OPTIONS and config.kind(name) is not bool:
         return f"--{name} needs a value: set e.g. --{name} {config.example(name)}"
-    return f"{error.format_message().rstrip('.')}: see unslothrl --help"
+    return f"{error.format_message().rstrip('.')}: see unslothrl train --help"
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(
+    invoke_without_command=True,
+    epilog="Flags without a command mean `train`: unslothrl --learner grpo. `unslothrl COMMAND "
+    "--help` lists a command's options.",
+)
 def program(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
@@ -94,7 +130,7 @@ def flag(name: str) -> inspect.Parameter:
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",
         help=help_text(name),
-        metavar="|".join(choices) if choices else METAVARS[config.kind(name)],
+        metavar="NAME" if choices else METAVARS[config.kind(name)],
         show_default=False,
         rich_help_panel=entry.metadata["group"],
     )
@@ -109,7 +145,9 @@ def help_text(name: str) -> str:
     """The option's help, its unit, limits and default."""
     entry = config.OPTIONS[name]
     default = None if entry.default in (None, ()) else f"default {entry.default}"
-    facts = [entry.metadata.get("unit"), config.limits_text(name), default]
+    choices = config.choices_of(name)
+    known_names = f"one of {', '.join(choices)}" if choices else None
+    facts = [known_names, entry.metadata.get("unit"), config.limits_text(name), default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
 
@@ -128,7 +166,6 @@ def command_of(function: Any, names: Sequence[str] = tuple(config.OPTIONS)) -> A
     return function
 
 
-@app.command()
 def score(
     source: str = typer.Argument(help="Rows as for training, with a column `completion` more."),
     reward: list[str] = typer.Option(help="NAME, NAME=WEIGHT or file.py:function, repeated."),
@@ -171,6 +208,8 @@ def data(
 ) -> int:
     """Show what a data set was taken for: columns, prompts, lengths, rows that are not used."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
+    if source == config.EMBEDDED and "recipe" not in given:
+        given.setdefault("model", config.EMBEDDED)  # nothing of the hub's is needed
     resolved = config.resolve({**given, "dataset": source})
     from unslothrl.describe import describe
 
@@ -178,7 +217,6 @@ def data(
     return 0
 
 
-@app.command()
 def ask(
     question: str = typer.Argument(help="What to ask."),
     adapter: str = typer.Option(help="Adapter folder, e.g. runs/<run>/adapters/v000020."),
@@ -186,7 +224,10 @@ def ask(
         None, min=1, max=2**20, help="Longest completion (tokens); not set: as in its run."
     ),
     temperature: float = typer.Option(
-        None, min=0.01, max=5, help="Sampling temperature; not set: as its run was evaluated."
+        None,
+        min=0,
+        max=5,
+        help="Sampling temperature, 0: the likeliest token; not set: as its run was evaluated.",
     ),
     model: str = typer.Option(
         None, help="Its base: hub id, folder, or embedded; not set: its own."
@@ -215,6 +256,8 @@ def plan(
     return 0
 
 
-app.command()(command_of(data, DATA_OPTIONS))
-app.command()(command_of(plan))
-app.command(help=TRAIN_HELP, epilog="unslothrl --version prints the version.")(command_of(train))
+app.command(cls=GroupedCommand, help=TRAIN_HELP)(command_of(train))
+app.command(cls=GroupedCommand)(command_of(plan))
+app.command(cls=GroupedCommand)(command_of(data, DATA_OPTIONS))
+app.command(cls=GroupedCommand)(score)
+app.command(cls=GroupedCommand)(ask)

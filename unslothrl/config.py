@@ -492,7 +492,7 @@ def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
         wanted = _KINDS[kind(name)]
     elif choices and typed not in choices and not (name == "learner" and objectives.is_file(typed)):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        near = difflib.get_close_matches(str(typed), choices, 1) or [choices[0]]
+        near = difflib.get_close_matches(str(typed).lower(), choices, 1) or [choices[0]]
         raise UserError(
             f"{name} must be {wanted}, got {typed!r}: set "
             + mend.format(name, _written(near[0], mend))
@@ -599,7 +599,7 @@ def unknown_option(name: str, mend: str = "--{} {}") -> str:
             f"over cards, every actor takes one: set {style.format('number_of_actors')}"
         )
     near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
-    hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl --help"
+    hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl train --help"
     return f"{style.format(name)} is not an option: {hint}"
 
 

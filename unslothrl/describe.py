@@ -1,6 +1,7 @@
 """What a run would make of a data set, without a run: columns, prompts, lengths, rows not used."""
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections import Counter
@@ -14,6 +15,8 @@ from unslothrl.config import Config
 from unslothrl.data import sources, splits, tasks
 from unslothrl.data.formats import Unusable
 from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.data.sources import EMBEDDED
+from unslothrl.embedded import task as arithmetic
 from unslothrl.types import Task
 
 SHOWN = 5  # prompts
@@ -48,7 +51,8 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     if as_json:
         print(json.dumps(dataclasses.asdict(found)), file=out)
     else:
-        print("\n".join(lines(found)), file=out)
+        is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
+        print("\n".join(lines(found, "█" if is_unicode else "#")), file=out)
 
 
 def look(config: Config) -> Description:
@@ -92,6 +96,9 @@ def look(config: Config) -> Description:
 
 def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
     """-> (the rows that are trained on before any are held out, rows of each split)."""
+    if config.dataset == EMBEDDED:  # it has no end
+        made = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
+        return made, {"train": len(made)}
     found = sources.load_splits(sources.parse(config.dataset))
     return found[sources.train_of(found)], {name: len(rows) for name, rows in found.items()}
 
@@ -109,7 +116,7 @@ def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[i
     return dict(columns.most_common()), dict(sorted(turns.items()))
 
 
-def lines(found: Description) -> list[str]:
+def lines(found: Description, bar: str = "█") -> list[str]:
     of = "" if found.looked_at == found.rows else f" (of {found.looked_at:,} rows looked at)"
     written = [
         f"{found.source}: {found.rows:,} rows" + of,
@@ -124,7 +131,7 @@ def lines(found: Description) -> list[str]:
         written += [f"--- prompt {number}, {one['tokens']} tokens, answer {one['answer']!r}"]
         written += [str(one["prompt"])]
     written += [f"--- prompt lengths in tokens of {found.model}"]
-    written += histogram(found.lengths)
+    written += histogram(found.lengths, bar)
     written += [f"--- rows not used, with --max_prompt_tokens {found.max_prompt_tokens}"]
     written += found.not_used or ["none"]
     if min(found.lengths) > found.max_prompt_tokens:
@@ -142,14 +149,14 @@ def many(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
 
 
-def histogram(lengths: list[int]) -> list[str]:
+def histogram(lengths: list[int], bar: str = "█") -> list[str]:
     """A line for each of at most `BINS` bins, the middle and the longest below."""
     low, high = min(lengths), max(lengths)
     width = 1 + (high - low) // BINS
     counts = Counter((length - low) // width for length in lengths)
     rows = [
         f"{low + i * width:>7,} to {low + (i + 1) * width - 1:>7,}  {counts[i]:>7,}  "
-        + "█" * round(BAR * counts[i] / max(counts.values()))
+        + bar * round(BAR * counts[i] / max(counts.values()))
         for i in range(1 + (high - low) // width)
     ]
     middle, most = np.percentile(lengths, (50, 95))

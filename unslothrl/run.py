@@ -1,8 +1,11 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
+import errno
 import os
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +72,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             if resumed is not None:
                 outcome.trainer.restore(resumed)
                 folder.truncate_after(outcome.trainer.state.step)
+                view.resumed(folder.read_metrics())
             outcome.trainer.train()
         except KeyboardInterrupt:
             outcome.close("interrupted")
@@ -102,8 +106,12 @@ class Outcome:
             if self.workers is not None:
                 self.workers.close()
         summary = self._summary(status, adapter)
-        self.folder.write_summary(summary)
-        write_report(self.folder)
+        try:
+            self.folder.write_summary(summary)
+            write_report(self.folder)
+        except OSError:
+            if error is None:
+                raise
         if error is None:
             self.view.finish(summary)
         elif isinstance(error, UserError | RunError):
@@ -127,20 +135,40 @@ class Outcome:
             "status": status,
             "steps": state.step,
             "seconds": state.seconds,
+            "eval_seconds": sum(one.get("timing/eval_s", 0.0) for one in evals),
             "first_eval": evals[0] if evals else None,
             "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
             "last_eval": evals[-1] if evals else None,
             "adapter": str(adapter) if adapter else None,
-            "command": f'unslothrl ask --adapter {adapter} "..."' if adapter else None,
+            "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
+            if adapter
+            else None,
             "report": str(self.folder.path / REPORT),
             "base_hash": self.base_hash,
             "version": __version__,
         }
 
 
+def program() -> str:
+    """How this program is called in the user's shell: by its name, or from the environment that it
+    is installed in, which `make train` does not activate."""
+    name = "unslothrl"
+    if shutil.which(name):
+        return name
+    beside = Path(sys.executable).with_name(name)
+    if not beside.is_file():
+        return f"{shlex.quote(sys.executable)} -m {name}"
+    here = Path.cwd()
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+
+
 def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     said = failures.summary_of(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return RunError(
+            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
+        )
     try:
         return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
     except OSError:  # a full disk

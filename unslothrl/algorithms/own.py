@@ -20,7 +20,9 @@ def checked(objective: Objective, name: str) -> Objective:
         for entry in fields(objective)
         if callable(value := getattr(objective, entry.name)) and entry.name in RETURNS
     }
-    wrapped = {part: Part(name, part, function) for part, function in functions.items()}
+    wrapped: dict[str, Any] = {
+        part: Part(name, part, function) for part, function in functions.items()
+    }
     return replace(objective, **wrapped)
 
 
@@ -30,7 +32,8 @@ class Part:
     def __init__(self, file: str, part: str, function: Callable[..., Any]):
         self.file, self.part, self.function = file, part, function
         code = getattr(function, "__code__", None)
-        self.path, self.line = (code.co_filename, code.co_firstlineno) if code else ("", 0)
+        self.path: str = code.co_filename if code else ""
+        self.line: int = code.co_firstlineno if code else 0
         self.takes = keywords(function)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

@@ -90,13 +90,20 @@ def check_object(path: Path, text: str, where: str) -> None:
     try:
         row = long_json.loads(text)
     except (ValueError, RecursionError) as error:
-        refuse(path, f"{where} is not JSON ({error}): mend or remove the line")
+        refuse(path, f"{where} is not JSON ({reason_of(error)}): fix or remove the line")
     if not isinstance(row, dict):
         refuse(
             path,
             f"{where} must be an object, got {type(row).__name__}: "
             'write {"problem": ..., "answer": ...}',
         )
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with one line of JSON; the parser's own counts lines inside of it."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"column {error.colno}: {error.msg}"
+    return one_line(error)
 
 
 def read_json(path: Path) -> Rows:

@@ -79,11 +79,17 @@ def read(row: Mapping, columns: Columns = Columns()) -> Record:
     last: str | None = None
     for name, flag in ((columns.prompt, "prompt"), (columns.answer, "answer")):
         if name is not None and find(row, name) is None:
-            raise Unusable(f"no column {name}; it has {known(row)}: set another --{flag}_column")
+            raise Unusable(
+                f"column {name} is empty"
+                if name in row
+                else f"no column {name}; it has {known(row)}: set another --{flag}_column"
+            )
     if prompt is not None:
         messages, last = conversation(find(row, prompt), prompt)
     elif any(name in row for name in NUMBERS) and "target" in row:
         messages, prompt = (("user", countdown(row)),), "numbers, target"
+    elif empty := [name for name in PROMPTS if name in row]:
+        raise Unusable(f"column {' and '.join(empty)} is empty")
     else:
         raise Unusable(
             f"no column {' or '.join(PROMPTS)}; it has {known(row)}: set --prompt_column"
@@ -191,7 +197,7 @@ def text_of(value: Any, column: str) -> str:
         raise Unusable(f"column {column} must be text, got {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):
         raise Unusable(f"column {column} must be text, got {value}")
-    text = str(value)
+    text = long_json.digits(value) if isinstance(value, int) else str(value)
     try:
         text.encode()
     except UnicodeEncodeError:

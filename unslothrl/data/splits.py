@@ -30,7 +30,11 @@ def split(config, source: Source) -> tuple[Rows, Rows]:
         return rows, splits[test]
     columns = Columns(config.prompt_column, config.answer_column)
     keys = problem_keys(rows, columns, seed_of(config.seed, "held out"))
-    held_out = least(keys, config.holdout, config.dataset)
+    try:
+        held_out = least(keys, config.holdout, config.dataset)
+    except UserError:
+        check_readable(rows, columns, config.dataset)  # then that is why so few differ
+        raise
     del keys
     return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
 
@@ -50,6 +54,22 @@ def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
             f"{count} are held out: give more, or --eval_dataset"
         )
     return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
+
+
+def check_readable(rows: Rows, columns: Columns, name: str) -> None:
+    """UserError, with the first reason, where more than half of the rows have no problem."""
+    reasons: list[tuple[int, str]] = []
+    for index in range(len(rows)):
+        try:
+            formats.read(rows[index], columns)
+        except Unusable as error:
+            reasons.append((index + 1, str(error)))
+    if len(reasons) > len(rows) / 2:
+        row, reason = reasons[0]
+        raise UserError(
+            f"dataset {name} row {row}: {reason} ({len(reasons)} of {len(rows)} rows cannot be "
+            "used)"
+        )
 
 
 def indices(mask: np.ndarray) -> np.ndarray:

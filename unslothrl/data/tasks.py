@@ -66,6 +66,9 @@ class Reader:
     def record(self, row: Mapping) -> Record:
         """Raises Unusable, also for a row that lacks what is needed."""
         record = formats.read(row, self.columns)
+        empty = [name for name in formats.ANSWERS if name in row and row[name] is None]
+        if "answer" in self.needs and not record.answers and empty:
+            raise Unusable(f"column {' and '.join(empty)} is empty")
         if "answer" in self.needs and not record.answers:
             raise Unusable(
                 f"no column {' or '.join(formats.ANSWERS)}; it has {formats.known(row)}: "

@@ -25,7 +25,13 @@ class SeededSampler(LogitsProcessor):
     log-probability of every drawn token is kept in `logprobs`, [steps][rows].
     """
 
-    def __init__(self, seeds: Sequence[int], sampling: Sampling, progress: Callable[[int], None]):
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        sampling: Sampling,
+        stop: Sequence[int],
+        progress: Callable[[int, int], None],
+    ):
         self.uniform = torch.stack(
             [
                 torch.rand(
@@ -36,7 +42,9 @@ class SeededSampler(LogitsProcessor):
                 for seed in seeds
             ]
         )
-        self.sampling, self.progress = sampling, progress
+        self.sampling, self.stop, self.progress = sampling, torch.tensor(list(stop)), progress
+        self.running = torch.ones(len(seeds), dtype=torch.bool)
+        self.tokens = 0
         self.logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -46,7 +54,9 @@ class SeededSampler(LogitsProcessor):
         draw = self.uniform[:, len(self.logprobs), None].to(scores.device) * cumulative[:, -1:]
         token = torch.searchsorted(cumulative, draw, right=True).clamp_(max=scores.shape[-1] - 1)
         self.logprobs.append(logprobs.gather(-1, token).squeeze(-1).cpu())
-        self.progress(len(self.logprobs))
+        self.tokens += int(self.running.sum())
+        self.running &= ~torch.isin(token.squeeze(-1).cpu(), self.stop)
+        self.progress(int((~self.running).sum()), self.tokens)
         return torch.full_like(scores, -torch.inf).scatter_(-1, token, 0.0)
 
 
@@ -63,9 +73,9 @@ def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return logits
 
 
-def _report(progress: Progress, done: int, tokens: int, rows: int, steps: int) -> None:
-    """Progress inside a chunk of `rows` that has taken `steps` tokens each."""
-    progress(done, tokens + rows * steps)
+def _report(progress: Progress, before: tuple[int, int], done: int, tokens: int) -> None:
+    """Progress inside a chunk, after what was done and drawn `before` it."""
+    progress(before[0] + done, before[1] + tokens)
 
 
 class TransformersEngine:
@@ -104,7 +114,7 @@ class TransformersEngine:
         with self.backend.generating() as model:
             for start in range(0, len(by_length), self.max_num_seqs):
                 chunk = by_length[start : start + self.max_num_seqs]
-                report = functools.partial(_report, progress, len(results), tokens, len(chunk))
+                report = functools.partial(_report, progress, (len(results), tokens))
                 drawn = self._generate_chunk(model, [requests[i] for i in chunk], sampling, report)
                 for index, sampled in zip(chunk, drawn, strict=True):
                     results[index] = sampled
@@ -119,7 +129,7 @@ class TransformersEngine:
         model: Any,
         requests: Sequence[Request],
         sampling: Sampling,
-        progress: Callable[[int], None],
+        progress: Callable[[int, int], None],
     ) -> list[Sampled]:
         width = max(len(request.prompt_ids) for request in requests)
         ids = torch.zeros(len(requests), width, dtype=torch.long)
@@ -127,7 +137,8 @@ class TransformersEngine:
         for row, request in enumerate(requests):
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
             mask[row, width - len(request.prompt_ids) :] = 1
-        sampler = SeededSampler([request.seed for request in requests], sampling, progress)
+        seeds = [request.seed for request in requests]
+        sampler = SeededSampler(seeds, sampling, list(self.stop), progress)
         output = model.generate(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),

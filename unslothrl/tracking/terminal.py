@@ -140,6 +140,11 @@ class Terminal:
         if self.live_area:
             self._say("")
 
+    def resumed(self, rows: Sequence[Row]) -> None:
+        """The rows of the steps before, from metrics.jsonl."""
+        values = [row.get("reward/mean") for row in rows]
+        self.rewards = [float(value) for value in values if is_number(value)]
+
     def stage(self, name: str) -> None:
         """A part of start-up or of the end begins, e.g. "starting Ray"."""
         self._end_stage()
@@ -285,16 +290,19 @@ class Terminal:
             self._say(f"  {phase.kind}, {self._seconds_in_phase()}", "dim")
 
     def _table_row(self, metrics: Row, step: int, total: int) -> None:
-        columns = [c for c in COLUMNS if c[1] in metrics or c[0] != "score"]
-        while sum(c[2] for c in columns) + 9 > self.console.width - 1 and columns:
-            columns.pop()
+        labels, cells = [f"{'step':>9}"], [f"{f'{step}/{total}':>9}"]
+        for label, name, width, write in COLUMNS:
+            if name in metrics or label != "score":
+                labels.append(f"{label:>{width}}")
+                cells.append(f" {cell(metrics.get(name), write):>{width - 1}}")
+        while len(cells) > 1 and len("".join(cells)) >= self.console.width:
+            labels.pop()
+            cells.pop()
         if self.rows_since_header >= HEADER_EVERY:
             self.rows_since_header = 0
-            head = "".join(f"{label:>{width}}" for label, _, width, _ in columns)
-            self._say(f"{'step':>9}{head}", "dim")
+            self._say("".join(labels), "dim")
         self.rows_since_header += 1
-        cells = "".join(f"{cell(metrics.get(name), write):>{w}}" for _, name, w, write in columns)
-        self._say(f"{f'{step}/{total}':>9}{cells}")
+        self._say("".join(cells))
 
     def _plain_step(self, metrics: Row, step: int, total: int) -> str:
         parts = [
@@ -311,6 +319,8 @@ class Terminal:
         """(label, text) lines: how it ended, before and after, where things are."""
         steps = summary["steps"]
         ended = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
+        if evaluating := summary.get("eval_seconds"):
+            ended += f", and {duration(evaluating)} of evaluation"
         lines = [(summary["status"], ended)]
         first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
         for name in eval_sets([first]):
