@@ -285,6 +285,88 @@ def test_a_program_sees_python_packages_and_large_input():
     assert outcome.stdout == f"6 {20 << 20}\n", outcome
 
 
+ORDINARY = {
+    "the standard library": """
+import sys, warnings
+warnings.simplefilter("ignore")
+for name in sorted(sys.stdlib_module_names - {"antigravity", "this", "idlelib", "turtledemo"}):
+    try: __import__(name)
+    except ImportError: pass
+print("ok")
+""",
+    "files": """
+import gzip, mmap, os, pathlib, shutil, sqlite3, tempfile, zipfile
+with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "a"
+    path.write_text("x" * 5000)
+    shutil.copyfile(path, path.with_name("b"))
+    path.rename(path.with_name("c"))
+    with zipfile.ZipFile(folder + "/z", "w") as file: file.writestr("q", "1")
+    with gzip.open(folder + "/g", "wt") as file: file.write("hi")
+    with open(folder + "/b", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0:1] = b"y"
+        mapped.flush()
+    os.symlink(folder + "/b", folder + "/l")
+    os.link(folder + "/b", folder + "/h")
+    assert open(folder + "/l").read(2) == "yx" and os.stat(folder + "/h").st_nlink == 2
+    assert sorted(os.listdir(folder)) == ["b", "c", "g", "h", "l", "z"]
+with tempfile.NamedTemporaryFile("w+") as file: file.write("a")
+base = sqlite3.connect(":memory:")
+base.execute("create table t(a)")
+pathlib.Path("u").touch()
+pathlib.Path("u").touch()
+print("ok")
+""",
+    "threads and waiting": """
+import asyncio, concurrent.futures, select, signal, socket, threading, time
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    assert sum(pool.map(lambda x: x * x, range(100))) == 328350
+rung = []
+signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+signal.pause()
+async def main():
+    queue = asyncio.Queue()
+    task = asyncio.create_task(asyncio.to_thread(lambda: 5))
+    await queue.put(await asyncio.wait_for(task, 5))
+    return await queue.get()
+assert asyncio.run(main()) == 5 and rung
+one, other = socket.socketpair()
+one.send(b"x")
+assert other.recv(1) == b"x" and select.select([other], [one], [], 0)[1]
+other.settimeout(0.01)
+try: other.recv(1)
+except TimeoutError: print("ok")
+""",
+    "deep recursion": """
+import resource, sys, threading
+sys.setrecursionlimit(10**6)
+threading.stack_size(64 << 20)
+def f(n): return 0 if n == 0 else 1 + f(n - 1)
+thread = threading.Thread(target=lambda: print("ok" if f(30_000) == 30_000 else "no"))
+thread.start()
+thread.join()
+""",
+    "numpy": """
+import numpy as np
+a = np.random.rand(200, 200)
+assert np.linalg.svd(a)[1].shape == (200,) and np.fft.fft(a).shape == (200, 200)
+np.save("x.npy", a)
+assert (np.load("x.npy", mmap_mode="r") == a).all()
+m = np.memmap("y", dtype=float, mode="w+", shape=10)
+m[:] = 1
+m.flush()
+print("ok")
+""",
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_programs_run(name):
+    outcome = sandbox.run(Program(ORDINARY[name]), Limits(cpu_s=20, wall_s=60))
+    assert (outcome.stopped, outcome.stdout) == (None, "ok\n"), outcome.stderr
+
+
 NO_NAMESPACES = """
 echo 0 > /proc/sys/user/max_user_namespaces
 exec setpriv --bounding-set=-sys_admin "$@"

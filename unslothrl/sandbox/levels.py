@@ -161,8 +161,7 @@ def require(level: str) -> None:
     if reason is not None:
         raise UserError(
             f"reward code: this run's programs are sandboxed by {level}, which does not work on "
-            f"{platform.node()} ({one_line(reason)}): install it there, or start the run where it "
-            "does not work either"
+            f"{platform.node()} ({one_line(reason)}): make it work there, or leave that machine out"
         )
 
 
