@@ -1,6 +1,10 @@
-"""math-verify's judgement as it is used most, for bench/answers.py --peer."""
+r"""math-verify's judgement, for `bench/answers.py --peer` and for docs/math-verify-report.md.
+
+python bench/answers_peer.py '5=216' '\log_4 8 = \frac32'     # answer, gold: prints True or False
+"""
 
 import logging
+import sys
 
 
 def same(answer: str, gold: str) -> bool:
@@ -10,3 +14,7 @@ def same(answer: str, gold: str) -> bool:
     expected = parse("\\boxed{" + gold + "}", parsing_timeout=None)
     found = parse("\\boxed{" + answer + "}", parsing_timeout=None)
     return bool(expected and found) and verify(expected, found, timeout_seconds=None)
+
+
+if __name__ == "__main__":
+    print(same(*sys.argv[1:]))

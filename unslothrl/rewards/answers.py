@@ -37,13 +37,14 @@ def boxes(completion: str) -> list[str]:
     """What is in each box that closes, but for boxes with a box inside, in order."""
     open_braces: list[int] = []
     found: list[tuple[int, int]] = []
+    last = -1
     for brace in _BRACES.finditer(completion):
         at = brace.start()
         if brace[0] == "{":
             open_braces.append(at)
         elif brace[0] == "}" and open_braces:
             opened = open_braces.pop()
-            last = found[-1][0] if found else -1
             if opened > last and completion.endswith("\\boxed", 0, opened):
+                last = opened
                 found.append((opened, at))
     return [completion[opened + 1 : end].strip() for opened, end in found]

@@ -33,4 +33,6 @@ def boxed(completion: str, *golds: str) -> float:
     found = answers.boxes(completion)
     if not found:
         return 0.0
-    return float(any(maths.same(found[-1], gold) or maths.same_list(found, gold) for gold in golds))
+    if any(maths.same(found[-1], gold) for gold in golds):
+        return 1.0
+    return float(len(found) > 1 and any(maths.same_list(found, gold) for gold in golds))

@@ -9,6 +9,7 @@ long all the same is ended by the worker's deadline (`workers`).
 import functools
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 from unslothrl.rewards.answers import normalise
@@ -56,8 +57,8 @@ def same_list(answers: Sequence[str], gold: str) -> bool:
 
 def same_decimals(answer: str, gold: str) -> bool:
     """Exactly, or where the gold answer has a point, as `compare.rounds_to`."""
-    a, b = Fraction(answer), Fraction(gold)
-    return a == b or ("." in gold and compare.close(a, b))
+    a, b = Decimal(answer), Decimal(gold)
+    return a == b or ("." in gold and compare.close(Fraction(a), Fraction(b)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -322,10 +322,12 @@ def is_label(side: Answer) -> bool:
     if tree[0] == "symbol" and tree[1] not in ("\\pi", "e"):
         return True
     if tree[0] == "call":
-        return tree[1].startswith("of ") or (tree[1] == "abs" and is_segment(tree[2]))
-    return is_segment(tree) or (
-        tree[0] == "mul" and len(tree) == 3 and ("symbol", "P") in tree and tree[2][0] == "symbol"
-    )
+        return (
+            tree[1].startswith("of ")
+            or tree[1] == "det"
+            or (tree[1] == "abs" and is_segment(tree[2]))
+        )
+    return is_segment(tree)
 
 
 def is_segment(tree: Tree) -> bool:

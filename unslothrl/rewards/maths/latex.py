@@ -36,7 +36,7 @@ _UNICODE = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
     "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "∘": r"\circ ", "…": r"\ldots ",
     "⋯": r"\ldots ", "′": "'", "″": "''", "’": "'", "‘": "'", "“": '"', "”": '"',
-    "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "。": ".", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
     "¾": r"\frac{3}{4}", "⅛": r"\frac{1}{8}", "⅕": r"\frac{1}{5}", "∠": r"\angle ",
     "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "‖": r"\|", "→": r"\to ", "∧": r"\land ",
@@ -75,17 +75,17 @@ _SAME = {  # spellings of one command; the right side may be a sign
     "Leftrightarrow": "implies", "arcctg": "arccot", "tg": "tan", "ctg": "cot", "arctg": "arctan",
     "cosec": "csc", "infin": "infty", "thickapprox": "approx", "simeq": "approx",
     "doteq": "approx", "varepsilon": "epsilon", "bmod": "mod", "prime": "'",
-    "bigcup": "cup", "textdegree": "circ",
+    "bigcup": "cup", "lnot": "neg", "qquad": "quad", "textdegree": "circ",
 }  # fmt: skip
 
 _DROPPED = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|normalsize|large|Large"
     r"|strut|nobreak|allowbreak)(?![a-zA-Z])"
-    r"|\\!|[\u200b-\u200f\u2060-\u2064\ufeff]"
+    r"|\\(?:text)?color\s*\{[a-z]+\}|\\!|[\u200b-\u200f\u2060-\u2064\ufeff]"
 )
 _SPACE = re.compile(
-    r"(?<!\\)\\(?:[,;:> \n]|(?:quad|qquad|thinspace|medspace|thickspace|enspace|hfill)(?![a-zA-Z]))"
+    r"(?<!\\)\\(?:[,;:> \n]|(?:thinspace|medspace|thickspace|enspace|hfill)(?![a-zA-Z]))"
     r"|\\[hv]?(?:space|phantom)\*?\{[^{}]*\}|(?<!\\)~|\s+"
 )
 _GAP = r"(?:,\\!\s*|\{,\}\s*|,\\,|\\,|\\;|\\:|\\ |\\!|~|[ \u00a0\u2009\u202f])"
@@ -94,6 +94,10 @@ _GAPS = re.compile(_GAP)
 _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_FRACTION = re.compile(r"\{([^{}]*)\\(over|choose)(?![a-zA-Z])([^{}]*)\}")
+_UNIT_FRACTION = re.compile(
+    r"\\[dt]?frac\s*\{\\(?:text|mathrm)\{([^{}]*)\}\}\s*\{\\(?:text|mathrm)\{([^{}]*)\}\}"
+)
 _ROW_GAP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\]")
 _MODULUS = re.compile(
     r"\\pmod\s*(\{[^{}]*\}|\S)"
@@ -112,11 +116,21 @@ def cleaned(text: str) -> str:
         before = text
         text = _unwrapped(text.strip())
     text = _GROUPED.sub(lambda found: _GAPS.sub("", found[0]), text)
+    if "frac" in text:
+        text = _UNIT_FRACTION.sub(r"\\text{\1/\2}", text)
+    if "\\over " in text or "\\choose" in text:
+        text = _FRACTION.sub(_as_command, "{" + text + "}")
     text = _ROW_GAP.sub(r"\\\\ ", _DROPPED.sub("", text))
     text = _SPACE.sub(" ", text).strip()
     if "mod" in text:
         text = _MODULUS.sub(r" \\mod \1\2", text)
     return _without_commas(text)
+
+
+def _as_command(found: re.Match) -> str:
+    """TeX's "a \\over b" as a command that stands before both."""
+    command = "frac" if found[2] == "over" else "binom"
+    return f"\\{command}{{{found[1]}}}{{{found[3]}}}"
 
 
 def _ascii(text: str) -> str:

@@ -81,8 +81,10 @@ def read_tokens(found: Tokens) -> Answer:
 
 def trimmed(found: Tokens) -> Tokens:
     """Without separators at the ends, and without "the answer is" in front."""
-    while found and found[-1].value in (",", ";", ".", "\\"):
+    while found and found[-1].value in (",", ";", ".", "\\", "quad"):
         found = found[:-1]
+    while found and found[0].value == "quad":
+        found = found[1:]
     if found and found[0].kind == "text" and len(found) > 1:
         if _INTRODUCTION.fullmatch(found[0].value.strip()):
             rest = 2 if found[1].value == ":" else 1
@@ -115,14 +117,14 @@ def connective(one: Token) -> str:
         word = one.value.strip(" ,;").casefold()
         return word if word in ("and", "or") else "," if not word else ""
     if one.kind == "command":
-        return {"and": "and", "or": "or", "\\": ",", "&": "and"}.get(one.value, "")
+        return {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}.get(one.value, "")
     return "," if one.value in (",", ";") else ""
 
 
 def separated(found: Tokens) -> tuple[list[Tokens], set[str]]:
     """The parts of a list, and what stands between them."""
     parts: list[Tokens] = []
-    between: set[str] = set()
+    words: list[str] = []
     begun = 0
     for at, (one, depth) in enumerate(zip(found, depths(found), strict=True)):
         word = connective(one) if depth == 0 else ""
@@ -130,13 +132,15 @@ def separated(found: Tokens) -> tuple[list[Tokens], set[str]]:
             continue
         if at > begun:
             parts.append(found[begun:at])
-        between.add(word)
+            words.append(word)
+        elif words and word != ",":
+            words[-1] = word  # ", and"
         begun = at + 1
     if begun < len(found):
         parts.append(found[begun:])
     if len(parts) > MAX_PARTS:
         raise Unreadable("too many parts")
-    return parts, between
+    return parts, set(words[: len(parts) - 1])
 
 
 def read_words(found: Tokens) -> Answer:
@@ -162,10 +166,27 @@ def read_words(found: Tokens) -> Answer:
 
 def read_parts(parts: Sequence[Tokens], connectives: set[str]) -> Answer:
     found = [read_one(trimmed(part)) for part in parts if trimmed(part)]
-    region = joined_regions(found, connectives)
+    region = joined_regions(excluded(found), connectives)
     if region is not None:
         return region
     return joined(found)
+
+
+def excluded(found: Sequence[Answer]) -> list[Answer]:
+    """ "x != 1, 2" as "x != 1, x != 2"."""
+    first = found[0]
+    if not isinstance(first, Region) or not first.intervals:
+        return list(found)
+    outside = regions.complement(first.intervals)
+    if len(outside) != 1 or outside[0].low is None or outside[0].low != outside[0].high:
+        return list(found)
+    rest = [
+        Region(regions.complement((regions.point(one.tree),)), first.variable)
+        if isinstance(one, Value) and not one.unit
+        else one
+        for one in found[1:]
+    ]
+    return [first, *rest]
 
 
 def joined(found: Sequence[Answer]) -> Several:
@@ -237,6 +258,8 @@ def is_set_sign(found: Tokens, at: int) -> bool:
         return found[at - 1].value in (")", "]") and found[at + 1].value in ("(", "[")
     if one.kind == "text":
         return one.value.strip().casefold() in ("except", "excluding")
+    if one.value == "-" and 0 < at < len(found) - 1:  # R - {3}
+        return found[at - 1].value in (")", "]", "}") and found[at + 1].value == "lset"
     return one.kind == "command" and one.value in ("cup", "cap", "setminus")
 
 
@@ -310,7 +333,9 @@ def read_relation(found: Tokens, places: Sequence[int]) -> Answer:
         signs.append(found[at].value)
         begun = at + 1
     pieces.append(found[begun:])
-    sides = [read_tokens(piece) for piece in pieces]
+    applied = read_application(pieces[0]) if set(signs) <= {"=", "approx"} else None
+    sides = [read_tokens(piece) for piece in pieces[applied is not None :]]
+    sides = [applied, *sides] if applied is not None else sides
     if signs == ["in"]:
         return membership(sides[0], sides[1])
     if all(sign in _ORDER or sign == "ne" for sign in signs):
@@ -321,6 +346,24 @@ def read_relation(found: Tokens, places: Sequence[int]) -> Answer:
     if len(many) == 1 and many[0] is sides[-1] and len(sides) == 2:  # x = \pm 2
         return Several(tuple(Relation((sides[0], one), (signs[0],)) for one in many[0].parts))
     return Relation(tuple(sides), tuple(signs))
+
+
+def read_application(found: Tokens) -> Answer | None:
+    """ "T(n)", "P(X = 2)" and "E[X]" as names of what they are equal to."""
+    upper = len(found) > 3 and (
+        (found[0].kind == "letter" and found[0].value.isupper()) or found[0].value == "mathbb"
+    )
+    start = next((i for i, one in enumerate(found) if one.value in ("(", "[")), 0) if upper else 0
+    before = [one.value for one in found[:start]]
+    if not start or not closes(found[start:]) or set(before) & set("^+-*/"):
+        return None
+    if len([one for one in found[:start] if one.kind == "letter"]) > 1 and "_" not in before:
+        return None
+    inside = found[start + 1 : -1]
+    simple = len(inside) == 1 or any(
+        one.value in _RELATIONS | {"cap", "cup", ","} for one in inside
+    )
+    return Value(("call", "of " + literal(found))) if simple else None
 
 
 def membership(left: Answer, right: Answer) -> Answer:
@@ -548,7 +591,14 @@ def read_value(found: Tokens) -> Answer | None:
         return None
     unit, wrap = money, ""
     tail = found[start:]
-    if not tail and found[-1].value in ("pounds", "euro", "AA", "$"):
+    if (
+        not tail
+        and (
+            found[-1].value in ("pounds", "euro", "AA", "$")
+            or (found[-1].value == "Omega" and all(one.kind != "letter" for one in found[:-1]))
+        )
+        and len(found) > 1
+    ):
         found, tail = found[:-1], found[-1:]
         start = len(found)
     if tail:

@@ -126,11 +126,30 @@ def where(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | 
         return half_line(relation, right)
     if right == ("symbol", variable):
         return half_line(_TURNED[relation], left)
+    if left[:2] == ("call", "abs") or left[0] == "pow":
+        return around(left, relation, right, variable)
+    if right[:2] == ("call", "abs") or right[0] == "pow":
+        return around(right, _TURNED[relation], left, variable)
     solved = root(add(left, negative(right)), variable)
     if solved is None:
         return None
     value, rises = solved
     return half_line(relation if rises else _TURNED[relation], ("number", value))
+
+
+def around(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
+    """ "|u| < c" and "u^2 < c" for a positive constant c, as -c < u < c or -sqrt c < u < sqrt c."""
+    inner, end = (left[2], right) if left[0] == "call" else (left[1], None)
+    if end is None and left[2] == ("number", Fraction(2)):
+        end = ("pow", right, ("number", Fraction(1, 2)))
+    if end is None or relation == "ne" or sign_between(right, ("number", Fraction(0))) != 1:
+        return None
+    below = where(inner, relation, end, variable)
+    above = where(inner, _TURNED[relation], negative(end), variable)
+    if below is None or above is None:
+        return None
+    inside = relation in ("<", "le")
+    return intersection(below, above) if inside else union((*below, *above))
 
 
 _TURNED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}

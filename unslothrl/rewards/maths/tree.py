@@ -316,6 +316,8 @@ class Parser:
         return token.value
 
     def letter(self, token: Token) -> Tree:
+        if token.value == "m" and self.command() == "angle":
+            return self.atom()  # the measure of an angle
         name = token.value + self.subscript()
         primes = ""
         while self.take("'"):
@@ -440,13 +442,13 @@ class Parser:
 
     def function_arguments(self) -> list[Tree]:
         """In brackets, or the product that follows: "\\sin 2x \\cos x" is sin(2x) cos(x)."""
-        if self.sign() == "(":
-            self.at += 1
-            arguments = [self.expression()]
-            while self.take(","):
-                arguments.append(self.expression())
-            self.expect(")")
-            return arguments
+        for opening, closing in (("(", ")"), ("lset", "rset")):
+            if self.take(opening):
+                arguments = [self.expression()]
+                while self.take(","):
+                    arguments.append(self.expression())
+                self.expect(closing)
+                return arguments
         if self.take("-"):
             return [negative(self.function_arguments()[0])]
         factors = [self.mixed_or_factor()]

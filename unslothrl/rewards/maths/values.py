@@ -19,6 +19,7 @@ from unslothrl.rewards.maths.tree import Tree, symbols
 
 MAX_BITS = 20_000  # of a fraction
 MAX_PRECISION = 24_000  # bits
+MAX_POINT_PRECISION = 3_000  # bits, where it is done at every point
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
 MAX_FACTORIAL = 2_000
 FIRST_PRECISION, POINT_PRECISION, CONSTANT_PRECISION = 96, 192, 640  # bits
@@ -38,11 +39,12 @@ class NotRational(ArithmeticError):
 
 @functools.lru_cache(maxsize=4096)
 def coordinate(name: str, point: int) -> Fraction:
-    """Of the variable, at the numbered point. Points 0, 4, ... are whole numbers."""
+    """Of the variable, at the numbered point. Every fourth is whole; the denominator of the others
+    is even, so that (-1)^n has no value there."""
     draw = random.Random(f"{name} {point}")
     if point % 4 == 3:
         return Fraction(draw.randrange(2, 12 + point))
-    value = Fraction(draw.randrange(1, 99_991), 99_991) * (1, 3, 40)[point % 3]
+    value = Fraction(draw.randrange(1, 1 << 17, 2), 1 << 17) * (1, 3, 41)[point % 3]
     return -value if point % 4 == 2 else value
 
 
@@ -267,11 +269,13 @@ _INVERSE = {
 }  # fmt: skip
 
 
-@functools.lru_cache(maxsize=64)
+_CONTEXT = mpmath.MPContext()  # our own, so that nobody else changes its precision
+
+
 def context(bits: int):
-    made = mpmath.MPContext()
-    made.prec = bits
-    return made
+    """The one context: it is large, and its numbers keep their digits when it changes."""
+    _CONTEXT.prec = bits
+    return _CONTEXT
 
 
 def evaluated(tree: Tree, where: Point, bits: int, imaginary: bool, real: bool):
@@ -352,7 +356,7 @@ def equal_at(
         if size < FIRST_PRECISION // 2 and differ(first, second, -16):
             return False
         bits += 4 * size
-        if bits > MAX_PRECISION:
+        if bits > (MAX_POINT_PRECISION if where else MAX_PRECISION):
             return None
         first, size = evaluated(a, where, bits, imaginary, real)
         second, other = evaluated(b, where, bits, imaginary, real)
@@ -364,7 +368,7 @@ def equal_at(
 def differ(a, b, exponent: int) -> bool:
     """Whether the difference is over 2 ** exponent."""
     difference = a - b
-    return bool(difference) and context(FIRST_PRECISION).mag(difference) > exponent
+    return bool(difference) and _CONTEXT.mag(difference) > exponent
 
 
 def ratio(a: Tree, b: Tree, imaginary: bool):
