@@ -14,11 +14,12 @@ from fractions import Fraction
 
 from unslothrl.rewards.answers import normalise
 from unslothrl.rewards.maths import compare, reader
-from unslothrl.rewards.maths.kinds import Answer, Literal, Several
+from unslothrl.rewards.maths.kinds import Answer, Literal, Several, Text
 from unslothrl.rewards.maths.latex import Unreadable
 
 LONGEST = 1000  # characters of an answer that is worth reading
 MOST_PARTS = 20  # boxes that may be a list together
+WORDS = re.compile(r"[A-Za-z ]+")
 DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")  # needs no parser
 
 
@@ -32,6 +33,8 @@ def same(answer: str, gold: str) -> bool:
     if DECIMAL.fullmatch(answer) and DECIMAL.fullmatch(gold):
         return same_decimals(answer, gold)
     expected, found = read_gold(gold), reader.read(answer)
+    if isinstance(expected, Text) or isinstance(found, Text):
+        return same_words(answer, gold, found, expected)
     if isinstance(expected, Literal) or isinstance(found, Literal):
         return expected == found
     return matches(found, expected)
@@ -42,6 +45,15 @@ def matches(found: Answer, expected: Answer) -> bool:
         return compare.matches(found, expected)
     except (Unreadable, RecursionError, ArithmeticError, ValueError):
         return False
+
+
+def same_words(answer: str, gold: str, found: Answer, expected: Answer) -> bool:
+    """Text, also where the other is written in plain letters that may be read as a product."""
+    if WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(found, Text):
+        expected = Text(gold)
+    elif WORDS.fullmatch(answer) and isinstance(expected, Text):
+        found = Text(answer)
+    return matches(found, expected)
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:

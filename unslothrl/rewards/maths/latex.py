@@ -201,13 +201,15 @@ FUNCTIONS = {
 _WORDS = FUNCTIONS | {"pi", "sqrt", "infty", "theta", "alpha", "beta", "gamma", "lambda", "cbrt"}
 _WORD_AS = {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos",
             "atan": "arctan"}  # fmt: skip
-_TWO_LETTERS = {  # plain words that are not products of their letters
-    "or", "no", "is", "cm", "mm", "km", "kg", "mg", "mL", "ml", "ft", "oz", "lb", "Hz", "kJ", "kW",
-    "am", "pm", "AM", "PM", "to", "if", "of", "at",
+_TWO_LETTERS = {"or", "no", "No", "NO", "is", "to"}  # not products of their letters
+_TWO_LETTER_UNITS = {  # after a number or inside of text
+    "cm", "mm", "km", "kg", "mg", "mL", "ml", "ft", "oz", "lb", "Hz", "kJ", "kW", "am", "pm", "AM",
+    "PM", "hr", "yd", "mi", "in", "of",
 }  # fmt: skip
 _THREE_LETTERS = {
     "and", "yes", "Yes", "YES", "odd", "Odd", "not", "one", "two", "six", "ten", "all", "any",
-    "the", "The", "mph", "lbs", "day", "mol", "deg", "rad", "sec", "min", "hrs", "DNE", "for",
+    "the", "The", "mph", "per", "lbs", "day", "mol", "deg", "rad", "sec", "min", "hrs", "DNE",
+    "for",
     "red", "Red", "are", "kmh", "mod", "but", "Tom", "Sam", "Bob", "Amy", "Ann", "Ben",
     "Max", "Dan", "Joe", "Tim", "Kim", "Meg", "Lee", "Jim", "Mon", "Tue", "Wed", "Thu", "Fri",
     "Sun", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -224,7 +226,7 @@ _LEXER = re.compile(
 )
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str, in_text: bool = False) -> list[Token]:
     """The tokens of cleaned text. Unreadable where it is too long or a brace does not close."""
     found: list[Token] = []
     at, spaced = 0, False
@@ -245,7 +247,8 @@ def tokens(text: str) -> list[Token]:
         elif kind == "command":
             found.append(_command(value, spaced))
         elif kind == "word":
-            found += _word(value, spaced)
+            unit = in_text or (bool(found) and found[-1].kind == "number")
+            found += _word(value, spaced, unit)
         elif kind == "number":
             found.append(Token("number", value, spaced))
         else:
@@ -298,7 +301,7 @@ def _styled(command: str, content: str, spaced: bool) -> list[Token]:
     elif any(one in content for one in "0123456789\\^=$+<>"):
         inside = [
             Token("text", one.value, one.spaced) if one.kind == "letter" else one
-            for one in tokens(_ESCAPED_DOLLAR.sub(" ", content))
+            for one in tokens(_ESCAPED_DOLLAR.sub(" ", content), in_text=True)
         ]
     else:
         return _split_text(content, spaced)
@@ -323,12 +326,12 @@ def _split_text(content: str, spaced: bool) -> list[Token]:
     return [Token("text", first, spaced), Token("text", second, True)]
 
 
-def _word(word: str, spaced: bool) -> list[Token]:
+def _word(word: str, spaced: bool, is_unit: bool) -> list[Token]:
     if len(word) == 1:
         return [Token("letter", word, spaced)]
     if word in _WORDS or word in _WORD_AS:
         return [Token("command", _WORD_AS.get(word, word), spaced)]
-    if is_word(word):
+    if is_word(word) or (is_unit and word in _TWO_LETTER_UNITS):
         return [Token("text", word, spaced)]
     split = re.match(r"(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|ln|log|sqrt|pi)", word)
     if split and len(word) - len(split[0]) == 1:

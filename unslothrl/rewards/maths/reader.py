@@ -165,10 +165,14 @@ def read_words(found: Tokens) -> Answer:
 
 
 def read_parts(parts: Sequence[Tokens], connectives: set[str]) -> Answer:
-    found = [read_one(trimmed(part)) for part in parts if trimmed(part)]
+    pairs = [(read_one(trimmed(part)), part) for part in parts if trimmed(part)]
+    found = [one for one, _ in pairs]
     region = joined_regions(excluded(found), connectives)
     if region is not None:
         return region
+    sets = [isinstance(one, Several) and closes(trimmed(part)) for one, part in pairs]
+    if any(sets):  # sets in a list stay apart
+        return Several(tuple(found))
     return joined(found)
 
 
