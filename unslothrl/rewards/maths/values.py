@@ -245,7 +245,7 @@ class Evaluation:
         if name in ("factorial", "binomial") and all(abs(one) < MAX_FACTORIAL for one in values):
             return getattr(self.context, name)(*values)
         if name.startswith("of "):  # a function that is not known: any value, by its arguments
-            return self.unknown(name + "".join(self.context.nstr(one, 12) for one in values))
+            return self.unknown(name + "".join(self.context.nstr(one, 24) for one in values))
         raise Undefined(name)
 
     def logarithm(self, name: str, value, base=10):
