@@ -1,6 +1,10 @@
 """What the loop does not wait for: in order, once, and never lost."""
 
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +41,8 @@ class Source:
         self.drawn: list[tuple[int, int]] = []
         self.second = threading.Event()
 
-    def draw(self, position, count):
+    def draw(self, position, count, between):
+        between()
         self.drawn.append((position, count))
         if len(self.drawn) == 2:
             self.second.set()
@@ -57,12 +62,53 @@ def test_the_next_tasks_are_drawn_ahead():
 
 def test_a_source_that_fails_says_so_when_it_is_asked():
     class Broken(Source):
-        def draw(self, position, count):
+        def draw(self, position, count, between):
             if position:
                 raise ValueError("no more")
-            return super().draw(position, count)
+            return super().draw(position, count, between)
 
     tasks = DrawnAhead(Broken())
     tasks.draw(0, 2)
     with pytest.raises(ValueError, match="no more"):
         tasks.draw(2, 2)
+
+
+def test_nothing_is_drawn_ahead_of_the_last_step():
+    source = Source()
+    tasks = DrawnAhead(source)
+    assert tasks.draw(0, 2, is_last=True) == (["task 0", "task 1"], 2)
+    tasks.close()
+    tasks.thread.shutdown(wait=True)
+    assert source.drawn == [(0, 2)]
+
+
+INTERRUPTED = """
+import os, sys
+from unslothrl import base_model, embedded
+from unslothrl.background import DrawnAhead
+from unslothrl.config import Config
+from unslothrl.data import tasks
+config = Config(model="embedded", dataset="embedded", eval_problems=1)
+data = tasks.load(config, base_model.load_tokenizer(embedded.BASE))
+drawing = DrawnAhead(data.train)
+drawing.submit(0, 1).result()
+try:
+    print("drawing", flush=True)
+    drawing.draw(0, 10**9)
+except KeyboardInterrupt:
+    drawing.close()
+    sys.exit(130)
+"""
+
+
+def test_the_first_ctrl_c_ends_a_draw_without_end():
+    root = Path(__file__).parents[1]
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], cwd=root, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "drawing\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=60) == 130
+    finally:
+        child.kill()

@@ -70,7 +70,10 @@ BAD = [
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
     ("--run_name a/b", ["run_name", "'a/b'", "--output_dir"]),
-    ("--max_new_tokens 9999999", ["max_new_tokens 9999999", "context", "--max_new_tokens"]),
+    ("--max_new_tokens 999999", ["max_new_tokens 999999", "context", "--max_new_tokens"]),
+    ("--max_new_tokens 9999999", ["max_new_tokens", "at most 1048576", "--max_new_tokens 1048576"]),
+    ("--batch_size 1000000000000", ["batch_size", "at most 65536", "--batch_size 65536"]),
+    ("--batch_size 65536 --num_candidates 1024", ["67108864 completions", "--batch_size 1024"]),
 ]
 
 
@@ -113,6 +116,15 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda config, notes: 130)
     assert cli.main(["train"]) == 130
+
+
+def test_ctrl_c_before_a_run_begins_is_no_traceback(runs, monkeypatch, capfd):
+    def interrupt(config, notes):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupt)
+    assert cli.main(["train"]) == 130
+    assert capfd.readouterr().err == ""
 
 
 def start(*command):

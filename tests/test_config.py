@@ -144,10 +144,10 @@ def values(name):
     elif kind is bool:
         known = st.booleans()
     elif kind is tuple:
-        text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+        text = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
         known = st.lists(text, max_size=3).map(tuple)
     elif kind is str:
-        known = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+        known = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
     elif kind is int:
         known = st.integers(limits.get("at_least", -(2**40)), limits.get("at_most", 2**40))
     else:

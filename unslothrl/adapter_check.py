@@ -16,9 +16,10 @@ from typing import Any, NoReturn
 from unslothrl import shapes
 from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.shapes import Shape
 from unslothrl.types import LORA_TARGETS
-from unslothrl.untrusted import Unreadable, expanded, is_file, is_folder, read_object, shown
+from unslothrl.untrusted import Unreadable, read_object, shown
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from unslothrl import __version__
 from unslothrl.data import tasks
 from unslothrl.errors import UserError
-from unslothrl.files import exists
+from unslothrl.files import exists, expanded
 from unslothrl.shapes import EMBEDDED
-from unslothrl.untrusted import Unreadable, expanded, read_object, shown
+from unslothrl.untrusted import Unreadable, read_object, shown
 
 if TYPE_CHECKING:
     from unslothrl.config import Config
@@ -89,4 +89,5 @@ def checked(found: dict[str, Any]) -> Use:
         value = found.get(key)
         if not isinstance(value, str) and not (key == "chat_template" and value is None):
             raise Unreadable(f"{key} must be text, got {shown(value)}")
-    return Use(**{key: found[key] for key in Use.__dataclass_fields__})
+    values: dict[str, Any] = {key: found.get(key) for key in Use.__dataclass_fields__}
+    return Use(**values)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl import adapter_check, adapter_use, base_model, environment
-from unslothrl.adapter_use import USE_FILE, Use
+from unslothrl.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
+from unslothrl.files import expanded
 from unslothrl.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
-from unslothrl.untrusted import expanded
 
 
 def ask(
@@ -28,47 +28,60 @@ def ask(
     there is none, a line on `err` says what is assumed.
     """
     adapter_check.check_format(name)
-    use = use_of(name, model, err or sys.stderr)
+    found = adapter_use.read(expanded(name))
+    use = found or assumed(name, model)
+    use = dataclasses.replace(use, base=model or use.base)
     machine = Machine.detect()
     environment.apply(machine.cpus, bool(machine.gpus))
     adapter_check.check(name, base_model.find(use.base, weights=False))
     base = base_model.prepare(use.base)
+    if found is None:
+        print(
+            f"adapter {name}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
+            f"template, no system prompt, top_p {use.top_p:g}",
+            file=err or sys.stderr,
+        )
     tokenizer = base_model.load_tokenizer(base)
     if use.chat_template is not None:
         tokenizer.chat_template = use.chat_template
     prompt = prompts.render(tokenizer, question, use.system_prompt)
     (ids,) = prompts.tokenise(tokenizer, [prompt])
+    tokens = use.max_new_tokens if max_new_tokens is None else max_new_tokens
     drawn = complete(
         expanded(name),
         base,
         Request(tuple(ids), seed_of(question)),
-        sampling_of(use, max_new_tokens, temperature),
+        sampling_of(use, min(tokens, room(base, len(ids))), temperature),
     )
     return str(tokenizer.decode(list(drawn), skip_special_tokens=True))
 
 
-def sampling_of(use: Use, max_new_tokens: int | None, temperature: float | None) -> Sampling:
+def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sampling:
     """As its run was evaluated, but for what is given; temperature 0 is the likeliest token."""
-    longest = use.max_new_tokens if max_new_tokens is None else max_new_tokens
     if temperature == 0:
-        return Sampling(1.0, 1.0, 1, longest)
-    return Sampling(use.temperature if temperature is None else temperature, use.top_p, 0, longest)
+        return Sampling(1.0, 1.0, 1, max_new_tokens)
+    used = use.temperature if temperature is None else temperature
+    return Sampling(used, use.top_p, 0, max_new_tokens)
 
 
-def use_of(name: str, model: str | None, err: TextIO) -> Use:
-    """How an adapter is to be used; `model` replaces what it calls its base. UserError."""
-    use = adapter_use.read(expanded(name))
-    if use is None:
-        base = model or adapter_check.check_settings(name).base
-        if not base:
-            raise UserError(f"adapter {name}: it does not name its base: set --model")
-        use = Use(base=base, system_prompt="")
-        print(
-            f"adapter {name}: no {USE_FILE} in it; assumed: base {base}, its own chat template, "
-            f"no system prompt, top_p {use.top_p:g}",
-            file=err,
+def assumed(name: str, model: str | None) -> Use:
+    """How an adapter without its file is used: by what PEFT's settings say. UserError."""
+    base = model or adapter_check.check_settings(name).base
+    if not base:
+        raise UserError(f"adapter {name}: it does not name its base: set --model")
+    return Use(base=base, system_prompt="")
+
+
+def room(base: Path, prompt: int) -> int:
+    """Tokens that the base's context leaves after so many. UserError where it leaves none."""
+    context = base_model.read_config(base).get("max_position_embeddings")
+    left = context - prompt if isinstance(context, int) else MOST_NEW_TOKENS
+    if left < 1:
+        raise UserError(
+            f"question: it has {prompt} tokens with its prompt, the base's context {context}: "
+            "shorten it"
         )
-    return dataclasses.replace(use, base=model or use.base)
+    return left
 
 
 def complete(adapter: Path, base: Path, request: Request, sampling: Sampling) -> tuple[int, ...]:

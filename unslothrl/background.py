@@ -31,6 +31,10 @@ class Background:
             self.waiting.popleft().result()
 
 
+class Stopped(Exception):
+    """Nobody waits for these tasks any more."""
+
+
 class DrawnAhead:
     """A source of tasks whose next draw is made while the step of the last one runs."""
 
@@ -39,12 +43,27 @@ class DrawnAhead:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
         self.asked: tuple[int, int] | None = None
         self.coming: Future[tuple[list[Task], int]] | None = None
+        self.is_closed = False
 
-    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
-        """As the source's own `draw`."""
+    def draw(self, position: int, count: int, is_last: bool = False) -> tuple[list[Task], int]:
+        """As the source's own `draw`; after the last step nothing is drawn ahead."""
         if self.coming is None or self.asked != (position, count):
-            self.coming = self.thread.submit(self.source.draw, position, count)
+            self.coming = self.submit(position, count)
         drawn = self.coming.result()
-        self.asked = (drawn[1], count)
-        self.coming = self.thread.submit(self.source.draw, *self.asked)
+        self.coming = None
+        if not is_last:
+            self.asked = (drawn[1], count)
+            self.coming = self.submit(*self.asked)
         return drawn
+
+    def submit(self, position: int, count: int) -> Future[tuple[list[Task], int]]:
+        return self.thread.submit(self.source.draw, position, count, self.check_wanted)
+
+    def check_wanted(self) -> None:
+        if self.is_closed:
+            raise Stopped
+
+    def close(self) -> None:
+        """Ends a draw that is under way; Python would wait for it before it ends."""
+        self.is_closed = True
+        self.thread.shutdown(wait=False, cancel_futures=True)

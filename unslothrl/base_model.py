@@ -18,8 +18,10 @@ from pathlib import Path
 from unslothrl.embedded import BASE as EMBEDDED_BASE
 from unslothrl.errors import UserError
 from unslothrl.files import exists
+from unslothrl.untrusted import Unreadable, read_object
 
 EMBEDDED = "embedded"
+MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 
@@ -61,12 +63,9 @@ def find(model: str, weights: bool = True) -> Path:
 def read_config(folder: Path) -> dict:
     """config.json. Raises UserError where it is not a JSON object."""
     try:
-        config = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise UserError(f"model {folder}: config.json is not JSON ({error}): mend it") from None
-    if not isinstance(config, dict):
-        raise UserError(f"model {folder}: config.json must be an object: mend it")
-    return config
+        return read_object(folder / "config.json", MOST_CONFIG)
+    except Unreadable as error:
+        raise UserError(f"model {folder}: config.json is damaged ({error}): mend it") from None
 
 
 def _download(model: str, weights: bool) -> Path:

@@ -5,8 +5,10 @@ code 2, before anything heavy is imported.
 """
 
 import difflib
+import functools
 import inspect
 import io
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +17,7 @@ import typer
 
 from unslothrl import __version__, config
 from unslothrl.errors import RunError, UserError
+from unslothrl.untrusted import plain
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
@@ -54,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of an ASCII or half-read terminal
-    command: Any = typer.main.get_command(app)
+    for text in arguments:
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            return refuse(f"{text!a:.60} is not in UTF-8: see unslothrl --help")
+    command = parser()
     first = arguments[0]
     if not first.startswith("-") and first not in command.commands:
         return refuse(unknown_command(first, tuple(command.commands)))
@@ -73,7 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def unknown_command(name: str, commands: Sequence[str]) -> str:
     near = difflib.get_close_matches(name.lower(), commands, 1)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(commands)}"
-    return f"{name} is not a command: {hint}"
+    return f"{plain(name)} is not a command: {hint}"
+
+
+@functools.cache
+def parser() -> Any:
+    """The commands and their flags."""
+    return typer.main.get_command(app)
 
 
 def refuse(message: str, code: int = USAGE) -> int:
@@ -166,10 +178,19 @@ def command_of(function: Any, names: Sequence[str] = tuple(config.OPTIONS)) -> A
     return function
 
 
+def finite(value: float | None) -> float | None:
+    """A number's limits let what is not a number through."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
+
+
 def score(
     source: str = typer.Argument(help="Rows as for training, with a column `completion` more."),
     reward: list[str] = typer.Option(help="NAME, NAME=WEIGHT or file.py:function, repeated."),
-    reward_timeout: float = typer.Option(5.0, min=0.01, help="Seconds that one may take."),
+    reward_timeout: float = typer.Option(
+        5.0, min=0.01, max=3600, callback=finite, help="Seconds that one may take."
+    ),
     prompt_column: str = typer.Option(None, help="Column of the problem; not set: recognised."),
     answer_column: str = typer.Option(None, help="Column of the gold answer."),
     allow_unsandboxed_code: bool = typer.Option(
@@ -227,6 +248,7 @@ def ask(
         None,
         min=0,
         max=5,
+        callback=finite,
         help="Sampling temperature, 0: the likeliest token; not set: as its run was evaluated.",
     ),
     model: str = typer.Option(
@@ -241,7 +263,9 @@ def ask(
 
 
 def plan(
-    card: float = typer.Option(None, min=1, help="As if there were one card of so many GB."),
+    card: float = typer.Option(
+        None, min=1, max=4096, callback=finite, help="As if there were one card of so many GB."
+    ),
     json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
     **flags: str | bool | list[str] | None,
 ) -> int:

@@ -4,6 +4,7 @@ This file and joining.py alone import ray. Both clusters run the same classes on
 the in-process one is for debugging, and for machines without Ray.
 """
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -63,7 +64,13 @@ def start(config: Config, base: Path, machine: Machine, stage: Stage) -> Cluster
 
 
 def import_first(config: Config) -> None:
-    """Imports what must be first in this process, where it will hold the learner itself."""
+    """Imports what must be first in this process, where it will hold the learner itself.
+
+    Raises UserError where the learner's process, on this machine, could not import it.
+    """
+    here = config.cluster == "local" or config.ray_address is None
+    if config.backend == "unsloth" and here and importlib.util.find_spec("unsloth") is None:
+        raise UserError("backend unsloth is not installed on this machine: set --backend peft")
     if config.cluster == "local" and config.backend == "unsloth":
         from unslothrl.workers import import_unsloth
 

@@ -9,7 +9,6 @@ import datetime
 import difflib
 import json
 import math
-import os
 import re
 import tomllib
 import types
@@ -19,22 +18,40 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import adapter_check, fit, rewards, shapes
+from unslothrl import adapter_check, fit, option_rules, rewards, shapes
+from unslothrl.adapter_check import MOST_ALPHA, Lora
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.own import Part
 from unslothrl.data import sources
 from unslothrl.errors import UserError
-from unslothrl.files import exists
+from unslothrl.files import exists, expanded, is_file
 from unslothrl.machine import Machine
+from unslothrl.untrusted import Unreadable, plain, read_text, shown
 
 EMBEDDED = shapes.EMBEDDED
 EMBEDDED_RECIPE = "tiny-cpu"
 RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parent / "recipes")
+RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folder.glob("*.toml"))}
 
 PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # written with ~ or without
 
 LORA_SHAPE = ("model", "adapter", "max_lora_rank", "lora_alpha")  # what a checkpoint hangs on
+
+# More than any run takes: what is larger is a slip, and would fail late or never end.
+MOST = {
+    "tokens": 2**20,
+    "prompts": 65_536,
+    "sequences": 65_536,
+    "completions": 1024,
+    "problems": 10_000,  # all of them are rendered before the run
+    "MB": 2**22,
+}
+MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
+MOST_COMPLETIONS = 2**20  # of a step
+MOST_TEXT = 65_536  # characters
+MOST_RECIPE = 1 << 20  # bytes
+LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 
 RUN = "Run"
 TASK = "Model and data"
@@ -49,8 +66,11 @@ HARDWARE = "Hardware"
 def option(default: Any, help: str, group: str, **limits: Any) -> Any:
     """A field of `Config`.
 
-    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help).
+    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help). A number
+    without at_most gets its unit's.
     """
+    if limits.keys() & {"over", "at_least"}:
+        limits.setdefault("at_most", MOST.get(limits.get("unit", ""), MOST_NUMBER))
     return field(default=default, metadata={"help": help, "group": group, **limits})
 
 
@@ -128,7 +148,7 @@ class Config:
         30, "prompts a step, over all generators", SAMPLING, at_least=1, unit="prompts"
     )
     num_candidates: int = option(
-        16, "completions a prompt", SAMPLING, at_least=1, at_most=1024, unit="completions"
+        16, "completions a prompt", SAMPLING, at_least=1, unit="completions"
     )
     topk: int = option(
         16, "best candidates a prompt to train on", SAMPLING, at_least=1, unit="completions"
@@ -168,7 +188,11 @@ class Config:
         unit="sequences",
     )
     updates_per_rollout: int = option(
-        1, "parts that a rollout is trained on one after the other", TRAINING, at_least=1
+        1,
+        "parts that a rollout is trained on one after the other",
+        TRAINING,
+        at_least=1,
+        at_most=1024,
     )
     epochs_per_rollout: int = option(
         1, "times that a rollout is trained on", TRAINING, at_least=1, at_most=100
@@ -190,7 +214,7 @@ class Config:
     advantage_std: str | None = part(
         "what standardising divides by: n, or n - 1", choices=("population", "sample")
     )
-    advantage_epsilon: float | None = part("added to that", at_least=0)
+    advantage_epsilon: float | None = part("added to that", at_least=0, at_most=1)
     ratio: str | None = part(
         "ratio of policy and old policy", choices=("token", "sequence", "trajectory", "one")
     )
@@ -247,7 +271,7 @@ class Config:
     max_lora_rank: int = option(
         32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=512
     )
-    lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1)
+    lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1, at_most=MOST_ALPHA)
     lora_dropout: float = option(
         0.0,
         "LoRA dropout, in the update's forward pass alone: ratios then carry its noise",
@@ -265,7 +289,7 @@ class Config:
         200, "at most this many problems, 0 = all", EVALUATION, at_least=0, unit="problems"
     )
     eval_candidates: int = option(
-        8, "completions a problem", EVALUATION, at_least=1, at_most=1024, unit="completions"
+        8, "completions a problem", EVALUATION, at_least=1, unit="completions"
     )
     eval_temperature: float = option(0.6, "temperature", EVALUATION, over=0, at_most=5)
     eval_top_p: float = option(0.95, "nucleus sampling", EVALUATION, over=0, at_most=1)
@@ -281,9 +305,13 @@ class Config:
     )
 
     number_of_actors: int = option(
-        2, "processes that only generate; 0: the learner generates all", HARDWARE, at_least=0
+        2,
+        "processes that only generate; 0: the learner generates all",
+        HARDWARE,
+        at_least=0,
+        at_most=1024,
     )
-    number_of_learners: int = option(1, "processes that train", HARDWARE, at_least=1)
+    number_of_learners: int = option(1, "processes that train", HARDWARE, at_least=1, at_most=1024)
     learner_chunk_size: int = option(
         8,
         "prompts a step that each learner generates, 0 = none",
@@ -371,7 +399,9 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     then looked at.
     """
     flags = {name: read_value(name, value) for name, value in flags.items()}
-    user = _user_layers(flags)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
+    said = _said(flags, recipe)
+    user = _user_layers(flags, recipe)
     given = frozenset(user) - {"recipe", "resume"}
     defaults = Config()
     check_paths(replace(defaults, **user))
@@ -387,23 +417,49 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
         if "episodes" in given and layers["dataset"] != EMBEDDED:
             del tiny["max_steps"]  # the user counts in episodes
         layers = {**layers, **tiny, **user}
-    config, notes = fit.fit(replace(defaults, **layers), given, machine)
+    config, adapter = with_adapter(replace(defaults, **layers), said)
+    config, notes = fit.fit(config, given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
     config = with_objective(config)
     check(config)
-    return Resolved(name_run(config), given, tuple(notes))
+    facts = option_rules.Facts(config, objective_of(config), machine, adapter)
+    return Resolved(name_run(config), given, (*notes, *option_rules.notes(said, facts)))
 
 
-def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _said(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user asked for: the flags, and what a recipe of the user's own changes.
+
+    The config.toml of a run is a recipe too, and names every option.
+    """
+    if flags.get("recipe") in RECIPES:
+        recipe = {}
+    changed = without_parts_of(recipe)
+    changed = {name: v for name, v in changed.items() if v != OPTIONS[name].default}
+    return {**changed, **flags}
+
+
+def with_adapter(config: Config, said: Mapping[str, Any]) -> tuple[Config, Lora | None]:
+    """-> (the config with the LoRA's shape of the adapter that it starts from, that adapter)."""
+    if config.adapter is None:
+        return config, None
+    found = adapter_check.check_settings(config.adapter)
+    if said.get("max_lora_rank", found.rank) < found.rank:
+        raise UserError(
+            f"max_lora_rank {said['max_lora_rank']}: adapter {config.adapter} has rank "
+            f"{found.rank}: set --max_lora_rank {found.rank}, or leave it out"
+        )
+    return replace(config, max_lora_rank=found.rank, lora_dropout=found.dropout), found
+
+
+def _user_layers(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Resumed run < recipe < flags, joined."""
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
     user = {**recipe, **flags}
     if user.get("resume") is not None:
-        folder = Path(user["resume"]).expanduser()
-        if not (folder / "config.toml").is_file():
+        folder = expanded(user["resume"])
+        if not is_file(folder / "config.toml"):
             raise UserError(
                 f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
                 "set --resume runs/<run_name>"
@@ -415,11 +471,11 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
         where = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
         user = {**before, **user, **where}
     if objectives.is_file(user.get("learner") or ""):
-        user["learner"] = str(Path(user["learner"]).expanduser().absolute())  # workers read it too
+        user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
     if "reward" in user:
         user["reward"] = tuple(map(_absolute_reward, user["reward"]))
     return {
-        name: str(Path(value).expanduser()) if name in PATHS and value is not None else value
+        name: str(expanded(value)) if name in PATHS and value is not None else value
         for name, value in user.items()
     }
 
@@ -427,7 +483,7 @@ def _user_layers(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute_reward(text: str) -> str:
     """A reward of the user's own by its whole path: workers read it too."""
     file, separator, rest = text.partition(".py:")
-    return str(Path(file).expanduser().absolute()) + separator + rest if separator else text
+    return str(expanded(file).absolute()) + separator + rest if separator else text
 
 
 def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
@@ -448,29 +504,34 @@ def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/. Raises UserError."""
-    path = Path(os.path.expanduser(name))
-    if exists(name) and path.is_file():
-        return read_toml(path)
-    known = {file.stem: file for folder in RECIPE_FOLDERS for file in sorted(folder.glob("*.toml"))}
-    if name not in known:
+    if exists(name):
+        return read_toml(expanded(name))
+    if name not in RECIPES:
         raise UserError(
-            f"recipe {name} is neither a .toml file nor a recipe's name: set --recipe FILE.toml or "
-            f"one of {', '.join(sorted(known))}"
+            f"recipe {plain(name)} is neither a .toml file nor a recipe's name: set --recipe "
+            f"FILE.toml or one of {', '.join(sorted(RECIPES))}"
         )
-    return read_toml(known[name])
+    return read_toml(RECIPES[name])
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The options in a file, each checked on its own. Raises UserError."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, not UTF-8, or a number without end
-        reason = " ".join(str(error).split())
+        text = read_text(path, MOST_RECIPE)
+    except Unreadable as error:
+        raise UserError(f"recipe {path}: {error}: give a .toml file") from None
+    if LONG_KEY.search(text):  # which the parser would take minutes for
         raise UserError(
-            f"recipe {path} is not TOML ({reason}): write lines like lr = 2e-5"
+            f"recipe {path}: no option has a key of 64 parts: write lines like lr = 2e-5"
+        )
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # no TOML, or a number or nesting without end
+        nested = isinstance(error, RecursionError)
+        reason = "nested too deeply" if nested else " ".join(str(error).split())
+        raise UserError(
+            f"recipe {path} is not TOML ({reason:.200}): write lines like lr = 2e-5"
         ) from None
-    except OSError as error:
-        raise UserError(f"recipe {path} cannot be read ({error.strerror}): check it") from None
     try:
         return {name: read_value(name, value, mend="{} = {}") for name, value in table.items()}
     except UserError as error:
@@ -488,13 +549,16 @@ def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
         return None
     typed = _as_kind(name, value, is_flag=mend.startswith("--"))
     limits, choices = OPTIONS[name].metadata, choices_of(name)
+    texts = typed if isinstance(typed, tuple) else (typed,) if isinstance(typed, str) else ()
+    for problem in filter(None, map(text_problem, texts)):
+        raise UserError(f"{name} must be text {problem}: shorten or rewrite it")
     if typed is None:
         wanted = _KINDS[kind(name)]
     elif choices and typed not in choices and not (name == "learner" and objectives.is_file(typed)):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
         near = difflib.get_close_matches(str(typed).lower(), choices, 1) or [choices[0]]
         raise UserError(
-            f"{name} must be {wanted}, got {typed!r}: set "
+            f"{name} must be {wanted}, got {shown(typed)}: set "
             + mend.format(name, _written(near[0], mend))
         )
     elif _inside(typed, limits):
@@ -502,7 +566,7 @@ def read_value(name: str, value: Any, mend: str = "--{} {}") -> Any:
     else:
         wanted = limits_text(name)
     raise UserError(
-        f"{name} must be {wanted}, got {_shown(value if typed is None else typed)}: set "
+        f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
         + mend.format(name, _written(example(name, typed), mend))
     )
 
@@ -530,13 +594,24 @@ def _as_kind(name: str, value: Any, is_flag: bool) -> Any:
         except ValueError:
             return None
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 2**1023 else math.inf
     if wanted is tuple and isinstance(value, list | tuple | str):
         items = (value,) if isinstance(value, str) else tuple(value)
         return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":
         return value if name == "system_prompt" else None
     return value if type(value) is wanted else None
+
+
+def text_problem(text: str) -> str | None:
+    """Why a text can be neither a path nor a prompt, None where it can."""
+    if len(text) > MOST_TEXT:
+        return f"of at most {MOST_TEXT:,} characters, got {len(text):,}"
+    if "\0" in text:
+        return f"without null bytes, got {shown(text)}"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return f"in UTF-8, got {shown(text)}"
+    return None
 
 
 def _inside(value: Any, limits: Mapping[str, Any]) -> bool:
@@ -565,7 +640,7 @@ def limits_text(name: str) -> str:
 def example(name: str, typed: Any = None) -> Any:
     """A value that would do: the limit that was passed, where it is one, else the default."""
     limits, default = OPTIONS[name].metadata, OPTIONS[name].default
-    if isinstance(typed, int | float) and math.isfinite(typed):
+    if isinstance(typed, int | float) and abs(typed) < math.inf:
         if typed > limits.get("at_most", math.inf):
             return limits["at_most"]
         if typed < limits.get("at_least", -math.inf) and limits["at_least"] >= 1:
@@ -577,11 +652,6 @@ def example(name: str, typed: Any = None) -> Any:
 
 def _written(value: Any, mend: str) -> str:
     return str(value) if mend.startswith("--") else _toml_value(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def unknown_option(name: str, mend: str = "--{} {}") -> str:
@@ -689,6 +759,13 @@ def check(config: Config) -> None:
             f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
             f"inside a group), got {config.num_candidates}: set --num_candidates 8"
         )
+    completions = config.batch_size * config.num_candidates
+    if completions > MOST_COMPLETIONS:
+        raise UserError(
+            f"batch_size {config.batch_size} x num_candidates {config.num_candidates} = "
+            f"{completions} completions a step must be at most {MOST_COMPLETIONS}: set "
+            f"--batch_size {MOST_COMPLETIONS // config.num_candidates}"
+        )
     if config.topk > config.num_candidates:
         raise UserError(
             f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
@@ -745,7 +822,7 @@ def name_run(config: Config) -> Config:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     wanted = config.run_name or f"{Path(config.learner).stem}-{now}"
     name, number = wanted, 1
-    while (Path(config.output_dir) / name).exists():
+    while exists(str(Path(config.output_dir) / name)):
         number += 1
         name = f"{wanted}-{number}"
     return replace(config, run_name=name)

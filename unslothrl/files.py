@@ -8,8 +8,29 @@ from pathlib import Path
 def exists(name: str) -> bool:
     """Whether a path that a user gave is there; a name that no file could have is not."""
     try:
-        return Path(os.path.expanduser(name)).exists()
+        return expanded(name).exists()
     except (OSError, ValueError):  # too long, or with a null byte
+        return False
+
+
+def expanded(name: str) -> Path:
+    """A path with its ~ replaced, where there is such a user."""
+    return Path(os.path.expanduser(name))
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there; under a name that no file could have, there is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; under a name that no folder could have, there is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
         return False
 
 

@@ -17,6 +17,7 @@ from unslothrl import (
     base_model,
     checkpoint,
     cluster,
+    duration,
     environment,
     failures,
     joining,
@@ -49,6 +50,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     tokenizer = base_model.load_tokenizer(base)
     data = tasks.load(config, tokenizer)
     steps = total_steps(config, data)
+    notes = [*notes, *duration.check(config, steps, sum(map(len, data.evals.values())))]
     resumed = resumable(config.resume) if config.resume else None
     if config.ray_address is None:
         cluster.plan(config, base, machine)
@@ -100,6 +102,8 @@ class Outcome:
     def close(self, status: str, error: BaseException | None = None) -> None:
         """`error` is what ended a run that failed; a dead worker has no adapter to give."""
         self.view.stage("saving and stopping")
+        if self.trainer is not None:
+            self.trainer.tasks.close()
         try:
             adapter = None if error else self._save_adapter()
         finally:

@@ -122,7 +122,9 @@ class Trainer:
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
             count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            tasks, self.state.position = self.tasks.draw(self.state.position, count)
+            tasks, self.state.position = self.tasks.draw(
+                self.state.position, count, is_last=step == self.total_steps
+            )
             if draws == 0:
                 wanted = len(tasks)  # less than asked for at the end of an episode
             seed = (config.seed, step, draws)

@@ -1,10 +1,11 @@
 """Small files that may hold anything: read without blocking, and never more than a limit."""
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any
+
+MOST_CODE = 1 << 20  # bytes of a Python file of the user's own
 
 
 class Unreadable(ValueError):
@@ -46,27 +47,6 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
     return found
 
 
-def expanded(name: str) -> Path:
-    """A path with its ~ replaced, where there is such a user."""
-    return Path(os.path.expanduser(name))
-
-
-def is_file(path: Path) -> bool:
-    """Whether a regular file is there; under a name that no file could have, there is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a folder is there; under a name that no folder could have, there is none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def shown(value: Any, most: int = 60) -> str:
     """A value of any type and size for a message: printable and short."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1000:
@@ -76,3 +56,8 @@ def shown(value: Any, most: int = 60) -> str:
     except (RecursionError, ValueError):
         return f"a deeply nested {type(value).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def plain(value: Any, most: int = 100) -> str:
+    """As `shown`, without quotes: as it is written on a command line."""
+    return shown(value, most)[1:-1] if isinstance(value, str) else shown(value, most)

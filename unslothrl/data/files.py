@@ -18,6 +18,7 @@ import numpy as np
 from unslothrl import long_json
 from unslothrl.data.rows import BatchRows, CsvParser, Rows, TableRows, TextRows, parse_json
 from unslothrl.errors import UserError
+from unslothrl.files import is_file
 
 LONGEST_ROW = 64 << 20  # bytes
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole
@@ -29,7 +30,7 @@ def read(path: Path) -> Rows:
     """The rows of a file. UserError where it is not there, empty, or damaged."""
     if path.suffix.lower() not in READERS:
         raise UserError(f"dataset {path}: unknown kind of file: use {', '.join(READERS)}")
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(f"dataset {path}: no such file: check the path")
     try:
         rows = READERS[path.suffix.lower()](path)

@@ -7,6 +7,7 @@ are. Without a split, a slice is one of the training rows.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,18 +16,19 @@ from pathlib import Path
 from unslothrl.data import files
 from unslothrl.data.rows import PickedRows, Rows, joined
 from unslothrl.errors import UserError
-from unslothrl.files import exists
+from unslothrl.files import exists, expanded, is_folder
 
 EMBEDDED = "embedded"
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)
 TEST = ("test", "validation", "valid", "val", "dev", "eval")
+MOST_FILES = 100_000  # of a folder
 NOT_ROWS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 FORM = re.compile(
     r"(?P<name>.+?)(?::(?P<config>[\w.-]+))?(?:@(?P<split>[\w.-]+))?"
-    r"(?:\[(?P<start>-?\d*):(?P<stop>-?\d*)\])?"
+    r"(?:\[(?P<start>-?\d{0,18}):(?P<stop>-?\d{0,18})\])?"
 )
 
 
@@ -51,7 +53,7 @@ class Source:
 
     @property
     def path(self) -> Path:
-        return Path(self.name).expanduser()
+        return expanded(self.name)
 
     @property
     def label(self) -> str:
@@ -111,19 +113,34 @@ def test_of(splits: dict[str, Rows]) -> str | None:
 
 
 def local_splits(path: Path) -> dict[str, Rows]:
-    if not path.is_dir():
+    if not is_folder(path):
         return {WHOLE: files.read(path)}
     found: dict[str, list[Rows]] = {}
-    for file in sorted(path.rglob("*")):
-        inside = file.relative_to(path)
-        hidden = any(part.startswith((".", "_")) for part in inside.parts) or file.name in NOT_ROWS
-        if file.suffix.lower() in files.READERS and file.is_file() and not hidden:
-            found.setdefault(split_of(inside), []).append(files.read(file))
+    for file in files_below(path):
+        if file.suffix.lower() in files.READERS and file.is_file() and file.name not in NOT_ROWS:
+            found.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not found:
         raise UserError(
             f"dataset {path}: no file with rows in this folder: use {', '.join(files.READERS)}"
         )
     return {name: joined(parts) for name, parts in found.items()}
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file in a folder and those below it, in order, hidden ones left out. UserError where
+    there are so many that it cannot be a data set."""
+    found: list[Path] = []
+    looked_at = 0
+    for parent, folders, names in os.walk(folder):
+        looked_at += len(folders) + len(names)
+        if looked_at > MOST_FILES:
+            raise UserError(
+                f"dataset {folder}: it has more than {MOST_FILES:,} files and folders in it: give "
+                "the folder that holds the rows"
+            )
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
+    return sorted(found)
 
 
 def split_of(file: Path) -> str:
@@ -149,7 +166,7 @@ def from_hub(source: Source) -> dict[str, Rows]:
             if source.config is not None or "Config name is missing" not in str(error):
                 raise
             found = load_dataset(source.name, "main")
-    except (DatasetNotFoundError, ConnectionError, ValueError, OSError) as error:
+    except (DatasetNotFoundError, ConnectionError, ValueError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"dataset {source.name}: not a local file, and the hub did not give it ({reason}): "
@@ -180,7 +197,7 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
     if text.lstrip().startswith("{"):
         try:
             table = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): mend it") from None
         for name, source in table.items():
             if not isinstance(source, str) or not source or not is_name(name):

@@ -8,7 +8,7 @@ each is rendered when it is drawn.
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -156,6 +156,10 @@ class LazyTasks:
         return next(self.renderer.tasks(self.name, row, Left()), None)
 
 
+def nothing() -> None:
+    """What is called between two tasks where nobody asks."""
+
+
 class FiniteTasks:
     """A list of tasks, gone through once an episode in an order of its own."""
 
@@ -176,14 +180,18 @@ class FiniteTasks:
             self.order = (episode, shuffled)
         return self.order[1]
 
-    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
+    def draw(
+        self, position: int, count: int, between: Callable[[], None] = nothing
+    ) -> tuple[list[Task], int]:
         """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
-        the position after them). UserError where none can be used."""
+        the position after them). `between` is called before each, and may raise. UserError where
+        none can be used."""
         for _ in range(2):
             episode, index = divmod(position, len(self.tasks))
             order = self.order_of(episode)
             found: list[Task] = []
             while index < len(order) and len(found) < count:
+                between()
                 task = self.tasks[int(order[index])]
                 index, position = index + 1, position + 1
                 if task is not None:
@@ -199,9 +207,16 @@ class EndlessTasks:
     def __init__(self, renderer: Renderer, seed: int):
         self.renderer, self.seed = renderer, seed
 
-    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
-        """-> (the `count` tasks from `position` on, the position after them)."""
-        return [self._task(position + i) for i in range(count)], position + count
+    def draw(
+        self, position: int, count: int, between: Callable[[], None] = nothing
+    ) -> tuple[list[Task], int]:
+        """-> (the `count` tasks from `position` on, the position after them). `between` is called
+        before each, and may raise."""
+        found = []
+        for i in range(count):
+            between()
+            found.append(self._task(position + i))
+        return found, position + count
 
     def _task(self, position: int) -> Task:
         rows = arithmetic.problems("train", seed_of(self.seed, "train", position))
@@ -210,7 +225,8 @@ class EndlessTasks:
         for row in some:
             for task in self.renderer.tasks(f"{EMBEDDED}/train/{position}", [(1, row)], left):
                 return task
-        raise_all_dropped(EMBEDDED, left, self.renderer.max_prompt_tokens)
+        check_usable(EMBEDDED, left, 0, self.renderer)
+        raise AssertionError("no task, and no reason for it")
 
 
 def raise_all_dropped(name: str, left: Left, limit: int) -> NoReturn:

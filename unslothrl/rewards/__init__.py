@@ -6,11 +6,12 @@ code runs there in the sandbox.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file
 from unslothrl.rewards import forms
 from unslothrl.rewards.own import Signature, signature_of
+from unslothrl.untrusted import plain
 
 HERE, WORKER, PROGRAMS, OWN = "here", "worker", "programs", "own"
 
@@ -85,9 +86,9 @@ def _choose(text: str) -> Chosen:
 
 def _of_the_user(name: str, weight: float) -> Chosen:
     file, _, function = name.rpartition(":")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise UserError(f"reward {name}: no such file: check the path")
+    path = expanded(file)
+    if not is_file(path):
+        raise UserError(f"reward {plain(name)}: no such file: check the path")
     if not function.isidentifier():
         raise UserError(f"reward {name}: {function!r} is no name: write file.py:function")
     signature = signature_of(path, function)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import UserError
+from unslothrl.untrusted import MOST_CODE, read_text
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
@@ -98,9 +99,9 @@ class Signature:
 def signature_of(path: Path, name: str) -> Signature:
     """Raises UserError for a file that is no Python, or that has no such function."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        tree = ast.parse(read_text(path, MOST_CODE))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
+        reason = " ".join(str(error).split()) or "nested too deeply"
         raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
     functions = {
         node.name: node

@@ -8,11 +8,13 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
-from pathlib import Path
 
 from unslothrl.algorithms import own
 from unslothrl.algorithms.objective import Objective
 from unslothrl.errors import UserError
+from unslothrl.files import expanded
+from unslothrl.files import is_file as is_there
+from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
 
 
 @functools.cache
@@ -31,9 +33,13 @@ def load(name: str) -> Objective:
         if name not in names():
             raise UserError(f"learner {name!r} is none of {', '.join(names())}: set --learner grpo")
         return importlib.import_module(f"{__name__}.{name}").OBJECTIVE
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise UserError(f"learner {name}: no such file: check the path")
+    path = expanded(name)
+    if not is_there(path):
+        raise UserError(f"learner {plain(name)}: no such file: check the path")
+    try:
+        read_text(path, MOST_CODE)
+    except Unreadable as error:
+        raise UserError(f"learner {name}: {error}: give a .py file") from None
     spec = importlib.util.spec_from_file_location(f"unslothrl_objective_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"learner {name}: Python cannot read it: give a .py file")

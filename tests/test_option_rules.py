@@ -1,0 +1,165 @@
+"""Every rule speaks where its option was given and changes nothing, and is silent elsewhere."""
+
+import pytest
+from adapters import SETTINGS, write
+
+from unslothrl import config, duration, option_rules
+from unslothrl.config import Config, resolve, to_toml
+from unslothrl.errors import UserError
+from unslothrl.machine import Machine
+
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
+ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path):
+    (tmp_path / "a.jsonl").write_text(ROWS)
+    write(tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path)
+
+
+def notes(line: str) -> list[str]:
+    words = line.split()
+    flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
+    for name in ("allow_unsandboxed_code", "shuffle_rewards"):
+        if name in flags:
+            flags[name] = True
+    found = resolve({"learner": "grpo", **flags}, CPU).notes
+    return [note for note in found if "has no effect" in note]
+
+
+WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
+    ("--project_name mine", "project_name"),
+    ("--holdout 0.2 --prompt_column a --answer_column b", "holdout prompt_column answer_column"),
+    ("--dataset a.jsonl --eval_dataset a.jsonl --holdout 0.2", "holdout"),
+    ("--episodes 3", "episodes"),
+    ("--reward_timeout 9", "reward_timeout"),
+    ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
+    ("--select all --topk 2", "topk"),
+    ("--select max_variance", "select"),
+    ("--select random --num_candidates 4 --topk 4", "select"),
+    ("--learner ppo --num_candidates 1 --shuffle_rewards yes", "shuffle_rewards"),
+    ("--lr_floor 0.1", "lr_floor"),
+    ("--learner pg --advantage_std sample --advantage_epsilon 1e-4",
+     "advantage_std advantage_epsilon"),
+    ("--updates_per_rollout 2 --clip none --clip_low 0.1 --clip_dual 3", "clip_low clip_dual"),
+    ("--updates_per_rollout 2 --clip weight --clip_dual 3", "clip_dual"),
+    ("--updates_per_rollout 2 --ratio one --clip_high 0.3 --skip_threshold 2",
+     "clip_high skip_threshold"),
+    ("--clip_low 0.1 --clip_high 0.3", "clip_low clip_high"),
+    ("--kl_estimator k1", "kl_estimator"),
+    ("--correction none --correction_high 3", "correction_high"),
+    ("--correction_low 0.5", "correction_low"),
+    ("--gamma 0.9 --gae_lambda 1 --critic_lr 1e-5 --value_clip 0.1",
+     "gamma gae_lambda critic_lr value_clip"),
+    ("--eval_every 0 --eval_problems 5 --eval_candidates 2 --eval_top_p 1 --eval_temperature 1",
+     "eval_problems eval_candidates eval_top_p eval_temperature"),
+    ("--adapter adapter --max_lora_rank 8 --lora_alpha 9 --lora_dropout 0.1",
+     "max_lora_rank lora_alpha lora_dropout"),
+    ("--number_of_actors 0 --learner_chunk_size 4", "learner_chunk_size"),
+    ("--number_of_actors 0 --kv_cache_mb 64", "kv_cache_mb"),
+    ("--engine transformers --kv_cache_mb 64", "kv_cache_mb"),
+    ("--number_of_actors 0 --engine vllm", "engine"),
+    ("--actor_gpu_usage 0.5 --learner_gpu_usage 0.2 --fit fastest",
+     "actor_gpu_usage learner_gpu_usage fit"),
+    ("--offload optimizer", "offload"),
+    ("--cluster local --ray_address 10.0.0.1:6379", "ray_address"),
+]  # fmt: skip
+
+WITH_EFFECT = (
+    "--dataset a.jsonl --holdout 0.2 --prompt_column problem --answer_column answer --episodes 3",
+    "--reward boxed --reward_timeout 9",
+    "--reward code --allow_unsandboxed_code yes",
+    "--select max_variance --num_candidates 8 --topk 4",
+    "--lr_schedule cosine --lr_floor 0.1",
+    "--advantage_std sample --advantage_epsilon 1e-4",
+    "--updates_per_rollout 2 --clip_low 0.1 --clip_high 0.3 --clip_dual 3 --skip_threshold 2",
+    "--kl loss --kl_coefficient 0.1 --kl_estimator k1",
+    "--correction masked --correction_low 0.5 --correction_high 3",
+    "--learner ppo --gamma 0.9 --gae_lambda 1 --critic_lr 1e-5 --value_clip 0.1",
+    "--eval_problems 5 --eval_candidates 2 --eval_top_p 1 --eval_temperature 1",
+    "--max_lora_rank 8 --lora_alpha 9 --lora_dropout 0.1",
+    "--adapter adapter --max_lora_rank 4 --lora_alpha 8 --lora_dropout 0",
+    "--learner_chunk_size 4 --kv_cache_mb 64 --engine vllm",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"), WITHOUT_EFFECT, ids=[line for line, _ in WITHOUT_EFFECT]
+)
+def test_a_given_option_without_effect_is_named(line, named):
+    found = notes(line)
+    assert sorted(note.split()[0] for note in found) == sorted(named.split())
+    assert all(" has no effect: " in note and "{" not in note for note in found)
+
+
+@pytest.mark.parametrize("line", WITH_EFFECT)
+def test_an_option_that_counts_is_not(line):
+    assert notes(line) == []
+
+
+def test_every_rule_is_tried_above():
+    covered = {name for _, named in WITHOUT_EFFECT for name in named.split()}
+    rest = {name for rule in option_rules.RULES for name in rule.options} - covered
+    assert rest == {"run_name", "output_dir", "kl_coefficient"}  # below; 0 alone is without effect
+    assert {name for rule in option_rules.RULES for name in rule.options} <= set(config.OPTIONS)
+
+
+def test_the_line_says_what_to_do():
+    assert notes("--gamma 0.9") == [
+        "gamma 0.9 has no effect: learner grpo has no critic: set --learner ppo"
+    ]
+
+
+def test_a_recipes_own_options_count_as_given_and_a_runs_config_does_not(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text("gamma = 0.9\nlearner = 'grpo'\ntopk = 8\nclip_low = 0.2\n")
+    assert [note.split()[0] for note in resolve({"recipe": str(mine)}, CPU).notes
+            if "no effect" in note] == ["gamma"]  # fmt: skip
+    for learner in ("grpo", "pg", "ppo", "dapo"):
+        whole = tmp_path / f"{learner}.toml"
+        whole.write_text(to_toml(resolve({"learner": learner}, CPU).config))
+        found = resolve({"recipe": str(whole)}, CPU).notes
+        assert [note for note in found if "no effect" in note] == []
+    for shipped in config.RECIPES:
+        found = resolve({"recipe": shipped, "engine": "transformers"}, CPU).notes
+        assert [note for note in found if "no effect" in note] == []
+
+
+def test_a_resumed_run_keeps_its_folder(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(to_toml(resolve({"gamma": "0.9"}, CPU).config))
+    found = resolve({"resume": str(folder), "run_name": "second", "output_dir": "x"}, CPU)
+    assert (found.config.run_name, found.config.output_dir) == ("first", str(folder.parent))
+    named = [note.split()[0] for note in found.notes if "no effect" in note]
+    assert named == ["run_name", "output_dir"]
+
+
+def test_a_rank_below_the_adapters_is_a_contradiction():
+    with pytest.raises(
+        UserError, match="max_lora_rank 2: adapter adapter has rank 4: set --max_lo"
+    ):
+        resolve({"adapter": "adapter", "max_lora_rank": "2"}, CPU)
+    started = resolve({"adapter": "adapter"}, CPU).config
+    assert started.max_lora_rank == SETTINGS["r"] == 4  # what the engines are built for
+
+
+def test_a_run_that_cannot_end_is_refused_and_a_long_one_says_so():
+    # 1,000 steps x 65,536 x 16 completions x 100,000 tokens / (2 x 100,000 a second): 16.6 years
+    huge = Config(batch_size=65_536, num_candidates=16, max_new_tokens=1_000_000, eval_every=0,
+                  number_of_actors=1)  # fmt: skip
+    assert duration.least_seconds(huge, 1000, 0) == 1000 * 65_536 * 16 * 100_000 / 200_000
+    with pytest.raises(UserError, match="take over 17 years at the least: set --max_steps"):
+        duration.check(huge, 1000, 0)
+    assert duration.check(huge, 100, 0) == [
+        "warning: 100 steps of 65,536 x 16 completions of up to 1,000,000 tokens take 607 days at "
+        "the least"
+    ]
+    assert duration.check(Config(), 1_000, 200) == []
+    # evaluations count: 1,000,001 of 10,000 x 8 completions of 120 tokens, by 3 generators
+    assert duration.least_seconds(Config(eval_every=1), 10**6, 10_000) == pytest.approx(
+        (10**6 * 30 * 16 + (10**6 + 1) * 10_000 * 8) * 120 / 300_000
+    )

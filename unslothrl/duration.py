@@ -1,0 +1,41 @@
+"""Whether a run could ever end: the least time that its completions take.
+
+Optimistic on purpose: every generator draws `RATE` tokens a second, which a card reaches with the
+smallest models alone, completions are a tenth as long as they may be, and nothing else takes time.
+A run that still takes over `MOST_YEARS` is refused, one of over `LONG_DAYS` days says so.
+"""
+
+from unslothrl.config import Config
+from unslothrl.errors import UserError
+
+RATE = 100_000  # tokens a second of one generator
+SHARE = 0.1  # of max_new_tokens that a completion takes
+MOST_YEARS = 10
+LONG_DAYS = 30
+DAY = 86_400
+YEAR = 365.25 * DAY
+
+
+def least_seconds(config: Config, steps: int, eval_problems: int) -> float:
+    """Of a run of so many steps with so many evaluation problems in all sets together."""
+    completions = steps * config.batch_size * config.num_candidates
+    if config.eval_every:
+        evaluations = 1 + -(-steps // config.eval_every)
+        completions += evaluations * eval_problems * config.eval_candidates
+    generators = config.number_of_actors + config.number_of_learners
+    return completions * max(1.0, SHARE * config.max_new_tokens) / (RATE * generators)
+
+
+def check(config: Config, steps: int, eval_problems: int) -> list[str]:
+    """-> a line where a run takes very long. UserError where it cannot end."""
+    seconds = least_seconds(config, steps, eval_problems)
+    if seconds < LONG_DAYS * DAY:
+        return []
+    what = (
+        f"{steps:,} steps of {config.batch_size:,} x {config.num_candidates:,} completions of up "
+        f"to {config.max_new_tokens:,} tokens"
+    )
+    mend = "set --max_steps, --batch_size, --num_candidates or --max_new_tokens lower"
+    if seconds > MOST_YEARS * YEAR:
+        raise UserError(f"{what} take over {seconds / YEAR:,.0f} years at the least: {mend}")
+    return [f"warning: {what} take {seconds / DAY:,.0f} days at the least"]

@@ -1,0 +1,250 @@
+"""Options that were given and change nothing: one table of rules, a line for each.
+
+A rule names options and when none of them has an effect. What contradicts another option is
+refused in `config.check` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unslothrl import rewards
+from unslothrl.adapter_check import Lora
+from unslothrl.algorithms.objective import Objective
+from unslothrl.machine import Machine
+from unslothrl.shapes import EMBEDDED
+from unslothrl.untrusted import plain
+
+if TYPE_CHECKING:
+    from unslothrl.config import Config
+
+CLIPS = ("clip_low", "clip_high", "clip_dual", "skip_threshold")
+CRITICS = ("gamma", "gae_lambda", "critic_lr", "value_clip")
+EVALS = ("eval_problems", "eval_candidates", "eval_temperature", "eval_top_p")
+DIVIDING = ("standardised", "batch_standardised")  # advantages with a standard deviation
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run is, once everything is resolved."""
+
+    config: Config
+    objective: Objective
+    machine: Machine
+    adapter: Lora | None  # that it starts from
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps over a rollout."""
+        return self.config.updates_per_rollout * self.config.epochs_per_rollout
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is one, as far as this machine can tell."""
+        return bool(self.machine.gpus) or self.config.ray_address is not None
+
+    def runs(self, *kinds: str) -> bool:
+        """Whether a reward of the run runs there."""
+        return any(one.runs in kinds for one in rewards.choose(self.config.reward))
+
+
+@dataclass(frozen=True)
+class Rule:
+    options: tuple[str, ...]
+    when: Callable[[Facts], bool]
+    why: str  # may name {config.<option>} and {adapter.<setting>}
+
+
+RULES = (
+    Rule(
+        ("project_name",),
+        lambda run: True,
+        "runs are logged into their own folder alone; the name is kept in its config.toml",
+    ),
+    Rule(
+        ("run_name", "output_dir"),
+        lambda run: run.config.resume is not None,
+        "a run that is resumed keeps its folder",
+    ),
+    Rule(
+        ("holdout", "prompt_column", "answer_column"),
+        lambda run: run.config.dataset == EMBEDDED,
+        "the embedded problems have their own",
+    ),
+    Rule(
+        ("holdout",),
+        lambda run: bool(run.config.eval_dataset),
+        "eval_dataset is set, so nothing is held out",
+    ),
+    Rule(
+        ("episodes",),
+        lambda run: run.config.dataset == EMBEDDED,
+        "the embedded problems never end: max_steps ({config.max_steps}) counts",
+    ),
+    Rule(
+        ("reward_timeout",),
+        lambda run: not run.runs(rewards.WORKER, rewards.PROGRAMS, rewards.OWN),
+        "no reward of this run can stall",
+    ),
+    Rule(
+        ("allow_unsandboxed_code",),
+        lambda run: not run.runs(rewards.PROGRAMS),
+        "no reward of this run executes programs",
+    ),
+    Rule(
+        ("topk",),
+        lambda run: run.config.select == "all",
+        "select all trains on every candidate",
+    ),
+    Rule(
+        ("select",),
+        lambda run: (
+            run.config.topk == run.config.num_candidates
+            and run.config.select not in ("topk", "all")
+        ),
+        "topk is num_candidates ({config.num_candidates}): every candidate is chosen: lower --topk",
+    ),
+    Rule(
+        ("shuffle_rewards",),
+        lambda run: run.config.num_candidates == 1,
+        "rewards are shuffled inside a group, and groups have one candidate",
+    ),
+    Rule(
+        ("lr_floor",),
+        lambda run: run.config.lr_schedule == "constant",
+        "lr_schedule is constant: set --lr_schedule linear or cosine",
+    ),
+    Rule(
+        ("advantage_std", "advantage_epsilon"),
+        lambda run: is_named(run.objective.advantage) and run.objective.advantage not in DIVIDING,
+        "advantage {config.advantage} divides by no standard deviation",
+    ),
+    Rule(
+        ("clip_low", "clip_high", "clip_dual"),
+        lambda run: run.objective.clip == "none",
+        "clip is none: set --clip surrogate",
+    ),
+    Rule(
+        ("clip_dual",),
+        lambda run: run.objective.clip == "weight",
+        "clip weight has no dual bound: set --clip surrogate",
+    ),
+    Rule(
+        CLIPS,
+        lambda run: run.objective.ratio == "one",
+        "the ratio is always 1 (ratio one): set --ratio token",
+    ),
+    Rule(
+        CLIPS,
+        lambda run: (
+            run.updates == 1 and is_named(run.objective.clip) and is_named(run.objective.ratio)
+        ),
+        "the ratio is 1 in the only update of a rollout: set --updates_per_rollout 2 or more",
+    ),
+    Rule(
+        ("kl_estimator", "kl_coefficient"),
+        lambda run: run.objective.kl == "none",
+        "kl is none: set --kl loss or --kl reward",
+    ),
+    Rule(
+        ("correction_low", "correction_high"),
+        lambda run: run.objective.correction == "none",
+        "correction is none: set --correction truncated",
+    ),
+    Rule(
+        ("correction_low",),
+        lambda run: run.objective.correction == "truncated",
+        "correction truncated is bounded above alone: set --correction_high",
+    ),
+    Rule(
+        CRITICS,
+        lambda run: not run.objective.has_critic,
+        "learner {config.learner} has no critic: set --learner ppo",
+    ),
+    Rule(
+        EVALS,
+        lambda run: run.config.eval_every == 0,
+        "eval_every is 0, so nothing is evaluated",
+    ),
+    Rule(
+        ("max_lora_rank",),
+        lambda run: run.adapter is not None,
+        "the adapter's rank ({adapter.rank}) is used",
+    ),
+    Rule(
+        ("lora_alpha",),
+        lambda run: run.adapter is not None,
+        "the adapter's alpha ({adapter.alpha:g}) is used",
+    ),
+    Rule(
+        ("lora_dropout",),
+        lambda run: run.adapter is not None,
+        "the adapter's dropout ({adapter.dropout:g}) is used",
+    ),
+    Rule(
+        ("learner_chunk_size",),
+        lambda run: run.config.number_of_actors == 0,
+        "there are no actors, so the learner generates all",
+    ),
+    Rule(
+        ("actor_gpu_usage", "kv_cache_mb"),
+        lambda run: run.config.number_of_actors == 0,
+        "there are no actors: set --number_of_actors 1",
+    ),
+    Rule(
+        ("actor_gpu_usage", "kv_cache_mb"),
+        lambda run: run.config.engine != "vllm",
+        "engine {config.engine} takes memory as it needs it: set --engine vllm",
+    ),
+    Rule(
+        ("engine",),
+        lambda run: (
+            run.config.engine == "vllm"
+            and run.config.number_of_actors == 0
+            and run.config.backend != "unsloth"
+        ),
+        "there are no actors, and with backend {config.backend} the learner generates by itself",
+    ),
+    Rule(
+        ("actor_gpu_usage", "learner_gpu_usage", "offload", "fit"),
+        lambda run: not run.has_gpu,
+        "this machine has no GPU",
+    ),
+    Rule(
+        ("fit",),
+        lambda run: run.config.ray_address is not None,
+        "only a card of this machine is fitted to, and the run joins a cluster",
+    ),
+    Rule(
+        ("ray_address",),
+        lambda run: run.config.cluster == "local",
+        "cluster is local: leave --cluster out to join",
+    ),
+)
+
+
+def is_named(part: Any) -> bool:
+    """Whether a part of an objective is one of ours, not a function of the user's own."""
+    return isinstance(part, str)
+
+
+def notes(said: Mapping[str, Any], run: Facts) -> list[str]:
+    """A line for every option in `said` (name -> value) that changes nothing; at most one each."""
+    found: dict[str, str] = {}
+    for rule in RULES:
+        for name in rule.options:
+            wanted = name in said and changes(name, said[name], run)
+            if wanted and name not in found and rule.when(run):
+                why = rule.why.format(config=run.config, adapter=run.adapter)
+                found[name] = f"{name} {plain(said[name])} has no effect: {why}"
+    return list(found.values())
+
+
+def changes(name: str, value: Any, run: Facts) -> bool:
+    """Whether the user wanted anything by it: not what is off, nor what the adapter has anyway."""
+    has = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
+    if run.adapter is not None and name in has:
+        return value != getattr(run.adapter, has[name])
+    return value is not None and value is not False
