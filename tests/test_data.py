@@ -11,7 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from unslothrl import base_model, embedded
-from unslothrl.data import files, formats, prompts, sources, tasks
+from unslothrl.config import Config
+from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError
 from unslothrl.rewards import forms
@@ -702,3 +703,27 @@ def test_a_large_file_is_streamed(kind, tmp_path):
     assert done.returncode == 0, done.stderr
     rows, memory_mb = map(int, done.stdout.split())
     assert rows == count - 15_000 and memory_mb < 150
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "said"),
+    [
+        ({"frage": "1?", "antwort": "1"}, None, "no column messages or prompt .*it has frage"),
+        ({"problem": "1?", "answer": "1"}, "nosuch", "no column nosuch; it has problem, answer"),
+        ({"question": None, "answer": "1"}, None, "row 1: column question is empty"),
+    ],
+)
+def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path, row, column, said):
+    path = tmp_path / "a.jsonl"
+    path.write_text((json.dumps(row) + "\n") * 12)
+    config = Config(dataset=str(path), prompt_column=column)
+    with pytest.raises(UserError, match=said):
+        splits.split(config, sources.parse(str(path)))
+
+
+def test_a_line_that_is_not_json_is_told_its_own_column(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 1 "b": 2}\n')
+    with pytest.raises(
+        UserError, match=r"line 2 is not JSON \(column 9: Expecting ',' delimiter\)"
+    ):
+        files.read(tmp_path / "a.jsonl")

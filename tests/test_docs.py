@@ -1,17 +1,22 @@
-"""What docs/algorithms.md shows runs as it stands there."""
+"""What the documents show runs as it stands there, and what they name exists."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+import typer
 
-from unslothrl import rewards
+from unslothrl import cli, config, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.data import formats
 from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.tracking import run_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -74,3 +79,99 @@ def test_every_reward_is_documented():
             line for line in text.splitlines() if line.startswith(f"| `{name}` | ") and one.weight
         ]
         assert f"| {one.weight:g} |" in row
+
+
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("recipes/*"))]
+# flags of other programs
+OTHERS = {"no-deps", "no-build-isolation", "set", "check", "head", "gsm8k", "math", "rehearse"}
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
+METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
+
+
+def own_flags() -> set[str]:
+    """Every flag of every command, by its names."""
+    command = typer.main.get_command(cli.app)
+    every = [*command.commands.values(), command]
+    return {
+        name.lstrip("-")
+        for one in every
+        for parameter in one.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    } | {"help"}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_every_flag_that_is_named_exists(path):
+    known = own_flags() | OTHERS
+    found = set(FLAG.findall(path.read_text()))
+    assert {
+        flag for flag in found if flag not in known and flag.replace("-", "_") not in known
+    } == set()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_every_command_that_is_named_exists(path):
+    known = {*typer.main.get_command(cli.app).commands, "unslothrl"}
+    found = set(re.findall(r"(?:^ {4}|`)unslothrl ([a-z]+)\b", path.read_text(), re.MULTILINE))
+    assert found <= known
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_reads(path):
+    options = config.read_recipe(str(path))
+    assert options and set(options) <= set(config.OPTIONS)
+
+
+def test_every_metric_that_is_named_is_written():
+    """A name with <...> in it stands for several, so its fixed beginning must be written."""
+    sources = "".join(path.read_text() for path in (ROOT / "unslothrl").rglob("*.py"))
+    named = {name for path in TEXTS for name in METRIC.findall(path.read_text())}
+    assert "reward/failed" in named
+    beginnings = {name.partition("<")[0] for name in named}
+    assert {name for name in beginnings if f'"{name}' not in sources} == set()
+
+
+def table(path: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    text = (ROOT / path).read_text().partition(f"\n## {heading}\n")[2]
+    lines = text.partition("\n## ")[0].splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_every_column_that_is_documented_is_read():
+    known = {*formats.PROMPTS, *formats.ANSWERS, *formats.TESTS, *formats.NUMBERS}
+    known |= {"completion", "solution", "target", "messages"}
+    rows = table("docs/data.md", "Formats")
+    assert len(rows) >= 10
+    named = {name for columns, *_ in rows for name in re.findall(r"`([a-z_.]+)`", columns)}
+    assert named - known == set()
+    assert {*formats.PROMPTS, *formats.TESTS} <= named
+
+
+def test_every_file_of_a_run_is_documented():
+    text = (ROOT / "README.md").read_text().partition("## The run folder")[2]
+    for name in (
+        run_folder.CONFIG,
+        run_folder.METRICS,
+        run_folder.SUMMARY,
+        run_folder.REPORT,
+        run_folder.ERROR,
+        run_folder.ROLLOUTS,
+        run_folder.ADAPTERS,
+        run_folder.CHECKPOINTS,
+    ):
+        assert name in text, name
+
+
+def test_every_learner_and_reward_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    learners = text.partition("`--learner dapo`; ")[2].partition(", or")[0].split(", ")
+    assert sorted(learners) == list(objectives.names())
+    named = {
+        word
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for word in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert {name for name in rewards.REWARDS if name not in named} <= {"format", "tags"}

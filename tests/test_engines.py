@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from unslothrl.engines.transformers import TransformersEngine, keep_likely
+from unslothrl.engines.transformers import SeededSampler, TransformersEngine, keep_likely
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.shapes import shape_of
 from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
@@ -157,7 +157,7 @@ def test_sampling_follows_the_distribution():
 
     probabilities = torch.tensor([0.0, 0.5, 0.3, 0.2])
     rows = 4000
-    sampler = SeededSampler(range(rows), Sampling(1.0, 1.0, 0, 1), lambda steps: None)
+    sampler = SeededSampler(range(rows), Sampling(1.0, 1.0, 0, 1), [], lambda *_: None)
     scores = sampler(torch.zeros(rows, 1), probabilities.log().repeat(rows, 1))
     drawn = scores.argmax(-1)
     shares = torch.bincount(drawn, minlength=4) / rows
@@ -255,3 +255,30 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     vllm_engine.wake()
     assert events == ["sleep", "wake", "v000901", "sleep", "wake", "v000903", "sleep", "wake"]
     assert {one.policy_version for one in drawn} == {903}
+
+
+def test_the_bar_moves_as_sequences_end():
+    """Two rows over a vocabulary of three, of which token 2 ends a sequence."""
+    seen = []
+    sampler = SeededSampler(
+        [1, 2], Sampling(1.0, 1.0, 1, 4), [2], lambda done, tokens: seen.append((done, tokens))
+    )
+    goes_on, ends = [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]
+    for scores in ([goes_on, goes_on], [goes_on, ends], [goes_on, goes_on], [ends, goes_on]):
+        sampler(torch.zeros(2, 1, dtype=torch.long), torch.tensor(scores))
+    assert seen == [(0, 2), (1, 4), (1, 5), (2, 6)]
+
+
+def test_temperature_0_takes_the_likeliest_token():
+    from unslothrl.adapter_use import Use
+    from unslothrl.ask import sampling_of
+
+    use = Use(base="embedded", system_prompt="")
+    greedy = sampling_of(use, 8, 0.0)
+    assert keep_likely(torch.tensor([[1.0, 3.0, 2.0]]), greedy).isfinite().tolist() == [
+        [False, True, False]
+    ]
+    assert sampling_of(use, 8, 0.5).temperature == 0.5
+    assert sampling_of(use, None, None) == Sampling(
+        use.temperature, use.top_p, 0, use.max_new_tokens
+    )

@@ -1,5 +1,6 @@
 """How a run ends that cannot go on: one line, with the user's own file where that is to blame."""
 
+import errno
 import json
 import os
 import signal
@@ -11,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from unslothrl import config, failures
+from unslothrl import config, failures, run
 from unslothrl.algorithms import objectives
 from unslothrl.errors import RunError, UserError
+from unslothrl.tracking.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 FAST = (
@@ -187,3 +189,36 @@ def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
         "report: runs/x/report.html",
     ]
     assert psutil.wait_procs(family, timeout=5)[1] == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_says_how_to_go_on(number, tmp_path):
+    error = OSError(number, os.strerror(number))
+    said = str(run.unexpected(error, RunFolder(tmp_path)))
+    assert os.strerror(number) in said and said.endswith(f"then --resume {tmp_path}")
+
+
+def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):
+    shell = tmp_path / "an environment" / "bin"
+    shell.mkdir(parents=True)
+    (shell / "unslothrl").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(shell / "python"))
+    monkeypatch.setenv("PATH", str(shell))
+    assert run.program() == "unslothrl"
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert run.program() == "'an environment/bin/unslothrl'"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run.program() == f"'{shell}/unslothrl'"
+    (shell / "unslothrl").unlink()
+    assert run.program() == f"'{shell}/python' -m unslothrl"
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch):
+    from unslothrl import base_model, embedded
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"cannot be written .*: set the variable XDG_CACHE_HOME"):
+        base_model.quantise(embedded.BASE)

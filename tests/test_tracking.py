@@ -427,6 +427,32 @@ def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
     assert not Terminal(console=Console(file=Screen())).live_area
 
 
+WIDE = {
+    "reward/mean": -1234.5, "rollout/score": 0.5, "rollout/mean_length": 12345.0,
+    "timing/step_s": 12345.6, "train/sampler_gap": 0.0123, "rollout/tokens_per_s": 12_345_678.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 48, 60, 66, 80])
+def test_a_row_of_the_table_is_a_line_however_narrow(width):
+    terminal, _, written = view(live=True, width=width)
+    terminal.step(WIDE, 1234, 100_000)
+    lines = [line for line in written().splitlines() if line.strip()]
+    assert len(lines) == 2 and all(len(line) < width for line in lines)
+    labels, values = lines[0].split(), lines[1].split()
+    assert len(labels) == len(values) and values[0] == "1234/100000"
+
+
+def test_a_resumed_run_shows_its_first_reward():
+    terminal, _, written = view(live=False)
+    terminal.resumed([{"step": 0}, {"step": 1, "reward/mean": 0.25}])
+    terminal.step({"reward/mean": 0.75, "timing/step_s": 1.0}, 2, 2)
+    terminal.finish({"status": "finished", "steps": 2, "seconds": 60.0, "eval_seconds": 100.0})
+    said = written()
+    assert "reward: 0.250 -> 0.750  +0.500" in said
+    assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in said
+
+
 # The report
 
 

@@ -93,8 +93,14 @@ def quantise(source: Path) -> Path:
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
+    except OSError as error:
+        raise UserError(
+            f"model {source}: the cache {target.parent} cannot be written ({error.strerror}): set "
+            "the variable XDG_CACHE_HOME to a folder with room for its 4-bit copy"
+        ) from None
     try:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.quantise", str(source), str(temporary)],

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from unslothrl.errors import RunError
 
 VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
 COLOUR = re.compile(r"\x1b\[\d+m")
 LOWER_MEMORY = "lower what it takes: see `unslothrl plan`"
 
@@ -100,5 +102,5 @@ def place(error: BaseException) -> str:
         frames: Sequence[tuple[str, str | int]] = found
     else:
         frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-    ours = [frame for frame in frames if "site-packages" not in frame[0]] or frames
+    ours = [frame for frame in frames if not frame[0].startswith(LIBRARIES)] or frames
     return f" ({Path(ours[-1][0]).name}, line {ours[-1][1]})" if ours else ""

@@ -1,6 +1,7 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
 import errno
+import importlib.util
 import os
 import shlex
 import shutil
@@ -45,6 +46,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     cluster.import_first(config)
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
+    check_backend(config)
     base = base_model.prepare(config.model)
     level = check_rewards(config)
     tokenizer = base_model.load_tokenizer(base)
@@ -121,7 +123,8 @@ class Outcome:
         elif isinstance(error, UserError | RunError):
             self.view.failed()  # the message is the command's last line
         else:
-            self.view.failed(f"{summary['steps']} steps, {summary['report']}")
+            steps = cluster.counted(summary["steps"], "step")
+            self.view.failed(f"{steps}, {summary['report']}")
 
     def _save_adapter(self) -> Path | None:
         if self.trainer is None or self.trainer.published is None:
@@ -220,6 +223,15 @@ def use_level(workers: cluster.Cluster, level: str | None) -> None:
     for refusal in workers.gather([worker.call("use_level", level) for worker in everyone]):
         if refusal is not None:
             raise UserError(refusal)
+
+
+def check_backend(config: Config) -> None:
+    """UserError where Unsloth was asked for and is not there; a machine without a card may have it,
+    for tests."""
+    if config.backend == "unsloth" and importlib.util.find_spec("unsloth") is None:
+        raise UserError(
+            "backend unsloth: unsloth is not installed: set --backend peft, or run `make setup`"
+        )
 
 
 def check_writable(folder: str | None) -> None:
