@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import tomllib
 
 import pytest
@@ -98,6 +99,15 @@ def test_episodes_win_over_the_tiny_recipes_last_step(tmp_path):
     data.write_text("{}")
     assert resolve({"dataset": str(data)}, CPU).config.max_steps == 30
     assert resolve({"dataset": str(data), "episodes": "2"}, CPU).config.max_steps is None
+
+
+def test_a_recipe_that_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, words in (("fifo", "not a regular file"), ("zero", "not a regular file"),
+                        (".", "it is a folder")):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            resolve({"recipe": str(tmp_path / name)}, CPU)
 
 
 @pytest.mark.parametrize("name", ["tiny-cpu", "colab-t4"])

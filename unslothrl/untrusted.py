@@ -14,6 +14,8 @@ class Unreadable(ValueError):
 
 def read_text(path: Path, most: int) -> str:
     """The text of a regular file of at most `most` bytes. Raises Unreadable."""
+    if "\0" in str(path):
+        raise Unreadable("its name has a null byte")
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
@@ -22,8 +24,6 @@ def read_text(path: Path, most: int) -> str:
             data = file.read(most + 1)  # the size of what lies under /proc is 0
     except OSError as error:
         raise Unreadable(f"it cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise Unreadable("its name has a null byte") from None
     if len(data) > most:
         size = max(found.st_size, len(data))
         raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
