@@ -222,7 +222,7 @@ def run(stage: Stage, session: Session) -> dict:
     except Exception as error:  # the next stage may still say something
         return found | {"error": repr(error)}
     limit = min(stage.limit_s, session.left_s())
-    found["command"] = " ".join([Path(command[0]).name, *command[1:]])
+    found["command"] = readable(command, session)
     began = time.time()
     with Watcher() as watcher, (folder / "output.log").open("w") as log:
         process = subprocess.Popen(
@@ -238,6 +238,12 @@ def run(stage: Stage, session: Session) -> dict:
     with contextlib.suppress(OSError, ValueError, KeyError):  # figures of a failure may be cut
         found |= figures(stage, session, model)
     return found
+
+
+def readable(command: list[str], session: Session) -> str:
+    """The command as it would be typed in the repository; STATE is where stages lie."""
+    text = " ".join(["python", *command[1:]])
+    return text.replace(str(session.folder), "STATE").replace(f"{ROOT}/", "")
 
 
 def figures(stage: Stage, session: Session, model: Path) -> dict:

@@ -80,7 +80,7 @@ STAGES = (
     Stage("rollout over bare vLLM, 1.5B", "1.5B", "rollout.py", expected_s=60),
     Stage("decode step beside scoring, 1.5B", "1.5B", "scoring.py", expected_s=60),
     Stage("learner, packed and padded, both backends, 1.5B", "1.5B", "learner.py",
-          expected_s=120, limit_s=400, stand_in="PEFT alone"),
+          expected_s=250, limit_s=400, stand_in="PEFT alone"),
     Stage("Llama-3.1-8B at 20,000 tokens", "8B",
           flags=JOB | SHARED | {"batch_size": 1, "num_candidates": 2, "topk": 2, "max_steps": 1,
                                 "max_new_tokens": 20_000, "train_batch_size": 1,
