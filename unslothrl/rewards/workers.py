@@ -88,6 +88,7 @@ class Worker:
         self.known: set[str] = set()  # functions that it has imported
         self.warm: set[str] = set()  # functions that have answered
         self.unsent = bytearray()  # what its pipe has no room for; that may be a page, or less
+        self.is_waited_for = False  # whether the selector waits for room in it
         self.rest = b""
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
@@ -303,8 +304,7 @@ class Round:
             if call.group is not None and call.group in self.failed:
                 self.results[self.waiting.popleft()] = Result(left_out=True)
                 continue
-            is_silent = call.function in self.workers.loading.silent
-            if is_silent and self.late[call.function] >= MOST_SILENT:
+            if self.late and self.is_given_up(call):
                 error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
                 self.results[self.waiting.popleft()] = Result(None, error)
                 continue
@@ -318,6 +318,10 @@ class Round:
                 self.give_up(worker, "its process had ended")
                 return
 
+    def is_given_up(self, call: Call) -> bool:
+        is_silent = call.function in self.workers.loading.silent
+        return is_silent and self.late[call.function] >= MOST_SILENT
+
     def sent(self, worker: Worker, index: int, size: int) -> Sent:
         call = self.calls[index]
         deadline_s = call.deadline_s or self.workers.deadline_s
@@ -329,13 +333,14 @@ class Round:
     def listen_for_room(self, workers: Sequence[Worker]) -> None:
         """Waits for room in the pipes of those alone that have something to be sent."""
         for worker in workers:
-            stdin = worker.process.stdin
-            assert stdin is not None
-            is_waited_for = stdin in self.selector.get_map()
-            if worker.unsent and not is_waited_for:
-                self.selector.register(stdin, selectors.EVENT_WRITE, worker)
-            elif is_waited_for and not worker.unsent:
-                self.selector.unregister(stdin)
+            if bool(worker.unsent) is worker.is_waited_for:
+                continue
+            assert worker.process.stdin is not None
+            if worker.unsent:
+                self.selector.register(worker.process.stdin, selectors.EVENT_WRITE, worker)
+            else:
+                self.selector.unregister(worker.process.stdin)
+            worker.is_waited_for = not worker.is_waited_for
 
     def write(self, worker: Worker) -> None:
         if worker not in self.workers.working:
@@ -392,8 +397,7 @@ class Round:
             self.results[first.index] = Result(None, error, time.monotonic() - worker.began)
         self.waiting.extendleft(sent.index for sent in reversed(worker.queue))
         worker.queue.clear()
-        for pipe in (worker.process.stdout, worker.process.stdin):
-            assert pipe is not None
-            if pipe in self.selector.get_map():
-                self.selector.unregister(pipe)
+        self.selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        if worker.is_waited_for:
+            self.selector.unregister(worker.process.stdin)  # type: ignore[arg-type]
         self.listen(self.workers.replace(worker))
