@@ -185,24 +185,37 @@ def peer_work(stage: Stage, flags: dict, folder: Path, tiny: bool) -> dict:
 
 
 def end(process: subprocess.Popen, limit_s: float) -> str | None:
-    """Waits; after `limit_s` every Python of it writes where it is and all are killed. -> what
-    went wrong."""
+    """Waits for the leader of a session, at most `limit_s`. Nothing of the session is left
+    afterwards: what it started and did not end would hold the card. -> what went wrong; then every
+    Python that still runs writes where it is."""
     try:
         returned = process.wait(max(1.0, limit_s))
-        return f"exit code {returned}" if returned else None
+        error = f"exit code {returned}" if returned else None
     except subprocess.TimeoutExpired:
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for one in tree:
-            with contextlib.suppress(psutil.Error):
-                if "python" in one.name() or "ray::" in " ".join(one.cmdline()):
-                    one.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
-        _, alive = psutil.wait_procs(tree, timeout=5)
-        for one in alive:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
-        psutil.wait_procs(alive, timeout=10)
-        process.wait()
-        return f"took longer than {limit_s:.0f} s"
+        error = f"took longer than {limit_s:.0f} s"
+    tree = members(process.pid)
+    for one in tree if error is not None else ():
+        with contextlib.suppress(psutil.Error):
+            if "python" in one.name() or "ray::" in " ".join(one.cmdline()):
+                one.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
+    # Ray's agents look for their parent once in a while, and end by themselves.
+    _, alive = psutil.wait_procs(tree, timeout=5)
+    for one in alive:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    psutil.wait_procs(alive, timeout=10)
+    process.wait()
+    return error
+
+
+def members(session: int) -> list[psutil.Process]:
+    """The processes of a session, orphans too, and all that they started."""
+    found: dict[int, psutil.Process] = {}
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE:
+                found |= {other.pid: other for other in (one, *one.children(recursive=True))}
+    return list(found.values())
 
 
 def run(stage: Stage, session: Session) -> dict:
@@ -235,8 +248,10 @@ def run(stage: Stage, session: Session) -> dict:
     cut = error is not None and error.startswith("took longer") and limit < stage.limit_s
     found |= {"status": "cut" if cut else "failed" if error else "good", "error": error}
     found |= {"seconds": round(time.time() - began, 1), "code": code(), **watcher.figures()}
-    with contextlib.suppress(OSError, ValueError, KeyError):  # figures of a failure may be cut
-        found |= figures(stage, session, model)
+    try:
+        figures(stage, session, model, found)
+    except Exception as error:  # of a failure they may be cut; the other stages are not to end
+        found["figures cut short"] = repr(error)
     return found
 
 
@@ -246,21 +261,21 @@ def readable(command: list[str], session: Session) -> str:
     return text.replace(str(session.folder), "STATE").replace(f"{ROOT}/", "")
 
 
-def figures(stage: Stage, session: Session, model: Path) -> dict:
-    """What the stage itself wrote, and what `unslothrl plan` says of its flags."""
-    folder, found = session.of(stage), {}
+def figures(stage: Stage, session: Session, model: Path, found: dict) -> None:
+    """Adds what the stage itself wrote, and what `unslothrl plan` says of its flags."""
+    folder = session.of(stage)
     metrics = folder / "run" / "metrics.jsonl"
     if metrics.exists():
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         found["steps"] = [
-            {k: round(v, 5) for k, v in row.items() if k.startswith(KEPT)} for row in rows
-        ]
+            {k: v if v is None else round(v, 5) for k, v in row.items() if k.startswith(KEPT)}
+            for row in rows
+        ]  # None: not a number
     for path in (*folder.glob("*-cpu.json"), *folder.glob("*-gpu.json"), folder / "result.json"):
         if path.exists():
             found["result"] = json.loads(path.read_text())
     if stage.kind in ("run", "whole"):
         found["plan"] = prediction(flags_of(stage, model, session.tiny), stage, session)
-    return found
 
 
 def prediction(flags: dict, stage: Stage, session: Session) -> dict:

@@ -182,7 +182,7 @@ def main() -> None:
     for name, backend in measured:
         command = [sys.executable, __file__, "--only", name, "--backend", backend]
         command += ["--model", given.model] if given.model else []
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         title = f"{backend}: {name}" if given.model else name
         found[title] = json.loads(done.stdout.splitlines()[-1])
         print(f"{title}: {found[title]}", flush=True)

@@ -1,6 +1,7 @@
 """The machinery of bench/gpu.py: what a failure leaves behind, what a second call runs again."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -72,7 +73,10 @@ def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     )
     with (tmp_path / "log").open("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(program)], stdout=log, stderr=log
+            [sys.executable, "-X", "faulthandler", str(program)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         while not (tmp_path / "log").read_text():
             time.sleep(0.01)
@@ -81,6 +85,56 @@ def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     child = int(said.splitlines()[0])
     assert "in waits_for_ever" in said
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_a_stage_leaves_running_is_ended(gpu, tmp_path, code):
+    """Else it would hold the card during the next stages."""
+    program = tmp_path / "leaves.py"
+    program.write_text(
+        "import os, subprocess, sys, time\n"
+        "wait = 'print(1, flush=True); import time; time.sleep(600)'\n"
+        "command = [sys.executable, '-X', 'faulthandler', '-c', wait]\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        f"os._exit({code})\n"
+    )
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(program)], stdout=log, stderr=log, start_new_session=True
+        )
+        assert gpu.end(process, 60.0) == (f"exit code {code}" if code else None)
+    said = (tmp_path / "log").read_text()
+    child = int(said.splitlines()[0])
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    assert ("most recent call first" in said) == bool(code)  # where it was, of a failure alone
+
+
+def test_figures_that_cannot_be_had_end_nothing(gpu, monkeypatch, tmp_path):
+    from on_card.stages import STAGES
+
+    session = gpu.Session(True, 5)
+    stage = STAGES[1]
+    run = session.of(stage) / "run"
+    run.mkdir(parents=True)
+    rows = '{"step": 1, "train/loss": null, "train/grad_norm": 1.234567}\n'
+    (run / "metrics.jsonl").write_text(rows)
+    found: dict = {}
+    monkeypatch.setattr(gpu, "prediction", lambda *_: {"fits": True})
+    gpu.figures(stage, session, tmp_path, found)
+    assert found["steps"] == [{"train/loss": None, "train/grad_norm": 1.23457}]
+    assert found["plan"] == {"fits": True}
+
+    def takes_too_long(*_):
+        raise subprocess.TimeoutExpired("plan", 60)
+
+    monkeypatch.setattr(gpu, "prediction", takes_too_long)
+    monkeypatch.setattr(gpu, "model_of", lambda *_: tmp_path)
+    monkeypatch.setattr(gpu, "command_of", lambda *_: [sys.executable, "-c", ""])
+    monkeypatch.setattr(gpu, "stage_number", lambda _: "0")
+    after = gpu.run(stage, session)
+    assert after["status"] == "good" and "TimeoutExpired" in after["figures cut short"]
 
 
 def test_a_cut_output_keeps_its_ends(gpu):
@@ -109,8 +163,6 @@ def test_archives_beyond_the_limit_are_named(gpu, tmp_path):
     for name, size in (("old", 60), ("new", 50)):
         parts.append(tmp_path / f"{name}.tar.gz")
         parts[-1].write_bytes(b"x" * size)
-    import os
-
     os.utime(parts[0], (1, 1))
     assert evidence.together(parts, tmp_path / "all.tar", 100) == ["old.tar.gz"]
     with tarfile.open(tmp_path / "all.tar") as archive:
