@@ -334,3 +334,38 @@ def test_a_float32_head_holds_with_an_adapter():
     assert logits.dtype == torch.float32 and seen == [torch.float32]
     assert torch.allclose(logits, exact, atol=1e-4)
     assert (logits - logits.bfloat16().float()).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("old", [None, "expandable_segments:True"])
+def test_expandable_segments_are_off_where_what_sleeps_is_allocated(vllm, old, monkeypatch):
+    """PyTorch refuses them there, and vLLM knows them by the old name of the variable alone."""
+    import importlib.util
+    from contextlib import contextmanager
+
+    import torch
+
+    path = os.path.join(os.path.dirname(vllm.__file__), "device_allocator", "cumem.py")
+    spec = importlib.util.spec_from_file_location("real_cumem", path)
+    cumem = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "real_cumem", cumem)  # its dataclasses look for it
+    spec.loader.exec_module(cumem)
+
+    @contextmanager
+    def no_pool(*callbacks):
+        yield (types.SimpleNamespace(snapshot=list),)
+
+    said: list[str] = []
+    monkeypatch.setattr(cumem, "use_memory_pool_with_allocator", no_pool)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", said.append)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", old or "")  # removed at the end in any case
+    if old is None:
+        monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    pool = cumem.CuMemAllocator()
+    with pool.use_memory_pool(tag="weights"):
+        assert said == ([] if old is None else ["expandable_segments:False"])  # as it was
+    said.clear()
+    engine.name_allocator_settings()
+    with pool.use_memory_pool(tag="weights"):
+        assert said == ["expandable_segments:False"]
+    assert said == ["expandable_segments:False", "expandable_segments:True"]

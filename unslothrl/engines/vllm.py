@@ -49,6 +49,7 @@ def start(
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    name_allocator_settings()
     import torch
     from vllm import LLM
 
@@ -66,6 +67,19 @@ def start(
         on_gpu=on_gpu,
     )
     return VllmEngine(LLM(**chosen), base, takes_turns and on_gpu)
+
+
+def name_allocator_settings() -> None:
+    """Repeats PYTORCH_ALLOC_CONF under its old name, by which alone vLLM 0.26 knows it.
+
+    What sleeps cannot lie in expandable segments: PyTorch refuses ("MemPool doesn't currently
+    support expandable_segments"). vLLM turns them off while it allocates, if it finds them under
+    that name (device_allocator/cumem.py:330); from PyTorch 2.10 on users set the new one, and
+    importing Unsloth moves both there.
+    """
+    settings = os.environ.get("PYTORCH_ALLOC_CONF")
+    if settings:
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", settings)
 
 
 def options(
