@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from unslothrl import base_model, embedded
+from unslothrl import base_model, describe, embedded
 from unslothrl.config import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.formats import Columns, Unusable
@@ -727,3 +727,26 @@ def test_a_line_that_is_not_json_is_told_its_own_column(tmp_path):
         UserError, match=r"line 2 is not JSON \(column 9: Expecting ',' delimiter\)"
     ):
         files.read(tmp_path / "a.jsonl")
+
+
+def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, tokenizer):
+    """One row in 40 has no answer; its number is the line's, held out or not."""
+    path = tmp_path / "a.jsonl"
+    for broken in (3, 17, 30):
+        rows = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
+        rows[broken - 1]["answer"] = None
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        notes = tasks.load(options(path, holdout=0.5), tokenizer).notes
+        assert [note for note in notes if "column answer is empty" in note] != []
+        assert all(f"(row {broken})" in note for note in notes)
+
+
+def test_the_system_prompts_that_rows_have_are_shown(tmp_path):
+    turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "1+1?"}]
+    own = {"messages": turns, "answer": "2"}
+    plain = {"messages": turns[1:], "answer": "2"}
+    path = tmp_path / "a.jsonl"
+    for rows, said in (([own, own], "each row's own"), ([own, plain], "1 rows have their own")):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = describe.look(Config(dataset=str(path), model="embedded"))
+        assert describe.system_prompts(found).startswith(said)

@@ -36,6 +36,7 @@ class Description:
     columns: dict[str, int]  # "problem -> answer" -> rows
     turns: dict[int, int]  # turns of a conversation -> rows
     system_prompt: str  # what a row without one of its own gets
+    own_system_prompts: int  # rows that have one
     model: str  # whose tokens are counted
     max_prompt_tokens: int
     lengths: list[int]  # of every prompt, in tokens
@@ -63,7 +64,10 @@ def look(config: Config) -> Description:
     if len(rows) > tasks.AT_ONCE:
         picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
         looked_at = PickedRows(rows, np.sort(picked))
-    left, wide = tasks.Left(), dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
+    left, wide = (
+        tasks.Left(source=looked_at),
+        dataclasses.replace(renderer, max_prompt_tokens=LONGEST),
+    )
     name = sources.parse(config.dataset).label
     lengths: list[int] = []
     shown: list[Task] = []
@@ -72,7 +76,7 @@ def look(config: Config) -> Description:
         shown += [task] if len(shown) < SHOWN else []
     tasks.check_usable(f"dataset {name}", left, len(lengths), renderer)
     left.too_long = [length for length in lengths if length > config.max_prompt_tokens]
-    columns, turns = recognised(looked_at, renderer.reader)
+    columns, turns, with_system = recognised(looked_at, renderer.reader)
     keys = splits.problem_keys(looked_at, renderer.reader.columns)
     return Description(
         source=config.dataset,
@@ -82,6 +86,7 @@ def look(config: Config) -> Description:
         columns=columns,
         turns=turns,
         system_prompt=renderer.system_prompt,
+        own_system_prompts=0 if renderer.replaces else with_system,
         model=config.model,
         max_prompt_tokens=config.max_prompt_tokens,
         lengths=lengths,
@@ -103,9 +108,11 @@ def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
     return found[sources.train_of(found)], {name: len(rows) for name, rows in found.items()}
 
 
-def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[int, int]]:
+def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[int, int], int]:
+    """-> rows by their columns, rows by their turns, rows with a system prompt of their own."""
     columns: Counter[str] = Counter()
     turns: Counter[int] = Counter()
+    with_system = 0
     for _, row in tasks.numbered(rows):
         try:
             record = reader.record(row)
@@ -113,7 +120,8 @@ def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[i
             continue
         columns[f"{record.columns.prompt} -> {record.columns.answer or 'no answer'}"] += 1
         turns[len(record.messages)] += 1
-    return dict(columns.most_common()), dict(sorted(turns.items()))
+        with_system += record.messages[0][0] == "system"
+    return dict(columns.most_common()), dict(sorted(turns.items())), with_system
 
 
 def lines(found: Description, bar: str = "█") -> list[str]:
@@ -124,7 +132,7 @@ def lines(found: Description, bar: str = "█") -> list[str]:
         "columns        " + many(found.columns),
         "turns          " + many({str(turns): count for turns, count in found.turns.items()}),
         f"repeated       {found.repeated:,} rows have a problem that stood before",
-        "system prompt  " + (json.dumps(found.system_prompt) if found.system_prompt else "none"),
+        "system prompt  " + system_prompts(found),
         "",
     ]
     for number, one in enumerate(found.prompts, start=1):
@@ -140,6 +148,17 @@ def lines(found: Description, bar: str = "█") -> list[str]:
             f"{max(found.lengths)}"
         ]
     return written
+
+
+def system_prompts(found: Description) -> str:
+    """What rows get, by how many."""
+    given = json.dumps(found.system_prompt) if found.system_prompt else "none"
+    own = found.own_system_prompts
+    if not own:
+        return given
+    if own == found.looked_at:
+        return "each row's own"
+    return f"{own:,} rows have their own, the others {given}"
 
 
 def many(counts: dict[str, int]) -> str:

@@ -129,5 +129,12 @@ class PickedRows:
         return self.rows[int(self.indices[index])]
 
 
+def number_of(rows: Rows, index: int) -> int:
+    """The number of a row in its source, from 1 on, however it was picked."""
+    while isinstance(rows, PickedRows):
+        rows, index = rows.rows, int(rows.indices[index])
+    return index + 1
+
+
 def joined(parts: Sequence[Rows]) -> Rows:
     return parts[0] if len(parts) == 1 else JoinedRows(parts)

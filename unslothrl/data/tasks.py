@@ -17,7 +17,7 @@ import numpy as np
 from unslothrl import rewards
 from unslothrl.data import formats, prompts, sources, splits
 from unslothrl.data.formats import Columns, Record, Unusable
-from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.data.rows import PickedRows, Rows, number_of
 from unslothrl.data.sources import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
@@ -37,8 +37,11 @@ class Left:
     rows: int = 0  # that were looked at
     too_long: list[int] = field(default_factory=list)  # lengths in tokens
     unusable: dict[str, list[int]] = field(default_factory=dict)  # reason -> [count, first row]
+    source: Rows | None = None  # whose rows the numbers are of, which may be a share of a file's
 
     def add(self, reason: str, row: int) -> None:
+        if self.source is not None:
+            row = number_of(self.source, row - 1)
         self.unusable.setdefault(reason, [0, row])[0] += 1
 
     @property
@@ -292,7 +295,7 @@ def system_prompt_of(config) -> str:
 
 def rendered(name: str, rows: Rows, renderer: Renderer) -> tuple[Sequence[Task] | LazyTasks, Left]:
     """-> (the tasks of all rows, what is left out; of a large set by a look at some of them)."""
-    left = Left()
+    left = Left(source=rows)
     if len(rows) <= AT_ONCE:
         tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), left))
         check_usable(f"dataset {name}", left, len(tasks), renderer)
@@ -349,7 +352,7 @@ def eval_tasks(
     if len(rows) > AT_ONCE and most < len(rows):  # twice as many, for those that are not used
         picked = np.random.RandomState(0).choice(len(rows), min(2 * most, len(rows)), replace=False)
         rows = PickedRows(rows, np.sort(picked))
-    left = Left()
+    left = Left(source=rows)
     tasks = list(renderer.tasks(f"eval/{name}", numbered(rows), left))
     check_usable(f"eval set {name}", left, len(tasks), renderer)
     if len(tasks) > most:
