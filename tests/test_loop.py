@@ -241,7 +241,9 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
     (tmp_path / "mine.py").write_text(FAILING)
     code, folder, _, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
     assert code == 1 and err.count("\n") == 1
-    assert "reward all failed on 24 of 24 completions (ValueError: no luck)" in err
+    assert (
+        "reward all failed on 24 of 24 completions (ValueError: no luck (mine.py, line 5))" in err
+    )
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 

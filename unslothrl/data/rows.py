@@ -132,7 +132,8 @@ class PickedRows:
 def number_of(rows: Rows, index: int) -> int:
     """The number of a row in its source, from 1 on, however it was picked."""
     while isinstance(rows, PickedRows):
-        rows, index = rows.rows, int(rows.indices[index])
+        index = int(rows.indices[index])
+        rows = rows.rows
     return index + 1
 
 
