@@ -6,7 +6,8 @@
 
 A file has a JSON object a line: {"kind", "gold", "right": [...], "wrong": [...]}. Prints counts for
 each kind and names every failure; writes bench/results/answers-cpu.json, or --out. An answer that
-misses its deadline is refused, as in a run. `--peer` asks math-verify instead.
+misses its deadline is refused, as in a run. `--peer` asks math-verify instead, `--unseen` measures
+only the set that was made without knowledge of the reward (answers_unseen, needs SymPy).
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import answers_made
+import answers_unseen
 from facts import facts
 
 from unslothrl.rewards.workers import Call, Workers
@@ -79,13 +81,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="files, JSONL")
     parser.add_argument("--only", type=Path, nargs="*", default=[], help="files, JSONL")
+    parser.add_argument("--unseen", action="store_true", help="measure answers_unseen alone")
     parser.add_argument("--math", type=Path, help="MATH-500, JSONL: its golds, perturbed")
     parser.add_argument("--peer", action="store_true", help="measure math-verify 0.9")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "answers-cpu.json")
     given = parser.parse_args()
     cases = [case for path in (*given.only, *given.also) for case in read(path)]
-    if not given.only:
-        cases += [*read(WRITTEN), *answers_made.cases()]
+    if given.unseen:
+        cases += answers_unseen.cases()
+    elif not given.only:
+        cases += [*read(WRITTEN), *answers_made.cases(), *answers_unseen.cases()]
     if given.math:
         golds = [row["answer"] for row in read(given.math)]
         cases += answers_made.published(golds)
