@@ -14,12 +14,15 @@ from fractions import Fraction
 
 from unslothrl.rewards.answers import normalise
 from unslothrl.rewards.maths import compare, reader
-from unslothrl.rewards.maths.kinds import Answer, Literal, Several, Text
-from unslothrl.rewards.maths.latex import Unreadable
+from unslothrl.rewards.maths.kinds import Answer, Literal, Several, Text, Value
+from unslothrl.rewards.maths.latex import Letters, Unreadable
 
 LONGEST = 1000  # characters of an answer that is worth reading
 MOST_PARTS = 20  # boxes that may be a list together
 WORDS = re.compile(r"[A-Za-z ]+")
+LETTERS_AFTER_NUMBER = re.compile(
+    r"\d\s*(?:[A-Za-z]{2}|[A-Za-z]\s*(?:/|\\cdot|\\times|\*|-)?\s*\(?[A-Za-z])"
+)
 DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")  # needs no parser
 
 
@@ -32,7 +35,17 @@ def same(answer: str, gold: str) -> bool:
         return False
     if DECIMAL.fullmatch(answer) and DECIMAL.fullmatch(gold):
         return same_decimals(answer, gold)
-    expected, found = read_gold(gold), reader.read(answer)
+    expected = read_gold(gold)
+    if same_kind(answer, gold, reader.read(answer), expected):
+        return True
+    if LETTERS_AFTER_NUMBER.search(answer) is None or (
+        isinstance(expected, Value) and expected.unit
+    ):
+        return False
+    return same_kind(answer, gold, reader.read(answer, Letters.PRODUCT), expected)
+
+
+def same_kind(answer: str, gold: str, found: Answer, expected: Answer) -> bool:
     if isinstance(expected, Text) or isinstance(found, Text):
         return same_words(answer, gold, found, expected)
     if isinstance(expected, Literal) or isinstance(found, Literal):
@@ -76,4 +89,4 @@ def same_decimals(answer: str, gold: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def read_gold(gold: str) -> Answer:
     """Gold answers come again for every candidate of a group."""
-    return reader.read(gold)
+    return reader.read(gold, Letters.SPACED_UNIT)

@@ -4,6 +4,7 @@ Kinds that cannot be the same are refused; parts are compared one by one. docs/r
 rules, tests/answers has what they mean.
 """
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -21,7 +22,7 @@ from unslothrl.rewards.maths.kinds import (
     Value,
 )
 from unslothrl.rewards.maths.reader import interval_of, intervals_of, variable_of
-from unslothrl.rewards.maths.tree import Tree, add, negative, symbols
+from unslothrl.rewards.maths.tree import MINUS_ONE, Tree, add, mul, negative, symbols
 
 CLOSE = Fraction(1, 10**6)  # see `rounds_to`
 _INDICES = {"j", "k", "n", "m", "l"}  # beside them, i counts
@@ -114,8 +115,13 @@ class Comparison:
 
     def any_order(self, answers: Sequence[Answer], golds: Sequence[Answer]) -> bool:
         """Each is among the others; repetitions do not count."""
-        return all(any(self.same(a, g) for a in answers) for g in golds) and all(
-            any(self.same(a, g) for g in golds) for a in answers
+
+        def element(a: Answer, g: Answer) -> bool:
+            """{1} is not 1 where both are elements."""
+            return isinstance(a, Several) == isinstance(g, Several) and self.same(a, g)
+
+        return all(any(element(a, g) for a in answers) for g in golds) and all(
+            any(element(a, g) for g in golds) for a in answers
         )
 
     def equal(self, a: Tree, b: Tree) -> bool:
@@ -160,13 +166,10 @@ class Comparison:
         return self.in_order([pair[1] for pair in pairs if pair is not None], row.parts)
 
     def regions(self, answer: Answer, gold: Answer) -> bool:
-        if isinstance(answer, Region) and isinstance(gold, Region):
-            names = {answer.variable, gold.variable} - {None}
-            if len(names) > 1:
-                return False
-        elif not (
-            isinstance(answer, Region | Row | Several) and isinstance(gold, Region | Row | Several)
-        ):
+        kinds = Region | Row | Several
+        if not (isinstance(answer, kinds) and isinstance(gold, kinds)):
+            return False
+        if len(region_names(answer) | region_names(gold)) > 1:
             return False
         a, b = region_of(answer), region_of(gold)
         return a is not None and b is not None and regions.same(a, b)
@@ -252,6 +255,8 @@ class Comparison:
         """Side by side; those of one symmetric relation in any order."""
         if len(answer.sides) != len(gold.sides):
             return False
+        if len(set(answer.sides)) == 1 < len(set(gold.sides)):
+            return False  # "72 = 72" for "8 * 9 = 72"
         orders = [answer.sides]
         if set(answer.signs) <= _SYMMETRIC and len(set(answer.signs)) == 1:
             orders.append(answer.sides[::-1])
@@ -293,23 +298,38 @@ def is_number(answer: Answer) -> bool:
 
 
 def literally(a: Answer, b: Answer) -> bool:
-    """The same formula in any order of terms and factors; of plain numbers, the same value."""
+    """The same formula in any order of terms and factors, and of numbers in any notation."""
     if isinstance(a, Value) and isinstance(b, Value):
-        plain = is_fraction(a.tree) and is_fraction(b.tree)
-        return a.unit == b.unit and (a.tree == b.tree or (plain and values.equal(a.tree, b.tree)))
+        return a.unit == b.unit and folded(a.tree) == folded(b.tree)
     if isinstance(a, Text) and isinstance(b, Text):
         return texts(a, b)
     return a == b
 
 
+def folded(tree: Tree) -> Tree:
+    """With "3/2" as the number that it is; "1 + 1" and "8 \\cdot 9" stay."""
+    if tree[0] in ("number", "symbol"):
+        return tree
+    head = 2 if tree[0] == "call" else 1
+    parts = [folded(one) for one in tree[head:]]
+    if tree[0] == "add":
+        return add(*parts)
+    if tree[0] == "mul" and is_fraction(tree):
+        return ("number", values.rational(tree, {}))
+    return mul(*parts) if tree[0] == "mul" else (*tree[:head], *parts)
+
+
 def is_fraction(tree: Tree) -> bool:
-    """ "3", "-3/2", "0.5"; not "1 + 1"."""
-    if tree[0] == "mul":
-        return len([one for one in tree[1:] if one[0] == "number"]) <= 2 and all(
-            one[0] == "number" or (one[0] == "pow" and one[1][0] == one[2][0] == "number")
-            for one in tree[1:]
-        )
-    return tree[0] == "number"
+    """ "-3", "3/2" in lowest terms; not "2 * 3" or "6/3"."""
+    factors = [one for one in tree[1:] if one != MINUS_ONE]
+    tops = [one[1] for one in factors if one[0] == "number"]
+    bottoms = [one[1][1] for one in factors if one[0] == "pow" and one[1][0] == "number"]
+    if len(tops) + len(bottoms) != len(factors) or len(tops) > 1 or len(bottoms) > 1:
+        return False
+    if any(one[0] == "pow" and one[2] != MINUS_ONE for one in factors) or not all(bottoms):
+        return False
+    top, bottom = (tops or [Fraction(1)])[0], (bottoms or [Fraction(1)])[0]
+    return top.denominator == bottom.denominator == math.gcd(int(top), int(bottom)) == 1
 
 
 def is_label(side: Answer) -> bool:
@@ -381,6 +401,14 @@ def region_of(answer: Answer) -> regions.Intervals | None:
     ):
         return None
     return intervals_of(answer)
+
+
+def region_names(answer: Answer) -> frozenset[str]:
+    """The variables of which an answer names regions."""
+    if isinstance(answer, Region):
+        return frozenset((answer.variable,) if answer.variable else ())
+    parts = answer.parts if isinstance(answer, Several) else ()
+    return frozenset().union(*map(region_names, parts))
 
 
 def column(matrix: Matrix) -> Answer:

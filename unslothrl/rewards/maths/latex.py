@@ -6,7 +6,10 @@
 
 import re
 import unicodedata
+from enum import Enum
 from typing import NamedTuple
+
+from unslothrl.rewards.maths.unit_names import SYMBOLS, plain_units
 
 MAX_TOKENS = 600
 
@@ -91,6 +94,7 @@ _SPACE = re.compile(
 _GAP = r"(?:,\\!\s*|\{,\}\s*|,\\,|\\,|\\;|\\:|\\ |\\!|~|[ \u00a0\u2009\u202f])"
 _GROUPED = re.compile(rf"(?<![\d.,])(?<![\d.,][ ])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d]|{_GAP}\d)")
 _GAPS = re.compile(_GAP)
+_DENOMINATOR = re.compile(r"\s*/\s*(\d+)")
 _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
@@ -115,7 +119,7 @@ def cleaned(text: str) -> str:
     while before != text:  # wrappers inside wrappers
         before = text
         text = _unwrapped(text.strip())
-    text = _GROUPED.sub(lambda found: _GAPS.sub("", found[0]), text)
+    text = _GROUPED.sub(_grouped, text)
     if "frac" in text:
         text = _UNIT_FRACTION.sub(r"\\text{\1/\2}", text)
     if "\\over " in text or "\\choose" in text:
@@ -125,6 +129,15 @@ def cleaned(text: str) -> str:
     if "mod" in text:
         text = _MODULUS.sub(r" \\mod \1\2", text)
     return _without_commas(text)
+
+
+def _grouped(found: re.Match) -> str:
+    """ "1 000" as one number, but not "1 134/653", which is mixed."""
+    whole, *groups = _GAPS.split(found[0])
+    top, bottom = groups[-1], _DENOMINATOR.match(found.string, found.end())
+    if bottom and len(groups) == 1 and top[0] != "0" and int(top) < int(bottom[1][:9]):
+        return f"{whole} {top}"
+    return _GAPS.sub("", found[0])
 
 
 def _as_command(found: re.Match) -> str:
@@ -202,10 +215,8 @@ _WORDS = FUNCTIONS | {"pi", "sqrt", "infty", "theta", "alpha", "beta", "gamma", 
 _WORD_AS = {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos",
             "atan": "arctan"}  # fmt: skip
 _TWO_LETTERS = {"or", "no", "No", "NO", "is", "to"}  # not products of their letters
-_TWO_LETTER_UNITS = {  # after a number or inside of text
-    "cm", "mm", "km", "kg", "mg", "mL", "ml", "ft", "oz", "lb", "Hz", "kJ", "kW", "am", "pm", "AM",
-    "PM", "hr", "yd", "mi", "in", "of",
-}  # fmt: skip
+_AFTER_NUMBERS = {"am", "pm", "AM", "PM", "in", "of"}  # words after a number or inside of text
+_BEFORE_UNITS = {"per", "square", "sq", "cubic", "cu"}
 _THREE_LETTERS = {
     "and", "yes", "Yes", "YES", "odd", "Odd", "not", "one", "two", "six", "ten", "all", "any",
     "the", "The", "mph", "per", "lbs", "day", "mol", "deg", "rad", "sec", "min", "hrs", "DNE",
@@ -226,7 +237,13 @@ _LEXER = re.compile(
 )
 
 
-def tokens(text: str, in_text: bool = False) -> list[Token]:
+class Letters(Enum):
+    """How plain letters after a number are read where they may be a unit or a product."""
+
+    UNIT, SPACED_UNIT, PRODUCT = range(3)
+
+
+def tokens(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) -> list[Token]:
     """The tokens of cleaned text. Unreadable where it is too long or a brace does not close."""
     found: list[Token] = []
     at, spaced = 0, False
@@ -247,8 +264,14 @@ def tokens(text: str, in_text: bool = False) -> list[Token]:
         elif kind == "command":
             found.append(_command(value, spaced))
         elif kind == "word":
-            unit = in_text or (bool(found) and found[-1].kind == "number")
-            found += _word(value, spaced, unit)
+            unit = "" if in_text else _unit_at(text, match.start(), found, letters)
+            if unit:
+                at = match.start() + len(unit)
+                found += _styled("text", unit, spaced)
+            else:
+                after_number = in_text or (bool(found) and found[-1].kind == "number")
+                known = (after_number and value in _AFTER_NUMBERS) or (in_text and value in SYMBOLS)
+                found += [Token("text", value, spaced)] if known else _word(value, spaced)
         elif kind == "number":
             found.append(Token("number", value, spaced))
         else:
@@ -257,6 +280,15 @@ def tokens(text: str, in_text: bool = False) -> list[Token]:
         if len(found) > MAX_TOKENS:
             raise Unreadable("too long")
     return found
+
+
+def _unit_at(text: str, at: int, before: list[Token], letters: Letters) -> str:
+    """The unit in plain letters that begins at a word, "" where none does."""
+    if letters is Letters.PRODUCT or not before:
+        return ""
+    if before[-1].kind != "number" and before[-1].value not in _BEFORE_UNITS:
+        return ""
+    return plain_units(text, at, letters is Letters.SPACED_UNIT)
 
 
 def _command(name: str, spaced: bool) -> Token:
@@ -326,12 +358,12 @@ def _split_text(content: str, spaced: bool) -> list[Token]:
     return [Token("text", first, spaced), Token("text", second, True)]
 
 
-def _word(word: str, spaced: bool, is_unit: bool) -> list[Token]:
+def _word(word: str, spaced: bool) -> list[Token]:
     if len(word) == 1:
         return [Token("letter", word, spaced)]
     if word in _WORDS or word in _WORD_AS:
         return [Token("command", _WORD_AS.get(word, word), spaced)]
-    if is_word(word) or (is_unit and word in _TWO_LETTER_UNITS):
+    if is_word(word):
         return [Token("text", word, spaced)]
     split = re.match(r"(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|ln|log|sqrt|pi)", word)
     if split and len(word) - len(split[0]) == 1:

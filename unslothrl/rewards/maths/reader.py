@@ -21,9 +21,17 @@ from unslothrl.rewards.maths.kinds import (
     Text,
     Value,
 )
-from unslothrl.rewards.maths.latex import Token, Unreadable, cleaned, tokens
+from unslothrl.rewards.maths.latex import Letters, Token, Unreadable, cleaned, tokens
 from unslothrl.rewards.maths.regions import Interval
-from unslothrl.rewards.maths.tree import MATRICES, Tree, expressions, mul, negative, symbols
+from unslothrl.rewards.maths.tree import (
+    GREEK_LETTERS,
+    MATRICES,
+    Tree,
+    expressions,
+    mul,
+    negative,
+    symbols,
+)
 
 Tokens = Sequence[Token]
 
@@ -49,11 +57,11 @@ _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven
 MAX_PARTS = 60
 
 
-def read(text: str) -> Answer:
+def read(text: str, letters: Letters = Letters.UNIT) -> Answer:
     """Of an answer as it stands in a box. Never raises for text of any kind."""
     found: Tokens = ()
     try:
-        found = tokens(cleaned(text))
+        found = tokens(cleaned(text), letters=letters)
         return read_tokens(found)
     except (Unreadable, RecursionError, ArithmeticError, ValueError, IndexError):
         return Literal(literal(found) if found else text)
@@ -337,9 +345,11 @@ def read_relation(found: Tokens, places: Sequence[int]) -> Answer:
         signs.append(found[at].value)
         begun = at + 1
     pieces.append(found[begun:])
-    applied = read_application(pieces[0]) if set(signs) <= {"=", "approx"} else None
-    sides = [read_tokens(piece) for piece in pieces[applied is not None :]]
-    sides = [applied, *sides] if applied is not None else sides
+    ends = (0, len(pieces) - 1) if set(signs) <= {"=", "approx"} else ()
+    sides = [
+        (read_application(piece) if i in ends else None) or read_tokens(piece)
+        for i, piece in enumerate(pieces)
+    ]
     if signs == ["in"]:
         return membership(sides[0], sides[1])
     if all(sign in _ORDER or sign == "ne" for sign in signs):
@@ -353,11 +363,11 @@ def read_relation(found: Tokens, places: Sequence[int]) -> Answer:
 
 
 def read_application(found: Tokens) -> Answer | None:
-    """ "T(n)", "P(X = 2)" and "E[X]" as names of what they are equal to."""
-    upper = len(found) > 3 and (
-        (found[0].kind == "letter" and found[0].value.isupper()) or found[0].value == "mathbb"
-    )
-    start = next((i for i, one in enumerate(found) if one.value in ("(", "[")), 0) if upper else 0
+    """ "T(n)", "p(x)", "P(X = 2)" and "E[X]" as names of what they are equal to; "x(x + 1)" and
+    "x(2)" are products."""
+    if len(found) < 4 or not is_function_name(found[0]):
+        return None
+    start = next((i for i, one in enumerate(found) if one.value in ("(", "[")), 0)
     before = [one.value for one in found[:start]]
     if not start or not closes(found[start:]) or set(before) & set("^+-*/"):
         return None
@@ -367,7 +377,21 @@ def read_application(found: Tokens) -> Answer | None:
     simple = len(inside) == 1 or any(
         one.value in _RELATIONS | {"cap", "cup", ","} for one in inside
     )
+    if found[0].value.islower() and found[0].kind == "letter":
+        arguments = [one for one in inside if one.value not in ",{}"]
+        simple = simple and not any(one.value in _RELATIONS for one in inside)
+        simple = simple and all(
+            (one.kind == "letter" and one.value != found[0].value)
+            or (one.kind == "number" and found[0].value not in "xyz")
+            for one in arguments
+        )
     return Value(("call", "of " + literal(found))) if simple else None
+
+
+def is_function_name(token: Token) -> bool:
+    if token.kind == "letter":
+        return token.value not in "eifgh"  # the parser reads f, g and h
+    return token.value in GREEK_LETTERS - {"pi"} or token.value == "mathbb"
 
 
 def membership(left: Answer, right: Answer) -> Answer:
@@ -558,12 +582,12 @@ def scaled(by: Tree, answer: Answer) -> Answer:
 
 def read_named(found: Tokens) -> Answer | None:
     """Infinity, the empty set, the real numbers."""
-    values = [one.value for one in found]
+    values = [one.value for one in found if one.value not in "{}()" or one.kind != "sign"]
     if values and values[-1] == "infty" and values[:-1] in ([], ["+"], ["-"]):
         return Infinity(-1 if values[0] == "-" else 1)
     if values == ["emptyset"]:
         return Nothing()
-    if values in (["mathbb", "{", "R", "}"], ["mathbb", "R"]):
+    if values == ["mathbb", "R"]:
         return Region(regions.EVERYTHING)
     if values and values[0] in ("ldots",) and len(values) == 1:
         return Literal("...")

@@ -16,7 +16,7 @@ MAX_EXPONENT = 100_000  # of "1e9"
 
 MINUS_ONE: Tree = ("number", Fraction(-1))
 MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
-_GREEK_LETTERS = set(
+GREEK_LETTERS = set(
     words(
         """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma
         tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi
@@ -149,7 +149,7 @@ class Parser:
                 tree = divided(tree, self.signed_factor())
             elif self.begins_factor():
                 before, after = self.tokens[self.at - 1], self.tokens[self.at]
-                if before.kind == after.kind == "number":
+                if before.kind == after.kind == "number" or self.begins_loose_group():
                     raise Unreadable("two numbers side by side")
                 tree = mul(tree, self.factor())
             else:
@@ -161,6 +161,13 @@ class Parser:
             return negative(self.signed_factor())
         self.take("+")
         return self.factor()
+
+    def begins_loose_group(self) -> bool:
+        """Whether braces follow that show as more digits or as a sum: "5{6}", "5{+1}"."""
+        following = self.peek(1)
+        return self.sign() == "{" and (
+            following is None or following.kind == "number" or following.value in "+-"
+        )
 
     def begins_factor(self) -> bool:
         token = self.peek()
@@ -177,7 +184,7 @@ class Parser:
         if command.startswith("begin "):
             return True
         return (
-            command in FUNCTIONS | _GREEK_LETTERS | _NAMING | _LARGE
+            command in FUNCTIONS | GREEK_LETTERS | _NAMING | _LARGE
             or command in ("frac", "sqrt", "cbrt", "binom", "lfloor", "lceil", "infty", "angle")
             or command in ("triangle", "mathbb", "Vert")
         )
@@ -366,7 +373,7 @@ class Parser:
             parts.append(token.value)
 
     def named(self, name: str) -> Tree:
-        if name in _GREEK_LETTERS:
+        if name in GREEK_LETTERS:
             return ("symbol", "\\" + name + self.subscript() + "'" * self.primes())
         if name in FUNCTIONS:
             return self.function(name)

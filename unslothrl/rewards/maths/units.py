@@ -6,27 +6,10 @@ from fractions import Fraction
 
 from unslothrl.rewards.maths.latex import Token, Unreadable, words
 from unslothrl.rewards.maths.tree import Tree
+from unslothrl.rewards.maths.unit_names import ALIASES, COMPOUND, KNOWN
 
 Unit = tuple[tuple[str, Fraction], ...]
 
-_NAMES = {
-    "cm": "centimeter centimetre", "mm": "millimeter millimetre", "km": "kilometer kilometre",
-    "m": "meter metre", "nm": "nanometer nanometre", "um": "micrometer micrometre micron",
-    "inch": "inches in", "ft": "foot feet", "yd": "yard", "mi": "mile",
-    "kg": "kilogram", "g": "gram gm", "mg": "milligram", "lb": "pound lbs", "oz": "ounce",
-    "ton": "tonne", "s": "second sec", "ms": "millisecond", "min": "minute", "h": "hour hr hrs",
-    "day": "", "week": "", "month": "", "year": "yr", "mph": "", "L": "liter litre l",
-    "mL": "milliliter millilitre ml", "gal": "gallon", "J": "joule", "kJ": "kilojoule",
-    "cal": "calorie", "W": "watt", "kW": "kilowatt", "N": "newton", "Pa": "pascal",
-    "kPa": "kilopascal", "atm": "atmosphere", "Hz": "hertz", "V": "volt", "A": "ampere amp",
-    "K": "kelvin", "C": "coulomb", "mol": "mole", "ohm": "\\Omega", "eV": "electronvolt",
-    "dollar": "$ USD", "cent": "¢", "pounds sterling": "\\pounds GBP", "euro": "\\euro EUR",
-    "unit": "", "degC": "celsius", "degF": "fahrenheit", "rad": "radian",
-    "acre": "", "hectare": "ha", "quart": "qt", "pint": "pt", "cup": "", "T": "tesla",
-    "angstrom": "\\AA", "bar": "", "person": "people", "foot-pound": "", "dozen": "",
-    "point": "", "way": "", "time": "", "student": "", "minute of arc": "arcminute",
-}  # fmt: skip
-_ALIASES = {one: name for name, others in _NAMES.items() for one in (name, *others.split())}
 _NOT_UNITS = set(
     words(
         """or and not nor is are if but either neither none no never almost about approximately
@@ -35,25 +18,26 @@ _NOT_UNITS = set(
     )
 )
 _WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
+_COMPOUND = re.compile(r"\b(?:" + "|".join(COMPOUND) + r")\b")
 _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
 def name_of(word: str) -> str:
     """Its one name; short ones are told apart by case (mL is not ML), long ones are not."""
     word = word.rstrip(".")
-    if word in _ALIASES:
-        return _ALIASES[word]
+    if word in ALIASES:
+        return ALIASES[word]
     word = word.lower() if len(word) > 2 else word
     for one in (word, word.removesuffix("s"), word.removesuffix("es")):
-        if one in _ALIASES:
-            return _ALIASES[one]
+        if one in ALIASES:
+            return ALIASES[one]
     if word.endswith("ies"):
         return word[:-3] + "y"
     return word.removesuffix("s") if len(word) > 3 else word
 
 
 def is_known(unit: Unit) -> bool:
-    return all(name in _NAMES for name, _ in unit)
+    return all(name in KNOWN for name, _ in unit)
 
 
 def product(powers: Sequence[tuple[str, Fraction]]) -> Unit:
@@ -98,9 +82,10 @@ def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fractio
     powers: list[tuple[str, Fraction]] = []
     dimension = 1
     if text.startswith("\\"):
-        if text not in _ALIASES:
+        if text not in ALIASES:
             raise Unreadable("unit")
-        return [(_ALIASES[text], Fraction(-1 if below else 1))], below and within
+        return [(ALIASES[text], Fraction(-1 if below else 1))], below and within
+    text = _COMPOUND.sub(lambda found: COMPOUND[found[0]], text)
     for part in re.findall(r"\^?\{?-?\d+\}?|/|[^\s/^{}]+", text):
         if part in ("per", "/"):
             below = True
@@ -149,8 +134,8 @@ def of_product(tree: Tree) -> tuple[Tree, Unit] | None:
         base, power = factor, Fraction(1)
         while base[0] == "pow" and base[2][0] == "number":
             base, power = base[1], power * base[2][1]
-        if base[0] == "symbol" and (base[1] in _ALIASES) and base[1] not in ("e", "i"):
-            powers.append((_ALIASES[base[1]], power))
+        if base[0] == "symbol" and (base[1] in ALIASES) and base[1] not in ("e", "i"):
+            powers.append((ALIASES[base[1]], power))
         else:
             rest.append(factor)
     if not powers or not rest:

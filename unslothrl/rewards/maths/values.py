@@ -24,6 +24,7 @@ MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken 
 MAX_FACTORIAL = 2_000
 FIRST_PRECISION, POINT_PRECISION, CONSTANT_PRECISION = 96, 192, 640  # bits
 POINTS = 16
+MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
 LEAST_POINTS = 4  # at which two expressions must both be defined
 
 Point = dict[str, Fraction]
@@ -310,8 +311,10 @@ def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
 def agreement(a: Tree, b: Tree, names: frozenset[str], imaginary: bool, real: bool) -> bool | None:
     """None where there are too few points at which both are defined."""
     defined, shared = 0, 0
-    for point in range(POINTS):
-        where = at_point(names, point)
+    points = [at_point(names, point) for point in range(POINTS)]
+    if has_branches(a) or has_branches(b):
+        points += branch_points(names, constants(a) | constants(b))
+    for where in points:
         same = equal_at(a, b, where, imaginary, real)
         if same is False:
             return False
@@ -320,6 +323,33 @@ def agreement(a: Tree, b: Tree, names: frozenset[str], imaginary: bool, real: bo
     if shared < LEAST_POINTS:
         return None
     return 4 * shared >= defined
+
+
+def has_branches(tree: Tree) -> bool:
+    """Whether it may be given by one formula here and by another one there, as |x| is."""
+    if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
+        return True
+    if tree[0] == "pow" and symbols(tree[1]) and tree[2][0] != "number":
+        return True
+    return any(has_branches(one) for one in tree[1:] if isinstance(one, tuple))
+
+
+_BRANCHING = {"abs", "floor", "ceil", "max", "min"}
+
+
+def constants(tree: Tree) -> frozenset[Fraction]:
+    if tree[0] == "number":
+        return frozenset((abs(tree[1]),))
+    return frozenset().union(*(constants(one) for one in tree[1:] if isinstance(one, tuple)))
+
+
+def branch_points(names: frozenset[str], numbers: frozenset[Fraction]) -> list[Point]:
+    """More points for formulas with branches: at the numbers in them, and beyond them."""
+    largest = sorted((one for one in numbers if one < 1 << 64), reverse=True)[:MOST_CONSTANTS]
+    near = [dict.fromkeys(names, sign * one) for one in largest for sign in (1, -1)]
+    scale = 10 * max(largest, default=1) + 1
+    beyond = [at_point(names, point) for point in range(8)]
+    return near + [{name: scale * value for name, value in one.items()} for one in beyond]
 
 
 def is_defined(tree: Tree, where: Point, imaginary: bool, real: bool) -> bool:
