@@ -369,3 +369,34 @@ def test_expandable_segments_are_off_where_what_sleeps_is_allocated(vllm, old, m
     with pool.use_memory_pool(tag="weights"):
         assert said == ["expandable_segments:False"]
     assert said == ["expandable_segments:False", "expandable_segments:True"]
+
+
+FOUND = """
+import importlib.util, sys
+if sys.argv[1] == "first":  # as unslothrl.backends.unsloth does
+    sys.modules.setdefault("flashinfer", None)
+from vllm.utils.flashinfer import has_flashinfer
+if importlib.util.find_spec("flashinfer") is not None:
+    sys.modules["flashinfer"] = None  # Unsloth, when it loads its vLLM
+from vllm.model_executor.warmup.flashinfer_autotune_cache import resolve_flashinfer_autotune_file
+if has_flashinfer():  # vLLM's warm-up on Hopper and later
+    resolve_flashinfer_autotune_file(None)
+"""
+
+
+@pytest.mark.parametrize("hidden", ["first", "late"])
+def test_flashinfer_is_hidden_before_vllm_looks_for_it(tmp_path, hidden):
+    """Hidden when the engine is loaded, as Unsloth alone would, it ends that engine's start."""
+    (tmp_path / "flashinfer").mkdir()
+    (tmp_path / "flashinfer" / "__init__.py").touch()
+    (tmp_path / "nvcc").write_text("#!/bin/sh\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    environ = {name: value for name, value in os.environ.items() if name != "FAKE_CARDS"}
+    environ["PATH"] = f"{tmp_path}{os.pathsep}{environ['PATH']}"
+    environ["PYTHONPATH"] = f"{environ['PYTHONPATH']}{os.pathsep}{tmp_path}"
+    command = [sys.executable, "-c", FOUND, hidden]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    if hidden == "first":
+        assert done.returncode == 0, done.stderr
+    else:
+        assert "No module named 'flashinfer.jit'" in done.stderr

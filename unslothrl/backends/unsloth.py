@@ -38,6 +38,7 @@ What one must know of Unsloth (2026.10.7):
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,10 @@ os.environ.update(
         **os.environ,  # what is set already stays
     }
 )
+if os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] != "0":
+    # Unsloth hides FlashInfer when it loads its vLLM. By then vLLM has found it where nvcc is, and
+    # on Hopper and later tunes it when it starts (model_executor/warmup/kernel_warmup.py:120).
+    sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
