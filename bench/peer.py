@@ -15,7 +15,14 @@ from pathlib import Path
 
 work = json.loads(Path(sys.argv[1]).read_text())
 if work["side"] == "unsloth":
-    os.environ.update({"UNSLOTH_DISABLE_STATISTICS": "1", "UNSLOTH_VLLM_STANDBY": "1"})
+    os.environ.update(
+        {
+            "UNSLOTH_DISABLE_STATISTICS": "1",
+            "UNSLOTH_COMPILE_LOCATION": str(Path(sys.argv[1]).parent / "unsloth"),
+            "UNSLOTH_VLLM_STANDBY": "1",
+            "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the share of memory is the one given
+        }
+    )
     import unsloth  # isort: skip  (before everything that it patches)
 
 # ruff: noqa: E402

@@ -62,7 +62,7 @@ def t4_recipe() -> dict:
 
 STAGES = (
     Stage("1.5B, whole: train, kill -9, resume, evaluate, ask", "1.5B", "whole",
-          SMALL | BESIDE, expected_s=100, limit_s=330, stand_in=UNSLOTH),
+          SMALL | BESIDE, expected_s=100, limit_s=500, stand_in=UNSLOTH),
     Stage("7B, one process on 16 GB", "7B", flags=JOB | SHARED, card_gb=16, stand_in=ENGINE),
     Stage("7B, actor and learner on 24 GB", "7B", flags=JOB | BESIDE, card_gb=24,
           stand_in=UNSLOTH),

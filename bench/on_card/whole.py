@@ -19,7 +19,7 @@ import memory
 import psutil
 from stages import ROOT, train_command
 
-WAIT_S, FREE_S = 200, 60
+WAIT_S, FREE_S = 300, 60
 
 
 def rows(run: Path) -> list[dict]:
