@@ -68,7 +68,7 @@ def integers(draw: random.Random) -> Made:
         f"{n}\\%",
         f"{n}x",
         f"x \\neq {n}",
-        f"{n}!!",
+        f"{n}!!" if abs(n) > 3 else f"{n}.25",  # 3!! is 3
     ]
     wrong += [f"x > {n}", f"\\frac{{1}}{{{n}}}" if abs(n) > 1 else "7.5", f"{n} + i", f"({n}, {n})"]
     wrong += [*hedges(str(n), str(n + 2)), f"{n}_{{17}}", f"{n} \\pm 1", "0=0", f"x - 1 = {n}"]

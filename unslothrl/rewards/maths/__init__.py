@@ -62,10 +62,12 @@ def matches(found: Answer, expected: Answer) -> bool:
 
 def same_words(answer: str, gold: str, found: Answer, expected: Answer) -> bool:
     """Text, also where the other is written in plain letters that may be read as a product."""
-    if WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(found, Text):
+    if isinstance(found, Text) and isinstance(expected, Text):
+        pass
+    elif WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(found, Text):
         expected = Text(gold)
     elif WORDS.fullmatch(answer) and isinstance(expected, Text):
-        found = Text(answer)
+        found = reader.read(f"\\text{{{answer}}}")
     return matches(found, expected)
 
 

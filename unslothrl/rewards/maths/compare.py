@@ -146,6 +146,9 @@ class Comparison:
         if isinstance(answer, Several) and isinstance(gold, Several):
             if not any(isinstance(one, Relation) for one in gold.parts) and mixes(answer):
                 return False
+            named = any(isinstance(one, Relation) for one in answer.parts)
+            if mixes(gold) and not named:  # "1, 2" beside "x = 1, y = 2"
+                return self.in_order(answer.parts, gold.parts)
             return self.any_order(answer.parts, gold.parts)
         if isinstance(gold, Several) and isinstance(answer, Row):
             return self.named_in_order(gold, answer)
@@ -181,7 +184,7 @@ class Comparison:
             return self.named(answer, gold)
         assert isinstance(gold, Relation)
         pair = label_of(gold)
-        if pair is None or not (pair[0].startswith("of ") or is_number(pair[1])):
+        if pair is None or not (is_function(*pair) or is_number(pair[1])):
             return self.tuple_of_names(gold, answer)
         return self.same(answer, pair[1])
 
@@ -290,6 +293,12 @@ def marked(tree: Tree) -> str:
 
 def plain_tree(side: Answer) -> Tree | None:
     return side.tree if isinstance(side, Value) and not side.unit else None
+
+
+def is_function(name: str, value: Answer) -> bool:
+    """Whether the name says what it depends on: f(x), or a_n of an n that occurs."""
+    _, _, index = name.partition("_")
+    return name.startswith("of ") or (len(index) == 1 and index in letters(value))
 
 
 def is_number(answer: Answer) -> bool:

@@ -99,9 +99,11 @@ _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _FRACTION = re.compile(r"\{([^{}]*)\\(over|choose)(?![a-zA-Z])([^{}]*)\}")
-_UNIT_FRACTION = re.compile(
-    r"\\[dt]?frac\s*\{\\(?:text|mathrm)\{([^{}]*)\}\}\s*\{\\(?:text|mathrm)\{([^{}]*)\}\}"
+_UPRIGHT = (
+    r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
 )
+_UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{\s*{_UPRIGHT}\}}\s*\{{\s*{_UPRIGHT}\}}")
+_NOON = re.compile(r"\b([AaPp])\.\s?[Mm]\b\.?")  # "p.m."
 _ROW_GAP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\]")
 _MODULUS = re.compile(
     r"\\pmod\s*(\{[^{}]*\}|\S)"
@@ -119,9 +121,11 @@ def cleaned(text: str) -> str:
     while before != text:  # wrappers inside wrappers
         before = text
         text = _unwrapped(text.strip())
+    if "." in text:
+        text = _NOON.sub(r"\1m", text)
     text = _GROUPED.sub(_grouped, text)
     if "frac" in text:
-        text = _UNIT_FRACTION.sub(r"\\text{\1/\2}", text)
+        text = _UNIT_FRACTION.sub(r"\1/(\2)", text)
     if "\\over " in text or "\\choose" in text:
         text = _FRACTION.sub(_as_command, "{" + text + "}")
     text = _ROW_GAP.sub(r"\\\\ ", _DROPPED.sub("", text))

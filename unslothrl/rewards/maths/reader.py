@@ -82,9 +82,14 @@ def read_tokens(found: Tokens) -> Answer:
     ):
         return read_words(found)
     parts, connectives = separated(found)
-    if len(parts) > 1:
-        return read_parts(parts, connectives)
-    return read_one(found)
+    if len(parts) < 2:
+        return read_one(found)
+    answer = read_parts(parts, connectives)
+    logical = any(one.kind == "command" and one.value in ("and", "or") for one in found)
+    conditions = answer.parts if isinstance(answer, Several) else (answer,)
+    if logical and not all(isinstance(one, Relation | Region) for one in conditions):
+        raise Unreadable("a formula of logic")
+    return answer
 
 
 def trimmed(found: Tokens) -> Tokens:
@@ -160,11 +165,15 @@ def read_words(found: Tokens) -> Answer:
         return Nothing()
     if _ALL_REALS.fullmatch(folded):
         return Region(regions.EVERYTHING)
+    if folded in ("dne", "does not exist", "doesn't exist", "do not exist"):
+        return Text("DNE")
     if folded in ("infinity", "positive infinity"):
         return Infinity(1)
     if folded == "negative infinity":
         return Infinity(-1)
     parts = [one for one in re.split(r"\s*[,;]\s*(?:and |or )?|\s+(?:and|or)\s+", words) if one]
+    if len(parts) > 1 and re.search(r"\bor\b", folded):  # says less than "and"
+        return Row("or", tuple(Text(one) for one in sorted(parts, key=str.casefold)), "")
     if len(parts) > 1:
         return Several(tuple(Text(one) for one in parts))
     if not words:
@@ -615,6 +624,8 @@ def read_value(found: Tokens) -> Answer | None:
     """A number or expression, with a unit or without."""
     found, money = without_currency(found)
     start = next((i for i, one in enumerate(found) if one.kind == "text"), len(found))
+    if 1 < start < len(found) and found[start - 1].value == "mu":
+        start -= 1  # micro
     if start == 0:
         return None
     unit, wrap = money, ""

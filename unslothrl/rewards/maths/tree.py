@@ -26,6 +26,7 @@ GREEK_LETTERS = set(
 _NAMING = {"vec", "hat", "bar", "overline", "tilde", "dot", "ddot", "widehat", "overrightarrow",
            "overleftarrow", "overarc", "widetilde", "overset"}  # fmt: skip
 _LARGE = {"sum", "prod", "int", "lim", "iint", "iiint", "oint", "sup", "inf", "bigoplus"}
+_SYMMETRIC = {"gcd", "lcm", "max", "min"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -128,11 +129,14 @@ class Parser:
         return add(*terms)
 
     def signed_term(self) -> Tree:
-        minus = False
+        minus = alternates = False
         while True:
             if self.take("-"):
                 minus = not minus
             elif self.command() in ("pm", "mp"):
+                if alternates:
+                    raise Unreadable("two alternative signs")
+                alternates = True
                 minus ^= (self.plus_minus < 0) == (self.command() == "pm")
                 self.at += 1
             elif not self.take("+"):
@@ -234,7 +238,10 @@ class Parser:
                 tree = self.raised(tree)
             elif self.sign() == "!":
                 self.at += 1
-                tree = ("call", "factorial", tree)
+                double = self.take("!")
+                if self.sign() == "!":
+                    raise Unreadable("three factorial signs")
+                tree = ("call", "double factorial" if double else "factorial", tree)
             elif self.take("%"):
                 tree = ("call", "percent", tree)
             elif self.command() == "circ" and tree[0] == "number":
@@ -378,6 +385,9 @@ class Parser:
         if name in FUNCTIONS:
             return self.function(name)
         if name == "frac":
+            derivative = self.derivative()
+            if derivative is not None:
+                return derivative
             top = self.argument()
             return divided(top, self.argument())
         if name in ("sqrt", "cbrt"):
@@ -401,6 +411,16 @@ class Parser:
         if name.startswith("begin ") and name[6:] == "vmatrix":
             return ("call", "det", *self.rows("vmatrix"))
         return self.fail(Token("command", name, False))
+
+    def derivative(self) -> Tree | None:
+        """The symbol that "\\frac{dy}{dx}" is; its d cannot be cancelled."""
+        values = [one.value for one in self.tokens[self.at : self.at + 8]]
+        if [*values[:2], *values[3:6], *values[7:]] != ["{", "d", "}", "{", "d", "}"]:
+            return None
+        if not (values[2].isalpha() and values[6].isalpha()):
+            return None
+        self.at += 8
+        return ("symbol", f"d{values[2]}/d{values[6]}")
 
     def primes(self) -> int:
         count = 0
@@ -440,6 +460,7 @@ class Parser:
             raise Unreadable("subscript of a function")
         inverse = power == MINUS_ONE and name in ("sin", "cos", "tan", "cot", "sec", "csc")
         name = "arc" + name if inverse else name.replace("arsin", "arcsin")
+        inside = sorted(inside, key=repr) if name in _SYMMETRIC else inside
         name = {"arcosh": "arccosh", "artanh": "arctanh", "lg": "log"}.get(name, name)
         if name == "exp":
             tree: Tree = ("pow", ("symbol", "e"), *inside)

@@ -8,11 +8,11 @@ _NAMES = {
     "min": "minute", "h": "hour hr hrs", "day": "", "week": "", "month": "", "year": "yr",
     "L": "l", "mL": "ml", "dL": "dl", "cL": "cl", "gal": "gallon", "cal": "calorie",
     "kcal": "kilocalorie", "Cal": "", "atm": "atmosphere", "A": "amp", "ohm": "\\Omega",
-    "kohm": "k\\Omega", "Mohm": "M\\Omega", "eV": "electronvolt electron-volt", "mmHg": "torr",
+    "kohm": "kilohm", "Mohm": "megohm megaohm", "eV": "electronvolt electron-volt", "mmHg": "torr",
     "dollar": "$ USD", "cent": "¢", "pounds sterling": "\\pounds GBP", "euro": "\\euro EUR",
     "unit": "", "degC": "celsius", "degF": "fahrenheit", "rad": "radian", "sr": "steradian",
     "acre": "", "hectare": "ha", "quart": "qt", "pint": "pt", "cup": "", "tbsp": "tablespoon",
-    "tsp": "teaspoon", "angstrom": "\\AA", "bar": "", "person": "people", "dozen": "",
+    "tsp": "teaspoon", "angstrom": "\\AA", "bar": "", "person": "people",
     "point": "", "way": "", "time": "", "student": "", "minute of arc": "arcminute",
     "second of arc": "arcsecond", "dB": "decibel", "bit": "", "B": "byte", "kB": "KB kilobyte",
     "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte", "rev": "revolution", "psi": "",
@@ -33,7 +33,8 @@ _PREFIXES = {
 _NO_PREFIX = {"ft", "pt", "hA", "fm", "cd", "mM"}  # other units, or nobody's
 COMPOUND = {"kWh": "kW h", "Wh": "W h", "MWh": "MW h", "mAh": "mA h", "Ah": "A h", "mph": "mi / h",
             "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "rpm": "rev / min",
-            "mpg": "mi / gal", "fps": "ft / s"}  # fmt: skip
+            "mpg": "mi / gal", "fps": "ft / s", "Nm": "N m", "kNm": "kN m", "Ns": "N s",
+            "Js": "J s"}  # fmt: skip
 
 
 def _aliases() -> dict[str, str]:

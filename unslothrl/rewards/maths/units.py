@@ -19,6 +19,7 @@ _NOT_UNITS = set(
 )
 _WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
 _COMPOUND = re.compile(r"\b(?:" + "|".join(COMPOUND) + r")\b")
+_HYPHEN = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)+")
 _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -66,6 +67,13 @@ def read(found: Sequence[Token]) -> Unit:
             power, at = exponent(found, at)
             name, sign = powers.pop()
             powers.append((name, sign * power))
+        elif token.value == "mu" and at < len(found) and found[at].kind in ("text", "letter"):
+            new, below = named("u" + found[at].value.strip(), below, within)
+            powers += new
+            at += 1
+        elif token.value == "Omega" and powers and powers[-1][0] in ("k", "M"):
+            prefix, power = powers.pop()
+            powers.append((prefix + "ohm", power))
         elif token.kind in ("text", "letter", "command"):
             text = token.value if token.kind != "command" else "\\" + token.value
             new, below = named(text, below, within)
@@ -85,6 +93,10 @@ def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fractio
         if text not in ALIASES:
             raise Unreadable("unit")
         return [(ALIASES[text], Fraction(-1 if below else 1))], below and within
+    text = _HYPHEN.sub(
+        lambda found: found[0] if name_of(found[0]) in KNOWN else " ".join(found[0].split("-")),
+        text,
+    )
     text = _COMPOUND.sub(lambda found: COMPOUND[found[0]], text)
     for part in re.findall(r"\^?\{?-?\d+\}?|/|[^\s/^{}]+", text):
         if part in ("per", "/"):
@@ -138,6 +150,9 @@ def of_product(tree: Tree) -> tuple[Tree, Unit] | None:
             powers.append((ALIASES[base[1]], power))
         else:
             rest.append(factor)
+    if ("symbol", "\\mu") in rest and len(powers) == 1:
+        rest.remove(("symbol", "\\mu"))
+        powers = [("u" + name, power) for name, power in powers]
     if not powers or not rest:
         return None
     return (rest[0] if len(rest) == 1 else ("mul", *rest)), product(powers)

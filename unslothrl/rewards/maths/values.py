@@ -9,6 +9,7 @@ zero is zero at few of them).
 """
 
 import functools
+import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -17,11 +18,11 @@ import mpmath
 
 from unslothrl.rewards.maths.tree import Tree, symbols
 
-MAX_BITS = 20_000  # of a fraction
+MAX_BITS = 40_000  # of a fraction
 MAX_PRECISION = 24_000  # bits
 MAX_POINT_PRECISION = 3_000  # bits, where it is done at every point
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
-MAX_FACTORIAL = 2_000
+MAX_FACTORIAL = 3_000
 FIRST_PRECISION, POINT_PRECISION, CONSTANT_PRECISION = 96, 192, 640  # bits
 POINTS = 16
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
@@ -103,6 +104,14 @@ def rational_factorial(n: Fraction) -> Fraction:
     return Fraction(mpmath.libmp.ifac(int(n)))
 
 
+def rational_double_factorial(n: Fraction) -> Fraction:
+    if n.denominator != 1 or n > MAX_FACTORIAL:
+        raise NotRational
+    if n < 0:
+        raise Undefined("factorial of a negative number")
+    return Fraction(math.prod(range(int(n), 0, -2)))
+
+
 def rational_binomial(n: Fraction, k: Fraction) -> Fraction:
     if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= MAX_FACTORIAL or abs(n) > 1e9:
         raise NotRational
@@ -119,6 +128,7 @@ _RATIONAL: dict[str, Callable[..., Fraction]] = {
     "floor": lambda value: Fraction(value.numerator // value.denominator),
     "ceil": lambda value: -Fraction(-value.numerator // value.denominator),
     "factorial": rational_factorial,
+    "double factorial": rational_double_factorial,
     "binomial": rational_binomial,
     "max": max,
     "min": min,
