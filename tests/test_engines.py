@@ -279,6 +279,4 @@ def test_temperature_0_takes_the_likeliest_token():
         [False, True, False]
     ]
     assert sampling_of(use, 8, 0.5).temperature == 0.5
-    assert sampling_of(use, None, None) == Sampling(
-        use.temperature, use.top_p, 0, use.max_new_tokens
-    )
+    assert sampling_of(use, 8, None) == Sampling(use.temperature, use.top_p, 0, 8)

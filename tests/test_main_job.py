@@ -321,7 +321,7 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
         ({"dataset": "~nobody/x.jsonl"}, "no such file or folder"),
         ({"adapter": "."}, "adapter_config.json"),
         ({"lora_save_path": "/dev/null/x"}, "lora_save_path"),
-        ({"number_of_actors": 5000}, "GB of memory, the cluster has"),
+        ({"number_of_actors": 1000}, "GB of memory, the cluster has"),
         ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
         ({"number_of_actors": "-1"}, "number_of_actors"),
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),

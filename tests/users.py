@@ -28,5 +28,5 @@ def copy_package(folder: Path) -> None:
     shutil.copytree(ROOT / "unslothrl" / "sandbox", package / "sandbox")
     shutil.copytree(ROOT / "unslothrl" / "rewards", package / "rewards")
     (package / "__init__.py").touch()
-    for name in ("errors.py", "long_json.py"):
+    for name in ("errors.py", "files.py", "long_json.py"):
         shutil.copy(ROOT / "unslothrl" / name, package)
