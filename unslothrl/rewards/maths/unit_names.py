@@ -63,6 +63,10 @@ _PLAIN = re.compile(
     r"(?=\s*(?:$|[,;.)\]}&]|\\\\|\d|\\text|\\cup|\\q?quad|(?:and|or|of|per|is|each|a)\b|[a-z]{4}))"
 )
 _WORD = re.compile(r"[a-zA-Z]+")
+# Of two small letters only these are units in a gold answer: "3 cd" is rather c times d.
+_USUAL = frozenset(
+    ["cm", "mm", "km", "kg", "mg", "ml", "oz", "lb", "ft", "yd", "hr", "ms", "mi", "in"]
+)
 # "3mg" may be three m g: as a gold answer it is a unit only after a space, or where it is of these.
 _UNSPACED = re.compile(r"(?:cm|mm|km|kg|mL|ml|oz|lb|Hz|kJ|kW)(?![a-zA-Z])")
 
@@ -75,6 +79,8 @@ def plain_units(text: str, at: int, is_gold: bool) -> str:
         return ""
     words = _WORD.findall(found[0].replace("\\cdot", "").replace("\\times", ""))
     if not all(one in SYMBOLS for one in words) or max(map(len, words)) < 2:
+        return ""
+    if is_gold and any(len(one) == 2 and one.islower() and one not in _USUAL for one in words):
         return ""
     spaced = text[at - 1 : at].isspace() or _UNSPACED.match(text, at)
     return found[0] if spaced or not is_gold else ""
