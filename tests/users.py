@@ -23,10 +23,9 @@ def python_for_everyone() -> str | None:
 
 
 def copy_package(folder: Path) -> None:
-    """What of the package needs nothing but Python: the checkout may be out of others' sight."""
+    """What the sandbox and the rewards need: the checkout may be out of others' sight."""
     package = folder / "unslothrl"
-    shutil.copytree(ROOT / "unslothrl" / "sandbox", package / "sandbox")
-    shutil.copytree(ROOT / "unslothrl" / "rewards", package / "rewards")
-    (package / "__init__.py").touch()
-    for name in ("errors.py", "files.py", "long_json.py"):
-        shutil.copy(ROOT / "unslothrl" / name, package)
+    for part in ("sandbox", "rewards"):
+        shutil.copytree(ROOT / "unslothrl" / part, package / part)
+    for file in (ROOT / "unslothrl").glob("*.py"):
+        shutil.copy(file, package)
