@@ -65,7 +65,7 @@ def read_config(folder: Path) -> dict:
     try:
         return read_object(folder / "config.json", MOST_CONFIG)
     except Unreadable as error:
-        raise UserError(f"model {folder}: config.json is damaged ({error}): mend it") from None
+        raise UserError(f"model {folder}: config.json is damaged ({error}): fix it") from None
 
 
 def _download(model: str, weights: bool) -> Path:

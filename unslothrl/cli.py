@@ -97,11 +97,24 @@ def usage_message(error: Any) -> str:
     """What the parser found, in our words where we have better ones."""
     flag = getattr(error, "option_name", None)
     name = flag.lstrip("-").replace("-", "_") if flag else None
+    context = getattr(error, "ctx", None)
+    command = context.info_name if context is not None else "train"
     if name and hasattr(error, "possibilities"):
-        return config.unknown_option(name)
+        return unknown_option(name, command)
     if name in config.OPTIONS and config.kind(name) is not bool:
         return f"--{name} needs a value: set e.g. --{name} {config.example(name)}"
-    return f"{error.format_message().rstrip('.')}: see unslothrl train --help"
+    return f"{error.format_message().rstrip('.')}: see unslothrl {command} --help"
+
+
+def unknown_option(name: str, command: str) -> str:
+    """The message for a flag that a command does not have."""
+    found = parser().commands.get(command)
+    own = [] if found is None else [one.name for one in found.params]
+    if found is None or set(config.OPTIONS) <= set(own):
+        return config.unknown_option(name)
+    near = difflib.get_close_matches(name, own, 1)
+    hint = f"did you mean --{near[0]}?" if near else f"see unslothrl {command} --help"
+    return f"--{name} is not an option of {command}: {hint}"
 
 
 @app.callback(

@@ -424,7 +424,10 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     config = with_objective(config)
     check(config)
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
-    return Resolved(name_run(config), given, (*notes, *option_rules.notes(said, facts)))
+    named = name_run(config)
+    if config.run_name not in (None, named.run_name) and config.resume is None:
+        notes = [*notes, f"run_name {config.run_name} -> {named.run_name}: it is taken"]
+    return Resolved(named, given, (*notes, *option_rules.notes(said, facts)))
 
 
 def _said(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

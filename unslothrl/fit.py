@@ -230,16 +230,17 @@ def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
         config = search.asked_for(start, given, lambda c: need(c) <= budget, shape) or (
             search.lower(start, given, need, budget)
         )
-    why = f"fits {_gb(smallest.memory_mb)}"
+    fits = need(config) <= budget
+    why = f"{'fits' if fits else 'the least for'} {_gb(smallest.memory_mb)}"
     if smallest.free_mb < 0.8 * smallest.memory_mb:
         why += f" ({_gb(smallest.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
         changes.set(name, getattr(config, name), why)
-    if need(config) > budget and start.fit != "off":
+    if not fits and start.fit != "off":
         changes.note(
             f"this may run out of memory: about {_gb(need(config))} needed, "
-            f"{_gb(budget)} usable on {smallest.name}: choose a smaller model or lower "
-            "--max_new_tokens"
+            f"{_gb(budget)} usable on {smallest.name}: choose a smaller model"
+            + (" or lower --max_new_tokens" if "max_new_tokens" in given else "")
         )
     config = planner.with_engines(config, given, shape, machine)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")

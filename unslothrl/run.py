@@ -24,7 +24,7 @@ from unslothrl import (
     joining,
 )
 from unslothrl.checkpoint import RunState
-from unslothrl.config import Config, to_toml
+from unslothrl.config import EMBEDDED, EMBEDDED_RECIPE, Config, to_toml
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data
 from unslothrl.errors import RunError, UserError
@@ -78,16 +78,22 @@ def run(config: Config, notes: Sequence[str]) -> int:
                 folder.truncate_after(outcome.trainer.state.step)
                 view.resumed(folder.read_metrics())
             outcome.trainer.train()
-        except KeyboardInterrupt:
-            outcome.close("interrupted")
-            return 130
         except BaseException as error:
+            if is_interruption(error):
+                outcome.close("interrupted")
+                return 130
             outcome.close("failed", error)
             if isinstance(error, UserError | RunError):
                 raise
             raise unexpected(error, folder) from None
         outcome.close("finished")
         return 0
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Ctrl-C or SIGTERM, which Ray answers with SystemExit while it starts."""
+    terminated = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+    return terminated or isinstance(error, KeyboardInterrupt)
 
 
 @dataclass
@@ -264,6 +270,8 @@ def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
         f"cluster {config.cluster}",
         *notes,
     ]
+    if config.model == EMBEDDED:
+        lines.insert(2, f"options that are not set: recipe {EMBEDDED_RECIPE}")
     if config.top_p < 1 or config.sampling_top_k:
         lines.append(
             "warning: top_p and sampling_top_k leave out tokens that the learner does not: "

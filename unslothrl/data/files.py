@@ -126,7 +126,7 @@ def read_array(path: Path) -> Rows:
         starts.append(begin)
     text.skip("]")
     if text.peek():
-        refuse(path, f"line {text.line} goes on after the list: mend the file")
+        refuse(path, f"line {text.line} goes on after the list: fix the file")
     return TextRows(path, with_end(starts, last), parse_json)
 
 
@@ -179,7 +179,7 @@ class Window:
             refuse(
                 self.path,
                 f"it is not JSON (line {self.line}: {character!r} was expected, "
-                f"got {found or 'the end'!r}): mend it, or name the file .jsonl if it has one "
+                f"got {found or 'the end'!r}): fix it, or name the file .jsonl if it has one "
                 "object a line",
             )
         self.use(self.at + 1)
@@ -196,7 +196,7 @@ class Window:
                 line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
                 reason = getattr(error, "msg", one_line(error))
             if len(self.text) - self.at > LONGEST_ROW or not self.more():
-                refuse(self.path, f"line {line} is not JSON ({reason}): mend it")
+                refuse(self.path, f"line {line} is not JSON ({reason}): fix it")
         begin = self.byte
         self.use(end)
         return begin, self.byte
@@ -222,13 +222,13 @@ def read_csv(path: Path) -> Rows:
                 refuse(
                     path,
                     f"line {reader.line_num} has {len(fields)} fields, the header {len(header)}: "
-                    "mend it, or quote fields that hold a comma",
+                    "fix it, or quote fields that hold a comma",
                 )
             elif fields:
                 starts.append(begin)
                 last = lines.end
     except csv.Error as error:
-        refuse(path, f"line {reader.line_num} is not CSV ({error}): mend it")
+        refuse(path, f"line {reader.line_num} is not CSV ({error}): fix it")
     parser = CsvParser(header or [], delimiter)
     return TextRows(path, with_end(starts, last), parser)
 

@@ -198,7 +198,7 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
         try:
             table = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): mend it") from None
+            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): fix it") from None
         for name, source in table.items():
             if not isinstance(source, str) or not source or not is_name(name):
                 raise UserError(

@@ -311,7 +311,7 @@ def check_usable(name: str, left: Left, kept: int, renderer: Renderer) -> None:
     if left.broken > left.rows / 2:
         reason, (_, row) = max(left.unusable.items(), key=lambda item: item[1][0])
         of = f" ({left.broken} of {left.rows} rows cannot be used)" if left.rows > 1 else ""
-        raise UserError(f"{name} row {row}: {reason}; mend or drop the row{of}")
+        raise UserError(f"{name} row {row}: {reason}; fix or drop the row{of}")
     if not left.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
     if not kept:

@@ -48,7 +48,7 @@ def load(name: str) -> Objective:
         spec.loader.exec_module(module)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"learner {name} fails when it is imported ({reason}): mend it") from None
+        raise UserError(f"learner {name} fails when it is imported ({reason}): fix it") from None
     found = getattr(module, "OBJECTIVE", None)
     if not isinstance(found, Objective):
         raise UserError(
