@@ -8,7 +8,15 @@ Without a GPU this trains the package's own tiny base on arithmetic; with one, Q
 
 import sys
 
-from unslothrl.cli import main
+try:
+    from unslothrl.cli import main
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] == "unslothrl":
+        raise
+    sys.exit(
+        f"unslothrl: {error.name} is not installed for {sys.executable}: run `make setup`, then "
+        "`. .venv/bin/activate`"
+    )
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))
