@@ -395,7 +395,7 @@ def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
     with pytest.raises(UserError, match="line 1 is not JSON"):
         tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
     (tmp_path / "b.jsonl").write_text('{"problem": ' + "9" * 5000 + ', "answer": 7}\n')
-    with pytest.raises(UserError, match="leave nothing to train on"):  # one problem, of many digits
+    with pytest.raises(UserError, match="nothing is left to train"):  # one problem, of many digits
         tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
 
 
@@ -452,7 +452,7 @@ def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
     assert len(held_out) == 5 and len(eval_of(data)) == 15
     assert held_out.isdisjoint(trained_on(data))
     same = [{"problem": "same", "answer": "1"}] * 10
-    with pytest.raises(UserError, match="1 different problems leave nothing"):
+    with pytest.raises(UserError, match="nothing is left to train on"):
         tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
 
 

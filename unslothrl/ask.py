@@ -27,6 +27,8 @@ def ask(
     What is None is as in the run that trained the adapter, by the file beside its weights. Where
     there is none, a line on `err` says what is assumed.
     """
+    if not question.strip():
+        raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')
     adapter_check.check_format(name)
     found = adapter_use.read(expanded(name))
     use = found or assumed(name, model)

@@ -131,7 +131,7 @@ def lines(found: Description, bar: str = "█") -> list[str]:
         "splits         " + ", ".join(f"{name} {count:,}" for name, count in found.splits.items()),
         "columns        " + many(found.columns),
         "turns          " + many({str(turns): count for turns, count in found.turns.items()}),
-        f"repeated       {found.repeated:,} rows have a problem that stood before",
+        f"repeated       {found.repeated:,} rows repeat the problem of an earlier row",
         "system prompt  " + system_prompts(found),
         "",
     ]

@@ -60,7 +60,7 @@ def score(
     finally:
         scorer.close()
     print(
-        f"{count} completions, mean score {total / count:.4f}, {failed} failed, "
+        f"{count} completion{'s' * (count != 1)}, mean score {total / count:.4f}, {failed} failed, "
         f"{seconds:.2f} s, {count / seconds:,.0f} a second",
         file=err,
     )

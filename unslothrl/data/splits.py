@@ -50,8 +50,8 @@ def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
     count = max(1, round(share * different))
     if count >= different:
         raise UserError(
-            f"dataset {name}: {different} different problems leave nothing to train on when "
-            f"{count} are held out: give more, or --eval_dataset"
+            f"dataset {name}: with {different} different problem(s) and {count} held out, "
+            "nothing is left to train on: give more, or --eval_dataset"
         )
     return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
 

@@ -73,6 +73,8 @@ def _choose(text: str) -> Chosen:
         raise UserError(f"reward {text}: its weight must be a number: set --reward {name}=0.5")
     if ".py:" in name:
         return _of_the_user(name, 1.0 if weight is None else weight)
+    if name.endswith(".py"):
+        raise UserError(f"reward {name}: name a function of the file: write {name}:FUNCTION")
     if name not in REWARDS:
         raise UserError(
             f"reward must be one of {', '.join(REWARDS)}, or file.py:function, got {name!r}: "

@@ -46,7 +46,7 @@ def load(name: str) -> Objective:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"learner {name} fails when it is imported ({reason}): fix it") from None
     found = getattr(module, "OBJECTIVE", None)
