@@ -83,13 +83,14 @@ def test_nothing_is_drawn_ahead_of_the_last_step():
 
 
 INTERRUPTED = """
-import os, sys
+import signal, sys
 from unslothrl import base_model, embedded
 from unslothrl.background import DrawnAhead
 from unslothrl.config import Config
 from unslothrl.data import tasks
 config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(config, base_model.load_tokenizer(embedded.BASE))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 drawing = DrawnAhead(data.train)
 drawing.submit(0, 1).result()
 try:
