@@ -9,7 +9,7 @@ Without a GPU this trains the package's own tiny base on arithmetic; with one, Q
 import sys
 
 try:
-    from unslothrl.cli import main
+    from unslothrl.commands.cli import main
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] == "unslothrl":
         raise

@@ -105,9 +105,9 @@ def watched(command: list[str], log: Path, environment: dict[str, str]) -> float
 
 def tasks_of(work: dict) -> list[dict[str, str]]:
     """The training problems in the order that our run draws them, as rows for the peer."""
-    from unslothrl import base_model
     from unslothrl.config import resolve
     from unslothrl.data import tasks
+    from unslothrl.weights import base_model
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
     tokenizer = base_model.load_tokenizer(base_model.prepare(work["model"]))
@@ -119,10 +119,11 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
 
 def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     """pass@1 of each adapter on the held-out problems, the mean of eight at 0.6."""
-    from unslothrl import base_model, workers
+    from unslothrl import build as workers
     from unslothrl.config import resolve
     from unslothrl.data import tasks
     from unslothrl.types import Adapter, Sampling
+    from unslothrl.weights import base_model
 
     given = {"model": work["model"], "dataset": "embedded", "engine": "transformers"}
     given |= {"max_lora_rank": work["rank"], "lora_alpha": work["alpha"]}
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object with the ratios")
     parser.add_argument("--no_write", action="store_true", help="leave the committed result alone")
     given = parser.parse_args()
-    from unslothrl import base_model
+    from unslothrl.weights import base_model
 
     work = {
         **{k: getattr(given, k) for k in ("steps", "prompts", "candidates", "new_tokens", "seed")},

@@ -20,7 +20,8 @@ SIZE = 1 << 30
 LOAD = """
 import sys, time
 started = time.perf_counter()
-from unslothrl import base_model, embedded
+from unslothrl import embedded
+from unslothrl.weights import base_model
 from unslothrl.config import Config
 from unslothrl.data import tasks
 config = Config(dataset=sys.argv[1], max_prompt_tokens=2000)

@@ -4,9 +4,9 @@ change none of them.
     python bench/same_numbers.py record              # writes bench/results/same-numbers-cpu.json
     python bench/same_numbers.py compare [RUN ...]   # runs again; exit code 1 where a byte differs
 
-Kept are the SHA-256 of every adapter and every file of rollouts and each line of metrics.jsonl as it
-was written, without what measures time and memory. The transformers engine draws every token, for
-vLLM's batches change bits. A record holds on one kind of processor.
+Kept are the SHA-256 of every adapter and every file of rollouts and each line of metrics.jsonl, but
+for what measures time and memory. The transformers engine draws every token, for vLLM's batches
+change bits. A record holds on one kind of processor.
 """
 
 import argparse

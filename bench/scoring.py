@@ -20,12 +20,14 @@ from collections.abc import Callable
 from endings import end_at_random
 from facts import facts, result_file
 
-from unslothrl import base_model, environment, rewards, workers
+from unslothrl import build as workers
+from unslothrl import rewards, variables
 from unslothrl.config import resolve
 from unslothrl.data import tasks
-from unslothrl.machine import Machine
+from unslothrl.planning.machine import Machine
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.weights import base_model
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=64)
 CANDIDATES, PROMPTS = 8, 32
@@ -122,7 +124,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded")
     given = parser.parse_args()
     machine = Machine.detect()
-    environment.apply(machine.cpus, bool(machine.gpus))  # before torch, as in a run
+    variables.apply(machine.cpus, bool(machine.gpus))  # before torch, as in a run
     flags = {"model": given.model, "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
     kv_cache_mb = 4096 if machine.gpus else 64
     config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config

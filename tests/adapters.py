@@ -4,8 +4,8 @@ import json
 import struct
 from pathlib import Path
 
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 SETTINGS = {
     "base_model_name_or_path": "embedded",

@@ -2,9 +2,9 @@
 
 import os
 
-from unslothrl import environment
+from unslothrl import variables
 
-environment.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
+variables.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,8 @@ def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    from unslothrl import base_model, embedded
+    from unslothrl import embedded
+    from unslothrl.weights import base_model
 
     tokenizer = base_model.load_tokenizer(embedded.BASE)
     special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -65,7 +66,7 @@ def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def bases(sixteen_bit_bases, cache) -> dict[str, Path]:
     """The same bases in NF4."""
-    from unslothrl import base_model
+    from unslothrl.weights import base_model
 
     with ThreadPoolExecutor() as pool:  # each in a process of its own
         made = pool.map(base_model.quantise, sixteen_bit_bases.values())
@@ -111,8 +112,8 @@ def make_backend():
 @pytest.fixture(scope="session")
 def vllm_engine(bases):
     """The one vLLM of the session, over the base with biases."""
-    from unslothrl.engine_memory import EngineMemory
     from unslothrl.engines import vllm
+    from unslothrl.planning.engine_memory import EngineMemory
 
     engine = vllm.start(
         bases["biases"],

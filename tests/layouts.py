@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from unslothrl import cluster, placement, planner, shapes
+from unslothrl import cluster
 from unslothrl.config import Config, resolve
-from unslothrl.engine_memory import cards, learner_has_engine
-from unslothrl.machine import Gpu, Machine
+from unslothrl.planning import placement, planner, shapes
+from unslothrl.planning.engine_memory import cards, learner_has_engine
+from unslothrl.planning.machine import Gpu, Machine
 
 GB = 1024
 NAMES = {8: "RTX 4060", 12: "RTX 3060", 16: "RTX 4080", 24: "RTX 4090", 40: "A100-SXM4-40GB",

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import adapters
 
-from unslothrl import adapter_use, config
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl import config
 from unslothrl.algorithms import objectives
 from unslothrl.embedded import BASE
 from unslothrl.rewards import REWARDS
+from unslothrl.weights import adapter_use
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 VALID = {  # flags of a small run that is accepted
     "model": "embedded", "dataset": "embedded", "learner": "grpo", "cluster": "local",

@@ -10,9 +10,11 @@ import adapters
 import pytest
 from adapters import NOT_A_NUMBER, SETTINGS, packed, tensor_name, tensors, write
 
-from unslothrl import adapter_check, adapter_use, cli, embedded
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl import embedded
+from unslothrl.commands import cli
 from unslothrl.errors import UserError
+from unslothrl.weights import adapter_check, adapter_use
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 Q0 = tensor_name(0, "q_proj", "A")
 
@@ -224,8 +226,8 @@ def test_a_damaged_use_file_is_refused(tmp_path, changed, words):
 
 
 def test_what_a_run_says_of_itself_reads_back(tmp_path):
-    from unslothrl.base_model import load_tokenizer
     from unslothrl.config import Config
+    from unslothrl.weights.base_model import load_tokenizer
 
     tokenizer = load_tokenizer(embedded.BASE)
     config = Config(model="embedded", dataset="embedded", system_prompt="Be brief.", eval_top_p=0.5)

@@ -230,7 +230,7 @@ def test_reference_is_the_base_and_gradients_reach_every_target(bases, make_back
 
 
 def test_a_starting_adapter_is_trained_on_and_is_the_reference(bases, make_backend, tmp_path):
-    from unslothrl.adapter import write_adapter
+    from unslothrl.weights.adapter import write_adapter
 
     first = make_backend(bases["plain"], seed=5)
     folder = write_adapter(first.publish(7), tmp_path)

@@ -84,7 +84,8 @@ def test_nothing_is_drawn_ahead_of_the_last_step():
 
 INTERRUPTED = """
 import signal, sys
-from unslothrl import base_model, embedded
+from unslothrl import embedded
+from unslothrl.weights import base_model
 from unslothrl.background import DrawnAhead
 from unslothrl.config import Config
 from unslothrl.data import tasks

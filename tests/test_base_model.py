@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import base_model
 from unslothrl.errors import UserError
+from unslothrl.weights import base_model
 
 DRIVER = """
 import json, sys
 from pathlib import Path
-from unslothrl import base_model
+from unslothrl.weights import base_model
 made = base_model.prepare(sys.argv[1])
 loaded = sorted({"torch", "transformers", "bitsandbytes"} & sys.modules.keys())
 print(json.dumps([str(made), loaded]))

@@ -11,11 +11,12 @@ import pytest
 import torch
 from layouts import GB, LAYOUTS, ONE_ACTOR, Start, card, machine_of, resolved, starts
 
-from unslothrl import planner, shapes, workers
+from unslothrl import build as workers
 from unslothrl.config import resolve
-from unslothrl.engine_memory import ON_A_CARD, EngineMemory, cards, of_actor, usable_mb
 from unslothrl.errors import UserError
-from unslothrl.machine import Gpu, card_limit_mb
+from unslothrl.planning import planner, shapes
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, cards, of_actor, usable_mb
+from unslothrl.planning.machine import Gpu, card_limit_mb
 
 ROOT = Path(__file__).parents[1]
 
@@ -169,7 +170,7 @@ class cuda:
 
 DETECT = """
 import json, dataclasses
-from unslothrl.machine import Machine
+from unslothrl.planning.machine import Machine
 found = Machine.detect()
 gpus = [dataclasses.asdict(gpu) for gpu in found.gpus]
 print(json.dumps({"gpus": gpus, "why": found.gpu_problem}))
@@ -263,7 +264,7 @@ def test_a_card_that_cannot_be_used_says_why(driver, smi, env, says, why):
 
 PLAN = """
 import sys
-from unslothrl.cli import main
+from unslothrl.commands.cli import main
 sys.exit(main(["plan", "--model", "Qwen/Qwen2.5-3B-Instruct", "--json"]))
 """
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import __version__, cli, config
-from unslothrl.machine import Machine
+from unslothrl import __version__, config
+from unslothrl.commands import cli
+from unslothrl.planning.machine import Machine
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
@@ -161,7 +162,7 @@ def test_version(capfd):
 
 def test_a_wrong_flag_costs_no_heavy_import():
     code = (
-        "import sys; from unslothrl.cli import main; main(['--lr', 'x']);"
+        "import sys; from unslothrl.commands.cli import main; main(['--lr', 'x']);"
         "print(sorted({'torch', 'ray', 'vllm', 'transformers', 'peft'} & set(sys.modules)))"
     )
     done, _ = start("-c", code)

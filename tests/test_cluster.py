@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from test_engines import bias_towards
 
-from unslothrl import cluster, failures
+from unslothrl import cluster
+from unslothrl.cluster import failures
 from unslothrl.config import Config
 from unslothrl.errors import RunError
-from unslothrl.machine import Machine
+from unslothrl.planning.machine import Machine
 from unslothrl.types import Sampling, Task
 
 TOKEN = 77

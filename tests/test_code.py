@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from unslothrl import cli, rewards
+from unslothrl import rewards
+from unslothrl.commands import cli
 from unslothrl.rewards import code
 from unslothrl.rewards.scorer import Completed, Scorer
 from unslothrl.sandbox import LongInteger

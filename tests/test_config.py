@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import config, shapes
+from unslothrl import config
 from unslothrl.config import (
     OPTIONS,
     Config,
@@ -20,7 +20,8 @@ from unslothrl.config import (
     unknown_option,
 )
 from unslothrl.errors import UserError
-from unslothrl.machine import Gpu, Machine
+from unslothrl.planning import shapes
+from unslothrl.planning.machine import Gpu, Machine
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 H100 = Gpu("H100", 81_559, 81_000, (9, 0))
@@ -222,8 +223,8 @@ def test_what_is_wrong_with_the_flags_is_said_before_the_machine_is_looked_at(mo
 
 
 def test_the_embedded_name_is_the_same_everywhere():
-    from unslothrl import base_model
     from unslothrl.data import sources
+    from unslothrl.weights import base_model
 
     assert shapes.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED
 

@@ -10,12 +10,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from unslothrl import base_model, describe, embedded
+from unslothrl import embedded
+from unslothrl.commands import data as describe
 from unslothrl.config import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError
 from unslothrl.rewards import forms
+from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -641,7 +643,7 @@ def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, 
 
 
 def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
-    from unslothrl import cli
+    from unslothrl.commands import cli
 
     rows = [*ROWS, ROWS[3], {"problem": "x" * 500, "answer": "1"}, {"problem": "y"}]
     path = str(write(tmp_path / "a.jsonl", rows))

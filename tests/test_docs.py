@@ -10,10 +10,11 @@ import pytest
 import torch
 import typer
 
-from unslothrl import cli, config, rewards
+from unslothrl import config, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.commands import cli
 from unslothrl.data import formats
 from unslothrl.rewards.scorer import Completed, Scorer
 from unslothrl.tracking import run_folder

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import base_model, embedded
+from unslothrl import embedded
 from unslothrl.data.prompts import render
 from unslothrl.embedded import task
+from unslothrl.weights import base_model
 
 
 @pytest.fixture(scope="session")

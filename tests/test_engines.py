@@ -9,7 +9,7 @@ import torch
 
 from unslothrl.engines.transformers import SeededSampler, TransformersEngine, keep_likely
 from unslothrl.engines.vllm import VllmEngine
-from unslothrl.shapes import shape_of
+from unslothrl.planning.shapes import shape_of
 from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
@@ -270,8 +270,8 @@ def test_the_bar_moves_as_sequences_end():
 
 
 def test_temperature_0_takes_the_likeliest_token():
-    from unslothrl.adapter_use import Use
-    from unslothrl.ask import sampling_of
+    from unslothrl.commands.ask import sampling_of
+    from unslothrl.weights.adapter_use import Use
 
     use = Use(base="embedded", system_prompt="")
     greedy = sampling_of(use, 8, 0.0)

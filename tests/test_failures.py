@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from unslothrl import config, failures, run
+from unslothrl import config, run
 from unslothrl.algorithms import objectives
+from unslothrl.cluster import failures
 from unslothrl.errors import RunError, UserError
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -124,7 +125,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path):
     """An unknown exception from inside of a run: its traceback goes into a file."""
     code = (
         "import sys\n"
-        "from unslothrl import cli, trainer\n"
+        "from unslothrl.commands import cli; from unslothrl import trainer\n"
         "def step(self): raise KeyError('lost')\n"
         "trainer.Trainer.step = step\n"
         f"sys.exit(cli.main({FAST.split()!r}))"
@@ -216,7 +217,8 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
 
 
 def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch):
-    from unslothrl import base_model, embedded
+    from unslothrl import embedded
+    from unslothrl.weights import base_model
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

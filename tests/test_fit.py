@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from unslothrl import machine, planner, shapes
 from unslothrl.config import resolve
 from unslothrl.errors import UserError
-from unslothrl.machine import Gpu, Machine
+from unslothrl.planning import machine, planner, shapes
+from unslothrl.planning.machine import Gpu, Machine
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import joining
+from unslothrl.cluster import joining
 from unslothrl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def test_a_cluster_of_another_ray_is_named(home, as_user):
 
     as_user(home)
     rewrite("2.9.9")
-    code = "import sys; from unslothrl import joining; joining.check('127.0.0.1:6379')"
+    code = "import sys; from unslothrl.cluster import joining; joining.check('127.0.0.1:6379')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment(home), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,

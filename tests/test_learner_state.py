@@ -8,7 +8,7 @@ import torch
 from test_backend import LRS, learner_of
 from test_learner import batch, measured
 
-from unslothrl import learner_state
+from unslothrl.checkpoints import learner_state
 
 SHAPES = [(64, 128), (65, 65), (3, 5), (7,)]  # over 4,096 elements, and not full blocks; under it
 KINDS = {

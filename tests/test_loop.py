@@ -9,10 +9,12 @@ import pytest
 import safetensors.torch
 from fakes import group
 
-from unslothrl import adapter_use, cli, config
+from unslothrl import config
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends.peft import PeftBackend
+from unslothrl.commands import cli
+from unslothrl.weights import adapter_use
 
 SMALL = {
     "cluster": "local", "engine": "transformers", "number_of_actors": 0, "batch_size": 6,

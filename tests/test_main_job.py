@@ -14,8 +14,8 @@ import pytest
 import safetensors.torch
 from conftest import targets_by_layer
 
-from unslothrl import base_model
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from unslothrl import environment, memory
-from unslothrl.machine import CARD_LIMIT
+from unslothrl import memory, variables
+from unslothrl.variables import CARD_LIMIT
 
 GB = 2**30
 MINE = os.getpid()
@@ -85,7 +85,7 @@ def test_without_a_limit_or_a_card_nothing_is_done(card, monkeypatch):
 
 def test_the_limit_reaches_every_worker(monkeypatch):
     monkeypatch.setenv(CARD_LIMIT, "16384")
-    assert environment.of_workers(2, True)[CARD_LIMIT] == "16384"
+    assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
 
 
 def watched() -> memory.Watch:

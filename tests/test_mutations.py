@@ -8,7 +8,8 @@ from collections import Counter
 import mutations
 import pytest
 
-from unslothrl import ask, cli, cluster
+from unslothrl import cluster
+from unslothrl.commands import ask, cli
 from unslothrl.errors import RunError
 
 CASES = 1000

@@ -3,10 +3,11 @@
 import pytest
 from adapters import SETTINGS, write
 
-from unslothrl import config, duration, option_rules
+from unslothrl import config, option_rules
 from unslothrl.config import Config, resolve, to_toml
 from unslothrl.errors import UserError
-from unslothrl.machine import Machine
+from unslothrl.planning import duration
+from unslothrl.planning.machine import Machine
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4

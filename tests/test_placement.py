@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.errors import UserError
-from unslothrl.placement import Cluster, Placement, place, shares
+from unslothrl.planning.placement import Cluster, Placement, place, shares
 
 ASKED = {"learners": 1, "actors": 2, "learner_share": 0.35, "actor_share": 0.91, "base_mb": 5_000}
 

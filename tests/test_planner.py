@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from unslothrl import planner, search, shapes
-from unslothrl.cli import main
+from unslothrl.commands.cli import main
 from unslothrl.config import Config, resolve
-from unslothrl.machine import Gpu, Machine
-from unslothrl.shapes import KNOWN, Shape
+from unslothrl.planning import planner, search, shapes
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.shapes import KNOWN, Shape
 
 TOTALS = {  # parameters, as the models' cards and files have them
     "qwen2.5-0.5b": 494_032_768,
@@ -412,7 +412,7 @@ def test_without_options_known_models_are_listed(capsys):
 
 
 def test_a_table_for_a_card_has_gigabytes_by_context():
-    from unslothrl.forecast import table
+    from unslothrl.commands.plan import table
 
     found = table(cards(24))
     assert found["what"] == "GB by context"

@@ -438,7 +438,7 @@ def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
 
 
 def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
-    from unslothrl import cli
+    from unslothrl.commands import cli
 
     path = tmp_path / "made.jsonl"
     rows = [

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 from unsloth_on_cpu import TEMPERATURE
 
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 ROOT = Path(__file__).parents[1]
 LAYERS, MICRO_BATCHES = 2, 2
@@ -43,7 +43,8 @@ def make_base(kind: str, folder: Path) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-    from unslothrl import base_model, embedded
+    from unslothrl import embedded
+    from unslothrl.weights import base_model
 
     sizes = {
         "vocab_size": 320,

@@ -16,11 +16,17 @@ from dataclasses import replace
 import pytest
 from layouts import LAYOUTS, card, machine_of, resolved, starts
 
-from unslothrl import planner, shapes
 from unslothrl.config import Config, resolve
-from unslothrl.engine_memory import ON_A_CARD, EngineMemory, of_actor, of_learner, prefill_tokens
 from unslothrl.engines import vllm as engine
-from unslothrl.shapes import KNOWN, NF4_EXPANDED
+from unslothrl.planning import planner, shapes
+from unslothrl.planning.engine_memory import (
+    ON_A_CARD,
+    EngineMemory,
+    of_actor,
+    of_learner,
+    prefill_tokens,
+)
+from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
 
 pytestmark = pytest.mark.slow
 

@@ -60,8 +60,8 @@ def arguments(card: int, share: float, **options) -> dict:
 def share_of(card: int, asked: float) -> float:
     """What --learner_gpu_usage becomes on that card."""
     from unslothrl.config import Config
-    from unslothrl.engine_memory import of_learner
-    from unslothrl.machine import Gpu
+    from unslothrl.planning.engine_memory import of_learner
+    from unslothrl.planning.machine import Gpu
 
     free = int((card - BUSY_GB) * 1024)
     gpu = Gpu("card", card * 1024, free, (8, 9)).limited()

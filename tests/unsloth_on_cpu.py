@@ -314,7 +314,7 @@ def main() -> None:
     import safetensors.torch
     import torch
 
-    from unslothrl.adapter import write_adapter
+    from unslothrl.weights.adapter import write_adapter
 
     loss, found = gradients(backend, arguments.temperature)
     facts = {"loss": loss, "counts": dict(counts)}

@@ -2,7 +2,7 @@
 
 import sys
 
-from unslothrl.cli import main
+from unslothrl.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,6 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from unslothrl import learner_state
 from unslothrl.actor import Actor, Rollout
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
@@ -17,7 +16,8 @@ from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends import packing
 from unslothrl.backends.base import Backend
-from unslothrl.learner_state import Leaf
+from unslothrl.checkpoints import learner_state
+from unslothrl.checkpoints.learner_state import Leaf
 from unslothrl.types import (
     Adapter,
     Batch,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unslothrl import rewards
-from unslothrl.adapter_check import Lora
 from unslothrl.algorithms.objective import Objective
-from unslothrl.machine import Machine
-from unslothrl.shapes import EMBEDDED
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.untrusted import plain
+from unslothrl.weights.adapter_check import Lora
 
 if TYPE_CHECKING:
     from unslothrl.config import Config

@@ -11,29 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl import (
-    __version__,
-    adapter_check,
-    adapter_use,
-    base_model,
-    checkpoint,
-    cluster,
-    duration,
-    environment,
-    failures,
-    joining,
-)
-from unslothrl.checkpoint import RunState
+from unslothrl import __version__, cluster, variables
+from unslothrl.build import scorer_of
+from unslothrl.checkpoints import run_state as checkpoint
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.cluster import failures, joining
 from unslothrl.config import EMBEDDED, EMBEDDED_RECIPE, Config, to_toml
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data
 from unslothrl.errors import RunError, UserError
-from unslothrl.machine import Machine
+from unslothrl.planning import duration
+from unslothrl.planning.machine import Machine
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.trainer import Trainer, total_steps
-from unslothrl.workers import scorer_of
+from unslothrl.weights import adapter_check, adapter_use, base_model
 
 
 def run(config: Config, notes: Sequence[str]) -> int:
@@ -42,7 +35,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
     """
     machine = Machine.detect()
-    environment.apply(machine.cpus, bool(machine.gpus))
+    variables.apply(machine.cpus, bool(machine.gpus))
     cluster.import_first(config)
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from unslothrl import batching, checkpoint, cluster, placement
+from unslothrl import batching, cluster
 from unslothrl.actor import Rollout
 from unslothrl.algorithms import diagnostics, divergence, filtering, gae, schedules
 from unslothrl.background import Background, DrawnAhead
 from unslothrl.batching import Selected
-from unslothrl.checkpoint import RunState
+from unslothrl.checkpoints import run_state as checkpoint
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config import Config, objective_of
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
+from unslothrl.planning import placement
 from unslothrl.rewards.scorer import Failure
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal

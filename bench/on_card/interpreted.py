@@ -22,7 +22,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 def main() -> None:
     import unsloth_on_cpu
 
-    from unslothrl import base_model, cli, workers
+    from unslothrl import build as workers
+    from unslothrl.commands import cli
+    from unslothrl.weights import base_model
 
     def unsloth_backend(config, base: Path):
         options = workers.lora_options(config, base)

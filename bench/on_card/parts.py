@@ -43,8 +43,9 @@ def start_vllm(model: Path, eager: bool) -> object:
         return plain(*args, **options | {"enforce_eager": eager or options["enforce_eager"]})
 
     vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
-    from unslothrl import base_model, workers
+    from unslothrl import build as workers
     from unslothrl.config import resolve
+    from unslothrl.weights import base_model
 
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
     flags |= {"max_num_seqs": SEQS, "kv_cache_mb": 2048 if torch.cuda.is_available() else 64}

@@ -18,10 +18,10 @@ from peft import (
 )
 from transformers import AutoModelForCausalLM
 
-from unslothrl import base_model
 from unslothrl.backends import attention, logprobs, packing
 from unslothrl.memory import peak_memory_mb, prepare_card
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
+from unslothrl.weights import base_model
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
 POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters

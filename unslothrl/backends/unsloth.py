@@ -45,8 +45,8 @@ from typing import Any
 
 import torch  # before Unsloth, which it lets be
 
-from unslothrl.base_model import cache_folder
 from unslothrl.engines.vllm import ENVIRONMENT  # importing Unsloth imports vLLM
+from unslothrl.weights.base_model import cache_folder
 
 os.environ.update(
     {
@@ -69,11 +69,11 @@ import safetensors.torch
 from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl import memory
-from unslothrl.adapter import WEIGHTS_FILE
 from unslothrl.backends import packing
 from unslothrl.backends.peft import POLICY, REFERENCE, PeftBackend
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights.adapter import WEIGHTS_FILE
 
 PACKED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose forward takes packed_seq_lengths
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none

@@ -160,12 +160,12 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     """What the NF4 copy can do on 200 held-out problems, 8 completions each."""
     import itertools
 
-    from unslothrl import base_model
     from unslothrl.actor import Actor
     from unslothrl.backends.peft import PeftBackend
     from unslothrl.data.tasks import Left, Renderer, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling
+    from unslothrl.weights import base_model
 
     base = base_model.quantise(out)
     backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from unslothrl import base_model
 from unslothrl.backends.peft import PeftBackend
 from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.types import Adapter, Request, Sampled, Sampling
+from unslothrl.weights import base_model
 
 
 class SeededSampler(LogitsProcessor):

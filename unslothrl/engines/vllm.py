@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl import base_model
-from unslothrl.adapter import write_adapter
-from unslothrl.engine_memory import EngineMemory
 from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.memory import peak_memory_mb
+from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Request, Sampled, Sampling
+from unslothrl.variables import SCRATCH
+from unslothrl.weights import base_model
+from unslothrl.weights.adapter import write_adapter
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
-SCRATCH = "UNSLOTHRL_SCRATCH"
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start

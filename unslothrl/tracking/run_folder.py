@@ -25,10 +25,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from unslothrl.adapter import write_adapter
 from unslothrl.errors import UserError
 from unslothrl.files import flush_tree, replace_folder, write_whole
 from unslothrl.types import Adapter, Batch, Group
+from unslothrl.weights.adapter import write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR = "error.txt"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unslothrl.planner import LEAST_SEQS, MAX_NUM_SEQS
+from unslothrl.planning.planner import LEAST_SEQS, MAX_NUM_SEQS
 
 if TYPE_CHECKING:
     from unslothrl.config import Config
-    from unslothrl.shapes import Shape
+    from unslothrl.planning.shapes import Shape
 
 LEAST_NEW_TOKENS = 256
 

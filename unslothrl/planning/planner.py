@@ -13,11 +13,17 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from unslothrl import engine_memory
 from unslothrl.algorithms import objectives
-from unslothrl.engine_memory import ON_A_CARD, cards, learner_has_engine, prefill_tokens, usable_mb
-from unslothrl.machine import Gpu, Machine
-from unslothrl.shapes import HALF, Shape
+from unslothrl.planning import engine_memory
+from unslothrl.planning.engine_memory import (
+    ON_A_CARD,
+    cards,
+    learner_has_engine,
+    prefill_tokens,
+    usable_mb,
+)
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.shapes import HALF, Shape
 
 if TYPE_CHECKING:
     from unslothrl.config import Config

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unslothrl import shapes
-from unslothrl.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder
-from unslothrl.shapes import Shape
+from unslothrl.planning import shapes
+from unslothrl.planning.shapes import Shape
 from unslothrl.types import LORA_TARGETS
 from unslothrl.untrusted import Unreadable, read_object, shown
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM

@@ -1,4 +1,4 @@
-"""python -m unslothrl.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
+"""python -m unslothrl.weights.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
 
 A process of its own: CUDA's context and what the allocators have cached end with it.
 """

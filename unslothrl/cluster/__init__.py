@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from unslothrl import environment, failures, joining, placement
+from unslothrl import variables
+from unslothrl.cluster import failures, joining
 from unslothrl.config import Config
-from unslothrl.engine_memory import cards
-from unslothrl.engines.vllm import SCRATCH, adapter_room
+from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
-from unslothrl.machine import Machine
+from unslothrl.planning import placement
+from unslothrl.planning.engine_memory import cards
+from unslothrl.planning.machine import Machine
 
 Stage = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -72,7 +74,7 @@ def import_first(config: Config) -> None:
     if config.backend == "unsloth" and here and importlib.util.find_spec("unsloth") is None:
         raise UserError("backend unsloth is not installed on this machine: set --backend peft")
     if config.cluster == "local" and config.backend == "unsloth":
-        from unslothrl.workers import import_unsloth
+        from unslothrl.build import import_unsloth
 
         import_unsloth(config)
 
@@ -126,7 +128,7 @@ class LocalCluster:
     """Everything in this process, one call after the other."""
 
     def __init__(self, config: Config, base: Path, machine: Machine, stage: Stage):
-        from unslothrl.workers import build_actor, build_learner
+        from unslothrl.build import build_actor, build_learner
 
         if config.engine == "vllm" and config.number_of_actors > 1:
             raise UserError(
@@ -271,7 +273,7 @@ class RayCluster:
         )
 
     def _start_workers(self, config: Config, base: Path, stage: Stage) -> None:
-        from unslothrl.workers import build_actor, build_learner
+        from unslothrl.build import build_actor, build_learner
 
         joined = None
         if config.ray_address is not None:
@@ -375,9 +377,9 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
 
 def worker_environment(machine: Machine, scratch: Path) -> dict[str, str]:
     """What a worker process gets: this process's environment, and where to import us from."""
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(variables.IMPORT_FOLDER), os.environ.get("PYTHONPATH", "")]
     return {
-        **environment.of_workers(machine.cpus, bool(machine.gpus)),
+        **variables.of_workers(machine.cpus, bool(machine.gpus)),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        SCRATCH: str(scratch),
+        variables.SCRATCH: str(scratch),
     }

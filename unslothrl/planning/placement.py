@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.errors import UserError
-from unslothrl.machine import Gpu
+from unslothrl.planning.machine import Gpu
 
 OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
 

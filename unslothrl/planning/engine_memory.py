@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unslothrl.machine import Gpu, Machine
+from unslothrl.planning.machine import Gpu, Machine
 
 if TYPE_CHECKING:
     from unslothrl.config import Config

@@ -11,11 +11,11 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unslothrl import planner, search
-from unslothrl.engine_memory import cards, learner_has_engine, usable_mb
 from unslothrl.errors import UserError
-from unslothrl.machine import Machine
-from unslothrl.shapes import EMBEDDED, Shape, shape_of
+from unslothrl.planning import planner, search
+from unslothrl.planning.engine_memory import cards, learner_has_engine, usable_mb
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.shapes import EMBEDDED, Shape, shape_of
 
 if TYPE_CHECKING:
     from unslothrl.config import Config

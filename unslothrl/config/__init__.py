@@ -18,20 +18,22 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import adapter_check, fit, option_rules, rewards, shapes
-from unslothrl.adapter_check import MOST_ALPHA, Lora
+from unslothrl import option_rules, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.own import Part
 from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
-from unslothrl.machine import Machine
+from unslothrl.planning import fit, shapes
+from unslothrl.planning.machine import Machine
 from unslothrl.untrusted import Unreadable, plain, read_text, shown
+from unslothrl.weights import adapter_check
+from unslothrl.weights.adapter_check import MOST_ALPHA, Lora
 
 EMBEDDED = shapes.EMBEDDED
 EMBEDDED_RECIPE = "tiny-cpu"
-RECIPE_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parent / "recipes")
+RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")
 RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folder.glob("*.toml"))}
 
 PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # written with ~ or without

@@ -6,8 +6,11 @@ fixes them for good when it starts, and Ray would set one thread for each worker
 
 import logging
 import os
+from pathlib import Path
 
-from unslothrl.machine import CARD_LIMIT
+CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
+SCRATCH = "UNSLOTHRL_SCRATCH"  # folder for adapters on their way to vLLM; the driver removes it
+IMPORT_FOLDER = Path(__file__).parents[1]  # where another process finds the package
 
 INHERITED = (
     "HF_HOME",

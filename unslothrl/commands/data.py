@@ -10,7 +10,6 @@ from typing import TextIO
 
 import numpy as np
 
-from unslothrl import base_model
 from unslothrl.config import Config
 from unslothrl.data import sources, splits, tasks
 from unslothrl.data.formats import Unusable
@@ -18,6 +17,7 @@ from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.types import Task
+from unslothrl.weights import base_model
 
 SHOWN = 5  # prompts
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.AT_ONCE`

@@ -13,7 +13,7 @@ from unslothrl import __version__
 from unslothrl.data import tasks
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
-from unslothrl.shapes import EMBEDDED
+from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.untrusted import Unreadable, read_object, shown
 
 if TYPE_CHECKING:

@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from unslothrl import adapter_check, adapter_use, base_model, environment
-from unslothrl.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
+from unslothrl import variables
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
-from unslothrl.machine import Machine
+from unslothrl.planning.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
 
 def ask(
@@ -34,7 +35,7 @@ def ask(
     use = found or assumed(name, model)
     use = dataclasses.replace(use, base=model or use.base)
     machine = Machine.detect()
-    environment.apply(machine.cpus, bool(machine.gpus))
+    variables.apply(machine.cpus, bool(machine.gpus))
     adapter_check.check(name, base_model.find(use.base, weights=False))
     base = base_model.prepare(use.base)
     if found is None:

@@ -89,7 +89,7 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint, made by `unslothrl.quantise`. Raises UserError."""
+    """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Raises UserError."""
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if target.is_dir():
         return target
@@ -103,7 +103,7 @@ def quantise(source: Path) -> Path:
         ) from None
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "unslothrl.quantise", str(source), str(temporary)],
+            [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             capture_output=True,
             text=True,

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from unslothrl import config as configs
-from unslothrl import planner, search, shapes
 from unslothrl.config import Config
 from unslothrl.errors import UserError
-from unslothrl.machine import Gpu, Machine
-from unslothrl.planner import Plan, Process
-from unslothrl.search import FREE
+from unslothrl.planning import planner, search, shapes
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.planner import Plan, Process
+from unslothrl.planning.search import FREE
 
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)

@@ -211,8 +211,8 @@ def score(
     ),
 ) -> int:
     """Score a file of completions by a reward, without a model."""
+    from unslothrl.commands.score import score as run
     from unslothrl.data.formats import Columns
-    from unslothrl.score import score as run
 
     run(
         source,
@@ -245,7 +245,7 @@ def data(
     if source == config.EMBEDDED and "recipe" not in given:
         given.setdefault("model", config.EMBEDDED)  # nothing of the hub's is needed
     resolved = config.resolve({**given, "dataset": source})
-    from unslothrl.describe import describe
+    from unslothrl.commands.data import describe
 
     describe(resolved.config, json)
     return 0
@@ -269,7 +269,7 @@ def ask(
     ),
 ) -> int:
     """Ask a trained adapter a question and print its completion."""
-    from unslothrl.ask import ask as answer
+    from unslothrl.commands.ask import ask as answer
 
     print(answer(adapter, question, max_new_tokens, temperature, model))
     return 0
@@ -286,7 +286,7 @@ def plan(
 
     Options are those of a run. Without any, a table of models for this machine's card.
     """
-    from unslothrl.forecast import forecast
+    from unslothrl.commands.plan import forecast
 
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     forecast(given, card, json)

@@ -8,16 +8,16 @@ import os
 from pathlib import Path
 
 from unslothrl import rewards
-from unslothrl.base_model import load_tokenizer
 from unslothrl.config import Config, objective_of
-from unslothrl.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
-from unslothrl.machine import this_card
 from unslothrl.memory import prepare_card
-from unslothrl.placement import ALONE, Seat
-from unslothrl.planner import MAX_NUM_SEQS
+from unslothrl.planning.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
+from unslothrl.planning.machine import this_card
+from unslothrl.planning.placement import ALONE, Seat
+from unslothrl.planning.planner import MAX_NUM_SEQS
+from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.shapes import EMBEDDED
+from unslothrl.weights.base_model import load_tokenizer
 
 
 def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):

@@ -1,8 +1,9 @@
 """Joining a Ray cluster that somebody else started: its address, its token, its versions.
 
 Ray's own client retries for minutes and writes to stderr from C++, so a process of its own tries
-first (`python -m unslothrl.joining HOST:PORT`), and what it finds becomes one line. Ray 2.60 starts
-a cluster with token authentication as soon as a token is found; a driver has to show the same one.
+first (`python -m unslothrl.cluster.joining HOST:PORT`), and what it finds becomes one line. Ray
+2.60 starts a cluster with token authentication as soon as a token is found; a driver has to show
+the same one.
 """
 
 import json
@@ -20,6 +21,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from unslothrl.errors import UserError
+from unslothrl.variables import IMPORT_FOLDER
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # Ray's own
 DEFAULT_TOKEN = "~/.ray/auth_token"
@@ -118,7 +120,7 @@ def token_of_our_own(variables: MutableMapping[str, str]) -> None:
 def try_to_join(address: str) -> dict[str, str]:
     """What another process found: {} or {"error": text}."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "unslothrl.joining", address],
+        [sys.executable, "-m", "unslothrl.cluster.joining", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -195,9 +197,7 @@ def explain(error: str, source: str | None) -> str:
 
 def python_path() -> str:
     """Where a process that we start imports us from."""
-    return os.pathsep.join(
-        filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    )
+    return os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
 
 
 def main(address: str) -> None:

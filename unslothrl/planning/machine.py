@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unslothrl.errors import UserError
+from unslothrl.variables import CARD_LIMIT
 
 CGROUP = Path("/sys/fs/cgroup")
-CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
 
 # In a process of its own: asking for a card's free memory takes some of it until the process ends.
 ASK_TORCH = """
