@@ -105,8 +105,8 @@ def watched(command: list[str], log: Path, environment: dict[str, str]) -> float
 
 def tasks_of(work: dict) -> list[dict[str, str]]:
     """The training problems in the order that our run draws them, as rows for the peer."""
-    from unslothrl.config import resolve
     from unslothrl.data import tasks
+    from unslothrl.resolve import resolve
     from unslothrl.weights import base_model
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
@@ -120,8 +120,8 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
 def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     """pass@1 of each adapter on the held-out problems, the mean of eight at 0.6."""
     from unslothrl import build as workers
-    from unslothrl.config import resolve
     from unslothrl.data import tasks
+    from unslothrl.resolve import resolve
     from unslothrl.types import Adapter, Sampling
     from unslothrl.weights import base_model
 

@@ -22,7 +22,7 @@ import sys, time
 started = time.perf_counter()
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.data import tasks
 config = Config(dataset=sys.argv[1], max_prompt_tokens=2000)
 tokenizer = base_model.load_tokenizer(embedded.BASE)

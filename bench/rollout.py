@@ -23,9 +23,9 @@ from facts import facts, result_file
 
 from unslothrl import build as workers
 from unslothrl import variables
-from unslothrl.config import resolve
 from unslothrl.data import tasks
 from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
 from unslothrl.types import Request, Sampling, seed_of
 from unslothrl.weights import base_model
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl import cluster
-from unslothrl.config import Config, resolve
+from unslothrl.config.options import Config
 from unslothrl.planning import placement, planner, shapes
 from unslothrl.planning.engine_memory import cards, learner_has_engine
 from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.resolve import resolve
 
 GB = 1024
 NAMES = {8: "RTX 4060", 12: "RTX 3060", 16: "RTX 4080", 24: "RTX 4090", 40: "A100-SXM4-40GB",

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import adapters
 
-from unslothrl import config
 from unslothrl.algorithms import objectives
+from unslothrl.config.options import OPTIONS, Config, kind
+from unslothrl.config.reading import choices_of
+from unslothrl.config.writing import to_toml
 from unslothrl.embedded import BASE
 from unslothrl.rewards import REWARDS
 from unslothrl.weights import adapter_use
@@ -87,7 +89,7 @@ def times(draw: random.Random) -> range:
 def flags(draw: random.Random, folder: Path) -> list[str]:
     options = {**VALID, "output_dir": folder / "runs"}
     for _ in times(draw):
-        name = draw.choice(list(config.OPTIONS))
+        name = draw.choice(list(OPTIONS))
         options[name] = some_value(draw, name, folder)
     arguments = as_flags(options)
     if draw.random() < 0.2:
@@ -109,10 +111,10 @@ def flags(draw: random.Random, folder: Path) -> list[str]:
 
 def some_value(draw: random.Random, name: str, folder: Path) -> object:
     """A value for an option, more often right than wrong in its type."""
-    limits, choices = config.OPTIONS[name].metadata, config.choices_of(name)
+    limits, choices = OPTIONS[name].metadata, choices_of(name)
     if draw.random() < 0.2:
         return draw.choice((*NUMBERS, *TEXTS))
-    if draw.random() < (0.4 if config.kind(name) in (str, tuple) and not choices else 0.02):
+    if draw.random() < (0.4 if kind(name) in (str, tuple) and not choices else 0.02):
         return odd_file(draw, folder)
     if choices:
         return draw.choice(choices)
@@ -122,7 +124,7 @@ def some_value(draw: random.Random, name: str, folder: Path) -> object:
         return draw.choice(objectives.names())
     if "at_most" in limits:
         least, most = limits.get("at_least", limits.get("over", 0)), limits["at_most"]
-        whole = config.kind(name) is int
+        whole = kind(name) is int
         return draw.choice((least, most, draw.randint(0, 40), most + 1, least - 1) if whole else
                            (least, most, most * draw.random(), most * 1.01, -1e-9))  # fmt: skip
     return draw.choice(TEXTS)
@@ -173,7 +175,7 @@ def odd_file(draw: random.Random, folder: Path) -> Path:
 def recipe(draw: random.Random, folder: Path) -> list[str]:
     text = "".join(f"{name} = {toml(value)}\n" for name, value in VALID.items())
     if draw.random() < 0.3:
-        text = config.to_toml(config.Config(**VALID)) + f'resume = "{folder}"\n'
+        text = to_toml(Config(**VALID)) + f'resume = "{folder}"\n'
         text = text.replace('model = "embedded"', f'model = "{BASE}"')
     file = folder / "recipe.toml"
     data = text.encode()
@@ -192,7 +194,7 @@ def toml(value: object) -> str:
 def mutated_toml(draw: random.Random, data: bytes, folder: Path) -> bytes:
     lines = data.decode("utf-8", "replace").splitlines(keepends=True)
     at = draw.randrange(len(lines)) if lines else 0
-    name = draw.choice(list(config.OPTIONS))
+    name = draw.choice(list(OPTIONS))
     how = draw.randrange(12)
     if how < 5:
         value = draw.choice((*TOML, *NUMBERS, *map(json.dumps, TEXTS)))
@@ -347,7 +349,7 @@ def other(draw: random.Random, folder: Path) -> list[str]:
     command = draw.choice(("plan", "data", "score"))
     value = draw.choice((*NUMBERS, *TEXTS)).replace("\0", "")
     if command == "plan":
-        name = draw.choice(list(config.OPTIONS))
+        name = draw.choice(list(OPTIONS))
         rest = draw.choice(([], [f"--card={value}"]))
         return ["plan", "--model=embedded", f"--{name}={some_value(draw, name, folder)}", *rest]
     source = draw.choice((odd_file(draw, folder), draw.choice(TEXTS).replace("\0", ""), "embedded"))

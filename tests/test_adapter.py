@@ -226,7 +226,7 @@ def test_a_damaged_use_file_is_refused(tmp_path, changed, words):
 
 
 def test_what_a_run_says_of_itself_reads_back(tmp_path):
-    from unslothrl.config import Config
+    from unslothrl.config.options import Config
     from unslothrl.weights.base_model import load_tokenizer
 
     tokenizer = load_tokenizer(embedded.BASE)

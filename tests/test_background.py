@@ -87,7 +87,7 @@ import signal, sys
 from unslothrl import embedded
 from unslothrl.weights import base_model
 from unslothrl.background import DrawnAhead
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.data import tasks
 config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(config, base_model.load_tokenizer(embedded.BASE))

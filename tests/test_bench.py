@@ -184,7 +184,7 @@ def test_the_watcher_sees_what_a_child_takes(gpu):
 def test_every_stage_has_a_name_and_folder_of_its_own_and_flags_that_a_run_takes(gpu, tmp_path):
     from on_card import stages
 
-    from unslothrl.config import OPTIONS
+    from unslothrl.config.options import OPTIONS
 
     assert len({stage.slug for stage in stages.STAGES}) == len(stages.STAGES)
     for stage in stages.STAGES:

@@ -12,11 +12,11 @@ import torch
 from layouts import GB, LAYOUTS, ONE_ACTOR, Start, card, machine_of, resolved, starts
 
 from unslothrl import build as workers
-from unslothrl.config import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import planner, shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, cards, of_actor, usable_mb
 from unslothrl.planning.machine import Gpu, card_limit_mb
+from unslothrl.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import __version__, config
+from unslothrl import __version__
 from unslothrl.commands import cli
+from unslothrl.config.options import OPTIONS
 from unslothrl.planning.machine import Machine
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +139,7 @@ def test_help_names_every_option_with_its_default_and_is_quick(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     done, seconds = start("train_distributed.py", "--help")
     assert done.returncode == 0 and done.stderr == ""
-    assert [name for name in config.OPTIONS if f"--{name}" not in done.stdout] == []
+    assert [name for name in OPTIONS if f"--{name}" not in done.stdout] == []
     words = " ".join(done.stdout.split())
     assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
     assert "one of truncated" not in words and "one of none, truncated, masked, geometric" in words
@@ -185,7 +186,7 @@ def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatc
     monkeypatch.setenv("COLUMNS", columns)
     assert cli.main([command, "--help"]) == 0
     words = capfd.readouterr().out.split()
-    assert [name for name in config.OPTIONS if f"--{name}" not in words] == []
+    assert [name for name in OPTIONS if f"--{name}" not in words] == []
     assert "…" not in words
 
 

@@ -10,7 +10,7 @@ from test_engines import bias_towards
 
 from unslothrl import cluster
 from unslothrl.cluster import failures
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.planning.machine import Machine
 from unslothrl.types import Sampling, Task

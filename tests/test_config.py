@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import config
-from unslothrl.config import (
-    OPTIONS,
-    Config,
+from unslothrl.config.options import OPTIONS, Config, is_optional
+from unslothrl.config.options import kind as kind_of
+from unslothrl.config.reading import (
+    choices_of,
+    read_recipe,
     read_toml,
     read_value,
-    resolve,
-    to_toml,
     unknown_option,
 )
+from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.planning import shapes
 from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.resolve import resolve
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 H100 = Gpu("H100", 81_559, 81_000, (9, 0))
@@ -73,7 +73,7 @@ def test_every_default_is_inside_its_own_limits():
 
 
 def test_without_a_gpu_the_embedded_recipe_lies_under_the_flags():
-    recipe = config.read_recipe("tiny-cpu")
+    recipe = read_recipe("tiny-cpu")
     resolved = resolve({"lr": "3e-4", "num_candidates": "4"}, CPU).config
     assert (resolved.lr, resolved.num_candidates) == (3e-4, 4)
     assert resolved.topk == 4  # not given, so it follows
@@ -116,7 +116,7 @@ def test_the_recipes_of_the_repository_resolve(name):
     t4 = Machine(cpus=2, gpus=(Gpu("T4", 15_360, 15_000, (7, 5)),), online=True)
     machine = t4 if name == "colab-t4" else CPU
     resolved = resolve({"recipe": name}, machine).config
-    recipe = config.read_recipe(name)
+    recipe = read_recipe(name)
     assert {key: getattr(resolved, key) for key in recipe} == recipe
 
 
@@ -149,9 +149,9 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
 
 def values(name):
     """A strategy for every value that the option may have."""
-    limits, kind = OPTIONS[name].metadata, config.kind(name)
-    if config.choices_of(name):
-        known = st.sampled_from(config.choices_of(name))
+    limits, kind = OPTIONS[name].metadata, kind_of(name)
+    if choices_of(name):
+        known = st.sampled_from(choices_of(name))
     elif kind is bool:
         known = st.booleans()
     elif kind is tuple:
@@ -166,7 +166,7 @@ def values(name):
         known = st.floats(
             low, limits.get("at_most", 1e300), exclude_min="over" in limits, allow_nan=False
         )
-    return st.none() | known if config.is_optional(name) else known
+    return st.none() | known if is_optional(name) else known
 
 
 @settings(max_examples=60, deadline=None)
@@ -185,7 +185,7 @@ def test_toml_names_what_is_not_set():
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", math.nan, math.inf])
 def test_numbers_must_be_finite(value):
     for name in OPTIONS:
-        if config.kind(name) is float:
+        if kind_of(name) is float:
             with pytest.raises(UserError, match=name):
                 read_value(name, value)
 
@@ -220,13 +220,6 @@ def test_what_is_wrong_with_the_flags_is_said_before_the_machine_is_looked_at(mo
     for flags in ({"lr": "-1"}, {"adapter": "/not/there"}, {"recipe": "not-there"}):
         with pytest.raises(UserError):
             resolve(flags)
-
-
-def test_the_embedded_name_is_the_same_everywhere():
-    from unslothrl.data import sources
-    from unslothrl.weights import base_model
-
-    assert shapes.EMBEDDED == base_model.EMBEDDED == sources.EMBEDDED
 
 
 def test_a_learner_that_generates_keeps_its_model_on_the_card():

@@ -12,7 +12,7 @@ import pytest
 
 from unslothrl import embedded
 from unslothrl.commands import data as describe
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError

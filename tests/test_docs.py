@@ -10,11 +10,13 @@ import pytest
 import torch
 import typer
 
-from unslothrl import config, rewards
+from unslothrl import rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.reading import read_recipe
 from unslothrl.data import formats
 from unslothrl.rewards.scorer import Completed, Scorer
 from unslothrl.tracking import run_folder
@@ -122,8 +124,8 @@ def test_every_command_that_is_named_exists(path):
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_reads(path):
-    options = config.read_recipe(str(path))
-    assert options and set(options) <= set(config.OPTIONS)
+    options = read_recipe(str(path))
+    assert options and set(options) <= set(OPTIONS)
 
 
 def test_every_metric_that_is_named_is_written():

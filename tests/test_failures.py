@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from unslothrl import config, run
+from unslothrl import run
 from unslothrl.algorithms import objectives
 from unslothrl.cluster import failures
+from unslothrl.config.options import Config
+from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -117,7 +119,7 @@ def test_a_part_that_does_not_exist_is_refused_before_the_run(part, said, tmp_pa
         "from unslothrl.algorithms.objective import Objective\n" + f"OBJECTIVE = Objective({part})"
     )
     with pytest.raises(UserError) as error:
-        config.with_objective(config.Config(learner=str(path)))
+        with_objective(Config(learner=str(path)))
     assert str(error.value).startswith(f"learner {path}: ") and said in str(error.value)
 
 

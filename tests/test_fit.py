@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from unslothrl.config import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import machine, planner, shapes
 from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.resolve import resolve
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
 

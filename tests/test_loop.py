@@ -9,11 +9,11 @@ import pytest
 import safetensors.torch
 from fakes import group
 
-from unslothrl import config
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends.peft import PeftBackend
 from unslothrl.commands import cli
+from unslothrl.config.reading import read_toml
 from unslothrl.weights import adapter_use
 
 SMALL = {
@@ -77,7 +77,7 @@ def test_every_learner_trains(learner, train):
     assert not any("critic" in name for name in first)
     use = adapter_use.read(folder / "adapters/v000002")
     assert use is not None and (use.base, use.system_prompt) == ("embedded", "")
-    saved = config.read_toml(folder / "config.toml")
+    saved = read_toml(folder / "config.toml")
     assert saved["learner"] == learner and saved["updates_per_rollout"] == 2
     assert saved["aggregation"] == objectives.load(learner).aggregation
 
@@ -235,7 +235,7 @@ def test_a_reward_of_the_users_own_trains_and_its_failures_are_counted(train, tm
         assert one["rewards"]["most"] == earned[len(one["completion"]) % 3]
         assert one["score"] == 2 * one["rewards"]["most"]
     assert "ZeroDivisionError" in out and row["reward/boxed"] == 0
-    saved = config.read_toml(folder / "config.toml")
+    saved = read_toml(folder / "config.toml")
     assert saved["reward"] == (f"{tmp_path}/mine.py:most=0.5", "boxed")
 
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import config
 from unslothrl.algorithms import (
     advantages,
     aggregation,
@@ -24,6 +23,7 @@ from unslothrl.algorithms import (
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
+from unslothrl.config.options import OPTIONS, PARTS
 from unslothrl.errors import UserError
 
 LEARNERS = objectives.names()
@@ -344,7 +344,7 @@ def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
 
 def test_the_flags_offer_what_the_files_have():
     choices = {
-        name: set(config.OPTIONS[name].metadata["choices"])
+        name: set(OPTIONS[name].metadata["choices"])
         for name in ("advantage", "ratio", "clip", "aggregation", "correction", "kl_estimator",
                      "select", "lr_schedule")
     }  # fmt: skip
@@ -359,7 +359,7 @@ def test_the_flags_offer_what_the_files_have():
         "lr_schedule": set(schedules.SCHEDULES),
     }
     parts = {field.name for field in dataclasses.fields(Objective)}
-    assert parts == {*config.PARTS, "overlong"}
+    assert parts == {*PARTS, "overlong"}
 
 
 def test_the_nine_are_there_and_each_says_what_it_is():

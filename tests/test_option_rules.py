@@ -3,11 +3,14 @@
 import pytest
 from adapters import SETTINGS, write
 
-from unslothrl import config, option_rules
-from unslothrl.config import Config, resolve, to_toml
+from unslothrl import option_rules
+from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.reading import RECIPES
+from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
@@ -105,7 +108,7 @@ def test_every_rule_is_tried_above():
     covered = {name for _, named in WITHOUT_EFFECT for name in named.split()}
     rest = {name for rule in option_rules.RULES for name in rule.options} - covered
     assert rest == {"run_name", "output_dir", "kl_coefficient"}  # below; 0 alone is without effect
-    assert {name for rule in option_rules.RULES for name in rule.options} <= set(config.OPTIONS)
+    assert {name for rule in option_rules.RULES for name in rule.options} <= set(OPTIONS)
 
 
 def test_the_line_says_what_to_do():
@@ -124,7 +127,7 @@ def test_a_recipes_own_options_count_as_given_and_a_runs_config_does_not(tmp_pat
         whole.write_text(to_toml(resolve({"learner": learner}, CPU).config))
         found = resolve({"recipe": str(whole)}, CPU).notes
         assert [note for note in found if "no effect" in note] == []
-    for shipped in config.RECIPES:
+    for shipped in RECIPES:
         found = resolve({"recipe": shipped, "engine": "transformers"}, CPU).notes
         assert [note for note in found if "no effect" in note] == []
 

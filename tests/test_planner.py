@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from unslothrl.commands.cli import main
-from unslothrl.config import Config, resolve
+from unslothrl.config.options import Config
 from unslothrl.planning import planner, search, shapes
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.shapes import KNOWN, Shape
+from unslothrl.resolve import resolve
 
 TOTALS = {  # parameters, as the models' cards and files have them
     "qwen2.5-0.5b": 494_032_768,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from layouts import GB, LAYOUTS, card, machine_of, resolved, starts
 
-from unslothrl.config import resolve
 from unslothrl.planning import planner, shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, of_learner
+from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
 

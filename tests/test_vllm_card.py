@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from layouts import LAYOUTS, card, machine_of, resolved, starts
 
-from unslothrl.config import Config, resolve
+from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
 from unslothrl.planning import planner, shapes
 from unslothrl.planning.engine_memory import (
@@ -27,6 +27,7 @@ from unslothrl.planning.engine_memory import (
     prefill_tokens,
 )
 from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
+from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
 

@@ -59,7 +59,7 @@ def arguments(card: int, share: float, **options) -> dict:
 
 def share_of(card: int, asked: float) -> float:
     """What --learner_gpu_usage becomes on that card."""
-    from unslothrl.config import Config
+    from unslothrl.config.options import Config
     from unslothrl.planning.engine_memory import of_learner
     from unslothrl.planning.machine import Gpu
 
@@ -148,7 +148,7 @@ def main(kind: str, out: str) -> None:
     os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
     import unslothrl.run  # all that a run imports before it knows its backend
     from unslothrl import cluster
-    from unslothrl.config import Config
+    from unslothrl.config.options import Config
 
     early = sorted({"transformers", "peft", "trl", "vllm"} & sys.modules.keys())
     from unsloth_on_cpu import pretend_there_is_a_card

@@ -8,13 +8,14 @@ import os
 from pathlib import Path
 
 from unslothrl import rewards
-from unslothrl.config import Config, objective_of
+from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of
+from unslothrl.embedded import EMBEDDED
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
 from unslothrl.planning.machine import this_card
 from unslothrl.planning.placement import ALONE, Seat
 from unslothrl.planning.planner import MAX_NUM_SEQS
-from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.weights.base_model import load_tokenizer

@@ -1,24 +1,20 @@
 """Options that were given and change nothing: one table of rules, a line for each.
 
 A rule names options and when none of them has an effect. What contradicts another option is
-refused in `config.check` instead.
+refused in `config.checks` instead.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unslothrl import rewards
 from unslothrl.algorithms.objective import Objective
+from unslothrl.config.options import Config
+from unslothrl.embedded import EMBEDDED
 from unslothrl.planning.machine import Machine
-from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.untrusted import plain
 from unslothrl.weights.adapter_check import Lora
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
 
 CLIPS = ("clip_low", "clip_high", "clip_dual", "skip_threshold")
 CRITICS = ("gamma", "gae_lambda", "critic_lr", "value_clip")

@@ -16,9 +16,12 @@ from unslothrl.build import scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import failures, joining
-from unslothrl.config import EMBEDDED, EMBEDDED_RECIPE, Config, to_toml
+from unslothrl.config.options import Config
+from unslothrl.config.reading import EMBEDDED_RECIPE
+from unslothrl.config.writing import to_toml
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine

@@ -17,7 +17,8 @@ from unslothrl.background import Background, DrawnAhead
 from unslothrl.batching import Selected
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.config import Config, objective_of
+from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import placement

@@ -44,7 +44,7 @@ def start_vllm(model: Path, eager: bool) -> object:
 
     vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
     from unslothrl import build as workers
-    from unslothrl.config import resolve
+    from unslothrl.resolve import resolve
     from unslothrl.weights import base_model
 
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from unslothrl import variables
 from unslothrl.cluster import failures, joining
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
 from unslothrl.planning import placement

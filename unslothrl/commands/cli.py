@@ -1,7 +1,7 @@
 """The command line: `unslothrl`, `python -m unslothrl` and `python train_distributed.py`.
 
-Flags come from `config.Config`. Whatever is wrong with the input is one line on stderr and exit
-code 2, before anything heavy is imported.
+Flags come from `config.options.Config`. Whatever is wrong with the input is one line on stderr and
+exit code 2, before anything heavy is imported.
 """
 
 import difflib
@@ -15,7 +15,9 @@ from typing import Any
 
 import typer
 
-from unslothrl import __version__, config
+from unslothrl import __version__, resolve
+from unslothrl.config import options, reading
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.untrusted import plain
 
@@ -101,8 +103,8 @@ def usage_message(error: Any) -> str:
     command = context.info_name if context is not None else "train"
     if name and hasattr(error, "possibilities"):
         return unknown_option(name, command)
-    if name in config.OPTIONS and config.kind(name) is not bool:
-        return f"--{name} needs a value: set e.g. --{name} {config.example(name)}"
+    if name in options.OPTIONS and options.kind(name) is not bool:
+        return f"--{name} needs a value: set e.g. --{name} {reading.example(name)}"
     return f"{error.format_message().rstrip('.')}: see unslothrl {command} --help"
 
 
@@ -110,8 +112,8 @@ def unknown_option(name: str, command: str) -> str:
     """The message for a flag that a command does not have."""
     found = parser().commands.get(command)
     own = [] if found is None else [one.name for one in found.params]
-    if found is None or set(config.OPTIONS) <= set(own):
-        return config.unknown_option(name)
+    if found is None or set(options.OPTIONS) <= set(own):
+        return reading.unknown_option(name)
     near = difflib.get_close_matches(name, own, 1)
     hint = f"did you mean --{near[0]}?" if near else f"see unslothrl {command} --help"
     return f"--{name} is not an option of {command}: {hint}"
@@ -141,7 +143,7 @@ TRAIN_HELP = (
 def train(**flags: str | bool | list[str] | None) -> int:
     """Resolves the flags and runs the trainer; -> its exit code."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
-    resolved = config.resolve(given)
+    resolved = resolve.resolve(given)
     from unslothrl.run import run
 
     return run(resolved.config, resolved.notes)
@@ -149,17 +151,17 @@ def train(**flags: str | bool | list[str] | None) -> int:
 
 def flag(name: str) -> inspect.Parameter:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
-    entry, is_bool = config.OPTIONS[name], config.kind(name) is bool
-    choices = config.choices_of(name)
+    entry, is_bool = options.OPTIONS[name], options.kind(name) is bool
+    choices = reading.choices_of(name)
     info = typer.Option(
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",
         help=help_text(name),
-        metavar="NAME" if choices else METAVARS[config.kind(name)],
+        metavar="NAME" if choices else METAVARS[options.kind(name)],
         show_default=False,
         rich_help_panel=entry.metadata["group"],
     )
-    is_list = config.kind(name) is tuple
+    is_list = options.kind(name) is tuple
     annotation = list[str] | None if is_list else (bool if is_bool else str) | None
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
@@ -168,16 +170,16 @@ def flag(name: str) -> inspect.Parameter:
 
 def help_text(name: str) -> str:
     """The option's help, its unit, limits and default."""
-    entry = config.OPTIONS[name]
+    entry = options.OPTIONS[name]
     default = None if entry.default in (None, ()) else f"default {entry.default}"
-    choices = config.choices_of(name)
+    choices = reading.choices_of(name)
     known_names = f"one of {', '.join(choices)}" if choices else None
-    facts = [known_names, entry.metadata.get("unit"), config.limits_text(name), default]
+    facts = [known_names, entry.metadata.get("unit"), reading.limits_text(name), default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
 
 
-def command_of(function: Any, names: Sequence[str] = tuple(config.OPTIONS)) -> Any:
+def command_of(function: Any, names: Sequence[str] = tuple(options.OPTIONS)) -> Any:
     """`function` with one typed parameter for every option, which typer reads its flags from; those
     that it has itself come first."""
     own = [
@@ -242,9 +244,9 @@ def data(
 ) -> int:
     """Show what a data set was taken for: columns, prompts, lengths, rows that are not used."""
     given = {name: value for name, value in flags.items() if value is not None and value != []}
-    if source == config.EMBEDDED and "recipe" not in given:
-        given.setdefault("model", config.EMBEDDED)  # nothing of the hub's is needed
-    resolved = config.resolve({**given, "dataset": source})
+    if source == EMBEDDED and "recipe" not in given:
+        given.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
+    resolved = resolve.resolve({**given, "dataset": source})
     from unslothrl.commands.data import describe
 
     describe(resolved.config, json)

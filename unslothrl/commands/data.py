@@ -10,11 +10,11 @@ from typing import TextIO
 
 import numpy as np
 
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.data import sources, splits, tasks
 from unslothrl.data.formats import Unusable
 from unslothrl.data.rows import PickedRows, Rows
-from unslothrl.data.sources import EMBEDDED
+from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.types import Task
 from unslothrl.weights import base_model

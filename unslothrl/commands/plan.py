@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TextIO
 
-from unslothrl import config as configs
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import planner, search, shapes
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.planner import Plan, Process
 from unslothrl.planning.search import FREE
+from unslothrl.resolve import resolve
 
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
@@ -35,7 +35,7 @@ def forecast(
         found = table(machine)
         print(json.dumps(found) if as_json else "\n".join(table_lines(found)), file=out)
         return
-    resolved = configs.resolve(given, machine)
+    resolved = resolve(given, machine)
     config = resolved.config
     shape = shapes.shape_of(config.model)
     if shape is None:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from unslothrl.data import files
 from unslothrl.data.rows import PickedRows, Rows, joined
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
 
-EMBEDDED = "embedded"
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)

@@ -18,7 +18,7 @@ from unslothrl import rewards
 from unslothrl.data import formats, prompts, sources, splits
 from unslothrl.data.formats import Columns, Record, Unusable
 from unslothrl.data.rows import PickedRows, Rows, number_of
-from unslothrl.data.sources import EMBEDDED
+from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.types import Task, seed_of

@@ -2,5 +2,8 @@
 
 from pathlib import Path
 
+EMBEDDED = "embedded"
+"""What `--model` and `--dataset` call them."""
+
 BASE = Path(__file__).parent / "base"
 """The model folder, made by `make_base.py`."""

@@ -5,7 +5,7 @@ smallest models alone, completions are a tenth as long as they may be, and nothi
 A run that still takes over `MOST_YEARS` is refused, one of over `LONG_DAYS` days says so.
 """
 
-from unslothrl.config import Config
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 
 RATE = 100_000  # tokens a second of one generator

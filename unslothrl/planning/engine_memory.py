@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from unslothrl.config.options import Config
 from unslothrl.planning.machine import Gpu, Machine
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
 
 ON_A_CARD = {  # MB, not measured yet
     "context": 600,  # CUDA context, cuBLAS workspaces, compiled kernels of one process

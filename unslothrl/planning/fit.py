@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unslothrl.config.options import Config
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import planner, search
 from unslothrl.planning.engine_memory import cards, learner_has_engine, usable_mb
 from unslothrl.planning.machine import Machine
-from unslothrl.planning.shapes import EMBEDDED, Shape, shape_of
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
+from unslothrl.planning.shapes import Shape, shape_of
 
 DATASET = "HuggingFaceH4/MATH-500"
 MODELS = (  # the least memory of a card, in MB, and what is trained on it

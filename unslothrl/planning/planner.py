@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unslothrl.algorithms import objectives
+from unslothrl.config.options import Config
 from unslothrl.planning import engine_memory
 from unslothrl.planning.engine_memory import (
     ON_A_CARD,
@@ -24,9 +25,6 @@ from unslothrl.planning.engine_memory import (
 )
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.shapes import HALF, Shape
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
 
 MB = 2**20
 MAX_NUM_SEQS = 256  # what an engine takes where max_num_seqs is not set

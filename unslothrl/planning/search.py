@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unslothrl.config.options import Config
 from unslothrl.planning.planner import LEAST_SEQS, MAX_NUM_SEQS
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
-    from unslothrl.planning.shapes import Shape
+from unslothrl.planning.shapes import Shape
 
 LEAST_NEW_TOKENS = 256
 

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 
-EMBEDDED = "embedded"
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and that one's scale
 NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
@@ -153,7 +153,7 @@ def config_of(model: str) -> dict | None:
     """What config.json holds, of a folder or of the hub's copy on this machine; None without one.
     Raises UserError where a folder's is missing or is no JSON object."""
     if model == EMBEDDED:
-        from unslothrl.embedded import BASE as folder
+        folder = BASE
     else:
         folder = Path(os.path.expanduser(model))
         if not exists(str(folder)):

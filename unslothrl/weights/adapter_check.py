@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.planning import shapes
@@ -23,7 +24,6 @@ from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
-MOST_ALPHA = 65_536
 LARGEST_WEIGHT = 65_504  # float16's: what a T4 serves
 MOST_CONFIG = 1 << 20  # bytes
 MOST_HEADER = 8 << 20  # bytes; 80 layers take 0.2 MB

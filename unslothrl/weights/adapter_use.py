@@ -7,17 +7,15 @@ is copied to.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unslothrl import __version__
+from unslothrl.config.options import Config
 from unslothrl.data import tasks
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
-from unslothrl.planning.shapes import EMBEDDED
 from unslothrl.untrusted import Unreadable, read_object, shown
-
-if TYPE_CHECKING:
-    from unslothrl.config import Config
 
 USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes
@@ -37,7 +35,7 @@ class Use:
     max_new_tokens: int = 1200
 
 
-def of_run(config: "Config", tokenizer: Any) -> Use:
+def of_run(config: Config, tokenizer: Any) -> Use:
     is_folder = config.model != EMBEDDED and exists(config.model)
     template = tokenizer.chat_template  # some models have several, by name
     return Use(

@@ -15,12 +15,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from unslothrl.embedded import BASE as EMBEDDED_BASE
+from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.untrusted import Unreadable, read_object
 
-EMBEDDED = "embedded"
 MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
@@ -45,7 +44,7 @@ def find(model: str, weights: bool = True) -> Path:
     Without `weights` only what the tokenizer takes is asked for.
     """
     if model == EMBEDDED:
-        return EMBEDDED_BASE
+        return BASE
     folder = Path(os.path.expanduser(model))
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():

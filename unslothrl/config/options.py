@@ -1,0 +1,351 @@
+"""The table of options: flags, TOML keys, limits and help all come from `Config`.
+
+It imports nothing of this package, so that every layer may read a config.
+"""
+
+import types
+import typing
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+MOST_ALPHA = 65_536  # of a LoRA
+
+# More than any run takes: what is larger is a slip, and would fail late or never end.
+MOST = {
+    "tokens": 2**20,
+    "prompts": 65_536,
+    "sequences": 65_536,
+    "completions": 1024,
+    "problems": 10_000,  # all of them are rendered before the run
+    "MB": 2**22,
+}
+MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
+
+RUN = "Run"
+TASK = "Model and data"
+SAMPLING = "Sampling"
+TRAINING = "Training"
+OBJECTIVE = "Objective"
+LORA = "LoRA"
+EVALUATION = "Evaluation and saving"
+HARDWARE = "Hardware"
+
+
+def option(default: Any, help: str, group: str, **limits: Any) -> Any:
+    """A field of `Config`.
+
+    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help). A number
+    without at_most gets its unit's.
+    """
+    if limits.keys() & {"over", "at_least"}:
+        limits.setdefault("at_most", MOST.get(limits.get("unit", ""), MOST_NUMBER))
+    return field(default=default, metadata={"help": help, "group": group, **limits})
+
+
+def part(help: str, **limits: Any) -> Any:
+    """A field that the objective of the same name in `algorithms.objective` sets, where unset."""
+    return option(None, f"{help}; not set: as the learner's", OBJECTIVE, is_part=True, **limits)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a run. None means: not set, see the option's help."""
+
+    model: str = option(
+        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base: hub id, folder, or embedded", TASK
+    )
+    dataset: str = option(
+        "HuggingFaceH4/MATH-500",
+        "training problems: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
+        TASK,
+    )
+    eval_dataset: tuple[str, ...] = option(
+        (),
+        "evaluation problems: a source, NAME=SOURCE, or a JSON map of them, repeated for several; "
+        "not set: the training set's test split or held-out share",
+        TASK,
+    )
+    holdout: float = option(
+        0.1,
+        "share held out for evaluation where a set has no test split",
+        TASK,
+        over=0,
+        at_most=0.9,
+    )
+    prompt_column: str | None = option(
+        None, "column of the problem or conversation, e.g. extra.text; not set: recognised", TASK
+    )
+    answer_column: str | None = option(
+        None, "column of the gold answer, e.g. extra_info.answer; not set: recognised", TASK
+    )
+    system_prompt: str | None = option(
+        None,
+        "system prompt, in place of the data's own; not set: the data's, else what the reward "
+        "asks for, none for the embedded problems",
+        TASK,
+    )
+    max_prompt_tokens: int = option(
+        350, "longer prompts are dropped and counted", TASK, at_least=1, unit="tokens"
+    )
+
+    reward: tuple[str, ...] = option(
+        (),
+        "what a completion earns: NAME, NAME=WEIGHT or file.py:function, repeated for several; the "
+        "first is what is reported as correct; not set: accuracy, format, tags",
+        TASK,
+    )
+    reward_timeout: float = option(
+        5.0, "a completion whose reward takes longer gets 0", TASK, over=0, at_most=3600, unit="s"
+    )
+    allow_unsandboxed_code: bool = option(
+        False, "run code of the model's with limits only, where it cannot be shut in", TASK
+    )
+
+    run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
+    project_name: str = option("math-reasoning", "project that the run is logged under", RUN)
+    output_dir: str = option("runs", "folder that holds the runs", RUN)
+    recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
+    resume: str | None = option(None, "run folder to continue", RUN)
+    seed: int = option(0, "seed of everything random", RUN, at_least=0, at_most=2**31 - 1)
+    max_steps: int | None = option(
+        None, "stop after this many steps; not set: after the episodes", RUN, at_least=1
+    )
+    episodes: int = option(15, "passes over the training problems", RUN, at_least=1)
+
+    batch_size: int = option(
+        30, "prompts a step, over all generators", SAMPLING, at_least=1, unit="prompts"
+    )
+    num_candidates: int = option(
+        16, "completions a prompt", SAMPLING, at_least=1, unit="completions"
+    )
+    topk: int = option(
+        16, "best candidates a prompt to train on", SAMPLING, at_least=1, unit="completions"
+    )
+    max_new_tokens: int = option(1200, "longest completion", SAMPLING, at_least=1, unit="tokens")
+    temperature: float = option(1.2, "sampling temperature", SAMPLING, over=0, at_most=5)
+    top_p: float = option(1.0, "nucleus sampling, 1 = off", SAMPLING, over=0, at_most=1)
+    sampling_top_k: int = option(
+        0, "sample from the k likeliest tokens, 0 = off", SAMPLING, at_least=0
+    )
+
+    learner: str = option(
+        "pg", "what the learner optimises: a name, or a .py file that defines OBJECTIVE", TRAINING
+    )
+    lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
+    lr_schedule: str = option(
+        "constant",
+        "course of the learning rate",
+        TRAINING,
+        choices=("constant", "linear", "cosine"),
+    )
+    lr_floor: float = option(
+        0.0, "share of lr at the end of linear and cosine", TRAINING, at_least=0, at_most=1
+    )
+    warmup_steps: int = option(
+        0, "steps in which the learning rate grows to lr", TRAINING, at_least=0, unit="steps"
+    )
+    weight_decay: float = option(0.0, "AdamW's weight decay", TRAINING, at_least=0, at_most=1)
+    max_grad_norm: float = option(
+        1.0, "clip the gradient's norm here, 0 = off", TRAINING, at_least=0
+    )
+    train_batch_size: int = option(
+        8,
+        "micro-batch: sequences a forward; changes memory and speed only",
+        TRAINING,
+        at_least=1,
+        unit="sequences",
+    )
+    updates_per_rollout: int = option(
+        1,
+        "parts that a rollout is trained on one after the other",
+        TRAINING,
+        at_least=1,
+        at_most=1024,
+    )
+    epochs_per_rollout: int = option(
+        1, "times that a rollout is trained on", TRAINING, at_least=1, at_most=100
+    )
+    select: str = option(
+        "topk",
+        "how the topk candidates are chosen",
+        TRAINING,
+        choices=("topk", "max_variance", "balanced", "random", "all"),
+    )
+    shuffle_rewards: bool = option(
+        False, "control experiment: shuffle rewards inside each group", TRAINING
+    )
+
+    advantage: str | None = part(
+        "what a reward is worth",
+        choices=("centred", "standardised", "batch_standardised", "leave_one_out", "gae"),
+    )
+    advantage_std: str | None = part(
+        "what standardising divides by: n, or n - 1", choices=("population", "sample")
+    )
+    advantage_epsilon: float | None = part("added to that", at_least=0, at_most=1)
+    ratio: str | None = part(
+        "ratio of policy and old policy", choices=("token", "sequence", "trajectory", "one")
+    )
+    clip: str | None = part("what is clipped", choices=("surrogate", "weight", "none"))
+    clip_low: float | None = part("clip the ratio at 1 - this", at_least=0, at_most=1)
+    clip_high: float | None = part("clip the ratio at 1 + this", at_least=0)
+    clip_dual: float | None = part(
+        "bound of the loss where the advantage is negative, 0 = off, else over 1", at_least=0
+    )
+    skip_threshold: float | None = part(
+        "leave out a sequence whose mean ratio is over this, 0 = off", at_least=0
+    )
+    aggregation: str | None = part(
+        "what the loss averages over", choices=("token", "sequence", "constant")
+    )
+    kl: str | None = part("KL against the reference", choices=("none", "loss", "reward"))
+    kl_estimator: str | None = part("how it is estimated", choices=("k1", "k2", "k3"))
+    kl_coefficient: float | None = part("its weight", at_least=0)
+    entropy_coefficient: float | None = part("weight of an entropy bonus", at_least=0)
+    correction: str | None = part(
+        "what corrects for another engine's sampling",
+        choices=("none", "truncated", "masked", "geometric"),
+    )
+    correction_low: float | None = part("its lower bound, usual for it where unset", at_least=0)
+    correction_high: float | None = part("its upper bound, usual for it where unset", over=0)
+    mask_truncated: bool | None = part("leave truncated completions out of the loss")
+    overlong_cache: int | None = option(
+        None,
+        "punish completions softly over the last so many tokens before max_new_tokens, 0 = off; "
+        "not set: as the learner's",
+        OBJECTIVE,
+        at_least=0,
+        unit="tokens",
+    )
+    filter_low: float | None = part(
+        "train on groups with at least this accuracy", at_least=0, at_most=1
+    )
+    filter_high: float | None = part("and at most this", at_least=0, at_most=1)
+    max_resample: int | None = part(
+        "times to draw prompts again for groups that were filtered out", at_least=0, at_most=100
+    )
+    gamma: float = option(1.0, "discount, with gae", OBJECTIVE, over=0, at_most=1)
+    gae_lambda: float = option(
+        0.95, "lambda of gae: 1 trusts rewards, 0 the critic", OBJECTIVE, at_least=0, at_most=1
+    )
+    critic_lr: float | None = option(
+        None, "learning rate of the critic; not set: as lr", OBJECTIVE, over=0, at_most=1
+    )
+    value_clip: float = option(0.2, "clip of the critic's values, 0 = off", OBJECTIVE, at_least=0)
+    freeze_steps: int = option(
+        0, "steps in which only the critic is trained", OBJECTIVE, at_least=0, unit="steps"
+    )
+
+    max_lora_rank: int = option(
+        32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=512
+    )
+    lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1, at_most=MOST_ALPHA)
+    lora_dropout: float = option(
+        0.0,
+        "LoRA dropout, in the update's forward pass alone: ratios then carry its noise",
+        LORA,
+        at_least=0,
+        at_most=0.9,
+    )
+    adapter: str | None = option(None, "PEFT adapter folder to start from", LORA)
+    lora_save_path: str | None = option(None, "folder that also receives the final adapter", LORA)
+
+    eval_every: int = option(
+        10, "evaluate every so many steps, 0 = never", EVALUATION, at_least=0, unit="steps"
+    )
+    eval_problems: int = option(
+        200, "at most this many problems, 0 = all", EVALUATION, at_least=0, unit="problems"
+    )
+    eval_candidates: int = option(
+        8, "completions a problem", EVALUATION, at_least=1, unit="completions"
+    )
+    eval_temperature: float = option(0.6, "temperature", EVALUATION, over=0, at_most=5)
+    eval_top_p: float = option(0.95, "nucleus sampling", EVALUATION, over=0, at_most=1)
+    save_every: int = option(
+        100, "save the adapter every so many steps", EVALUATION, at_least=1, unit="steps"
+    )
+    checkpoint_every: int | None = option(
+        None,
+        "write a checkpoint every so many steps; not set: as save_every",
+        EVALUATION,
+        at_least=1,
+        unit="steps",
+    )
+
+    number_of_actors: int = option(
+        2,
+        "processes that only generate; 0: the learner generates all",
+        HARDWARE,
+        at_least=0,
+        at_most=1024,
+    )
+    number_of_learners: int = option(1, "processes that train", HARDWARE, at_least=1, at_most=1024)
+    learner_chunk_size: int = option(
+        8,
+        "prompts a step that each learner generates, 0 = none",
+        HARDWARE,
+        at_least=0,
+        unit="prompts",
+    )
+    actor_gpu_usage: float = option(
+        0.91, "share of its card that an actor's engine may take", HARDWARE, over=0, at_most=1
+    )
+    learner_gpu_usage: float = option(
+        0.35, "share of its card that a learner's engine may take", HARDWARE, over=0, at_most=1
+    )
+    cluster: str = option("ray", "local: all in one process", HARDWARE, choices=("ray", "local"))
+    ray_address: str | None = option(None, "Ray cluster to join; not set: start one here", HARDWARE)
+    engine: str = option(
+        "auto", "what the actors generate with", HARDWARE, choices=("auto", "vllm", "transformers")
+    )
+    backend: str = option(
+        "auto", "what the learner trains with", HARDWARE, choices=("auto", "unsloth", "peft")
+    )
+    dtype: str = option(
+        "auto",
+        "what the models compute in",
+        HARDWARE,
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    offload: str = option(
+        "none",
+        "what of the learner may lie in host memory: its optimiser's state where the card is full, "
+        "or between updates the model as well (with actors that generate everything)",
+        HARDWARE,
+        choices=("none", "optimizer", "model"),
+    )
+    fit: str = option(
+        "auto",
+        "what is not set fits the card: auto lowers it where it must, largest takes the longest "
+        "completions, fastest the largest batches, off leaves it",
+        HARDWARE,
+        choices=("auto", "largest", "fastest", "off"),
+    )
+    max_num_seqs: int | None = option(
+        None,
+        "sequences that an engine generates at once; not set: its own choice",
+        HARDWARE,
+        at_least=1,
+        unit="sequences",
+    )
+    kv_cache_mb: int | None = option(
+        None, "KV cache of each engine; not set: what its GPU share leaves", HARDWARE,
+        at_least=1, unit="MB",
+    )  # fmt: skip
+
+
+OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
+PARTS = tuple(name for name, entry in OPTIONS.items() if entry.metadata.get("is_part"))
+_TYPES = typing.get_type_hints(Config)
+
+
+def kind(name: str) -> type:
+    """int, float, str, bool or tuple (of text): the type of an option's value when it is set."""
+    hint = _TYPES[name]
+    if isinstance(hint, types.UnionType):
+        return typing.get_args(hint)[0]
+    return typing.get_origin(hint) or hint
+
+
+def is_optional(name: str) -> bool:
+    return isinstance(_TYPES[name], types.UnionType)

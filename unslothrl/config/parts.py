@@ -1,0 +1,65 @@
+"""The parts of the learner's objective: what a config sets of them, and what it leaves to the
+learner."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from unslothrl.algorithms import objectives
+from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.own import Part
+from unslothrl.config.options import PARTS, Config
+from unslothrl.config.reading import read_value
+from unslothrl.errors import UserError
+
+
+def objective_of(config: Config) -> Objective:
+    """The learner's objective with the parts that the config sets. Raises UserError."""
+    chosen = {name: value for name in PARTS if (value := getattr(config, name)) is not None}
+    return replace(objectives.load(config.learner), **chosen)
+
+
+def with_objective(config: Config) -> Config:
+    """The config with every part that is not set as its learner has it. Raises UserError.
+
+    A KL coefficient alone puts the KL into the loss; `--kl none` alone takes its coefficient away.
+    """
+    if config.kl is None and config.kl_coefficient and objective_of(config).kl == "none":
+        config = replace(config, kl="loss")
+    if config.kl == "none" and config.kl_coefficient is None:
+        config = replace(config, kl_coefficient=0.0)
+    own = objectives.load(config.learner)
+    if config.kl == "reward" and config.kl_estimator is None and own.kl != "reward":
+        config = replace(config, kl_estimator="k1")  # see algorithms/divergence.py
+    objective = objective_of(config)
+    parts = {name: getattr(objective, name) for name in PARTS}
+    named = {
+        name: part_of(config.learner, name, value)
+        for name, value in parts.items()
+        if not isinstance(value, Part)
+    }
+    cache = config.overlong_cache
+    if cache is None:
+        cache = min(1024, config.max_new_tokens // 4) if objective.overlong else 0
+    return replace(config, **named, overlong_cache=cache)
+
+
+def part_of(learner: str, name: str, value: Any) -> Any:
+    """A part as an objective sets it, in the option's type. UserError where it is unknown."""
+    try:
+        return read_value(name, value, "{} = {}")
+    except UserError as error:
+        raise UserError(f"learner {learner}: {error}") from None
+
+
+def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe for another learner: what it has only because of its own learner is left out."""
+    own = with_objective(
+        replace(Config(), **{k: recipe[k] for k in ("learner", "max_new_tokens") if k in recipe})
+    )
+    of_the_learner = (*PARTS, "overlong_cache")
+    return {
+        name: value
+        for name, value in recipe.items()
+        if name not in of_the_learner or value != getattr(own, name)
+    }
