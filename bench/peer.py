@@ -33,8 +33,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from unslothrl import rewards
-from unslothrl.rewards.scorer import Completed, Scorer
-from unslothrl.types import LORA_TARGETS
+from unslothrl.rewards.scorer import Scorer
+from unslothrl.types import LORA_TARGETS, Completion, Task
 
 ON_GPU = torch.cuda.is_available()
 SCORER = Scorer(rewards.choose(tuple(work["rewards"])))
@@ -42,7 +42,10 @@ SCORER = Scorer(rewards.choose(tuple(work["rewards"])))
 
 def reward(completions, answer, **_) -> list[float]:
     """The rewards of this project's own run, added up."""
-    what = [Completed(t, len(t), a) for t, a in zip(completions, answer, strict=True)]
+    what = [
+        (Task("", "", gold, "", ()), Completion.of_text(text))
+        for text, gold in zip(completions, answer, strict=True)
+    ]
     scored = SCORER.score(what)
     return [sum(values) for values in zip(*scored.rewards.values(), strict=True)]
 

@@ -16,21 +16,22 @@ from facts import facts
 
 from unslothrl import rewards, sandbox
 from unslothrl.data import formats, sources, tasks
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorable, Scorer
 from unslothrl.rewards.workers import Call, Workers
+from unslothrl.types import Completion, Task
 
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 5
 PROGRAMS = 200
 
 
-def completions(path: str, form: str) -> list[Completed]:
+def completions(path: str, form: str) -> list[Scorable]:
     splits = sources.load_splits(sources.parse(path))
     found = []
     for number, row in tasks.numbered(splits[sources.train_of(splits)]):
         gold = formats.read(row).answer
         made = gold if number % 2 else gold[:-1] + ("1" if gold[-1:] != "1" else "2")
-        found.append(Completed(form % made, len(made), gold))
+        found.append((Task("", "", gold, "", ()), Completion.of_text(form % made)))
     return found
 
 

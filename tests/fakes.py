@@ -1,6 +1,7 @@
 """Hand-made records."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from unslothrl.types import Completion, Group, Task
 
@@ -13,7 +14,16 @@ def completion(
     length: int = 3, version: int = 0, text: str = "", finish_reason: str = "stop"
 ) -> Completion:
     ids = tuple(range(10, 10 + length))
-    return Completion(ids, (-0.5,) * length, finish_reason, version, text, "actor-0")
+    drawn = Completion.drawn(ids, (-0.5,) * length, finish_reason, version)
+    return replace(drawn, text=text, generator="actor-0")
+
+
+def completed(
+    text: str, length: int = 1, answer: str = "", extra=None, prompt: str = "", problem: str = ""
+) -> tuple[Task, Completion]:
+    """A text of `length` tokens to be scored, and its task."""
+    task = Task("0", problem, answer, prompt, (), extra or {})
+    return task, replace(completion(length), text=text)
 
 
 def group(

@@ -10,7 +10,7 @@ from fakes import task
 from unslothrl import rewards
 from unslothrl.actor import Actor, Scoring
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.types import Sampled, Sampling
+from unslothrl.types import Completion, Sampling
 
 SAMPLING = Sampling(1.0, 1.0, 0, 8)
 WAIT_S = 60.0  # that a test waits before it fails
@@ -29,12 +29,12 @@ class ScriptedEngine:
     def __init__(self, script):
         self.script = script
 
-    def generate(self, requests, sampling, progress, finished):
+    def generate(self, requests, progress, finished):
         for item in self.script:
             if callable(item):
                 item()
             else:
-                finished(item, Sampled((item + 4,), (-0.5,), "stop", 0))
+                finished(item, Completion.drawn((item + 4,), (-0.5,), "stop", 0))
 
     def memory_mb(self):
         return 1.0
@@ -129,8 +129,8 @@ def test_ctrl_c_ends_what_is_being_scored(tmp_path):
 def test_a_candidate_is_counted_once_and_groups_may_be_single():
     actor = Actor("actor-0", ScriptedEngine(()), Words(), WatchedScorer("accuracy"))
     with Scoring(actor, [task("a"), task("b")], 1) as scoring:
-        scoring.add(1, Sampled((7,), (-0.1,), "stop", 3))
-        scoring.add(0, Sampled((1,), (-0.1,), "stop", 3))
+        scoring.add(1, Completion.drawn((7,), (-0.1,), "stop", 3))
+        scoring.add(0, Completion.drawn((1,), (-0.1,), "stop", 3))
         groups, _ = scoring.finish()
     assert [group.scores for group in groups] == [(0.0,), (1.0,)]
     actor.scorer.close()

@@ -6,11 +6,12 @@ import shutil
 import time
 
 import pytest
+from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.rewards import code
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorer
 from unslothrl.sandbox import LongInteger
 
 DOUBLE = {"inputs": ["1\n", "2\n", "21"], "outputs": ["2\n", "4", "42"], "fn_name": None}
@@ -24,7 +25,7 @@ def block(text: str) -> str:
 def score(texts, tests=DOUBLE, **options):
     scorer = Scorer(rewards.choose(("code",)), **options)
     try:
-        return scorer.score([Completed(text, 1, "", {"tests": tests}) for text in texts])
+        return scorer.score([completed(text, 1, "", {"tests": tests}) for text in texts])
     finally:
         scorer.close()
 
@@ -174,7 +175,7 @@ def test_right_programs_are_right_though_sandboxes_take_long_to_start(tmp_path, 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     programs = ["print(2 * int(input()))", "import time\ntime.sleep(5)"]
     tests = {"inputs": ["21"], "outputs": ["42"], "fn_name": None}
-    made = [Completed(block(text), 1, "", {"tests": tests}) for text in programs]
+    made = [completed(block(text), 1, "", {"tests": tests}) for text in programs]
     scorer = Scorer(rewards.choose(("code",)), deadline_s=0.5)  # 1 s of wall time
     try:
         scorer.check()
@@ -201,7 +202,7 @@ def test_tests_run_at_the_same_time():
         scorer.check()
         count = len(scorer.workers.working)
         started = time.monotonic()
-        found = scorer.score([Completed(waits, 1, "", {"tests": tests})])
+        found = scorer.score([completed(waits, 1, "", {"tests": tests})])
         elapsed = time.monotonic() - started
     finally:
         scorer.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.algorithms import objectives
@@ -18,7 +19,7 @@ from unslothrl.commands import cli
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_recipe
 from unslothrl.data import formats
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking import run_folder
 
 ROOT = Path(__file__).parents[1]
@@ -62,8 +63,8 @@ def test_the_documented_rewards_run(tmp_path):
     text = (ROOT / "docs" / "rewards.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "mine.py").write_text(text.replace("    ...", "    return level"))
     made = [
-        Completed("so 7", 2, "7", {"level": 3}, "P"),
-        Completed("no", 1, "7", {"level": 4}, "P"),
+        completed("so 7", 2, "7", {"level": 3}, "P"),
+        completed("no", 1, "7", {"level": 4}, "P"),
     ]
     expected = {"reward": [1.0, 0.0], "judge": [3.0, 4.0], "batch": [0.004, 0.002]}
     for name, values in expected.items():

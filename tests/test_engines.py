@@ -15,10 +15,10 @@ from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
 
 
-def requests(count: int = 24, seed: int = 0) -> list[Request]:
+def requests(count: int = 24, seed: int = 0, sampling: Sampling = SAMPLING) -> list[Request]:
     draw = random.Random(seed)
     return [
-        Request(tuple(draw.choices(range(3, 250), k=4 + i % 5)), seed_of(seed, i))
+        Request(str(i), tuple(draw.choices(range(3, 250), k=4 + i % 5)), seed_of(seed, i), sampling)
         for i in range(count)
     ]
 
@@ -48,7 +48,7 @@ def engine(request, bases, backend, make_backend):
 def test_logprobs_are_the_learners(engine, backend):
     for temperature in (1.0, 1.3):
         sampling = Sampling(temperature, 1.0, 0, 24)
-        drawn = engine.generate(requests(), sampling, nothing)
+        drawn = engine.generate(requests(sampling=sampling), nothing)
         batch = [
             Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
             for request, one in zip(requests(), drawn, strict=True)
@@ -60,17 +60,17 @@ def test_logprobs_are_the_learners(engine, backend):
 
 
 def test_each_candidate_has_its_own_seed(engine):
-    same_prompt = [Request((5, 6, 7), seed_of("x", i)) for i in range(16)]
-    first = engine.generate(same_prompt, SAMPLING, nothing)
-    assert engine.generate(same_prompt, SAMPLING, nothing) == first
+    same_prompt = [Request(str(i), (5, 6, 7), seed_of("x", i), SAMPLING) for i in range(16)]
+    first = engine.generate(same_prompt, nothing)
+    assert engine.generate(same_prompt, nothing) == first
     assert len({one.token_ids for one in first}) == 16
-    backwards = engine.generate(same_prompt[::-1], SAMPLING, nothing)[::-1]
+    backwards = engine.generate(same_prompt[::-1], nothing)[::-1]
     agree = [a.token_ids[:4] == b.token_ids[:4] for a, b in zip(first, backwards, strict=True)]
     assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
 
 
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
-    drawn = engine.generate(requests(64, seed=2), Sampling(1.5, 1.0, 0, 90), nothing)
+    drawn = engine.generate(requests(64, 2, Sampling(1.5, 1.0, 0, 90)), nothing)
     stops = set(engine.stop)
     assert {one.finish_reason for one in drawn} == {"stop", "length"}
     for one in drawn:
@@ -83,17 +83,17 @@ def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
 
 def test_progress_ends_at_the_whole(engine):
     seen = []
-    drawn = engine.generate(requests(), SAMPLING, lambda done, tokens: seen.append((done, tokens)))
+    drawn = engine.generate(requests(), lambda done, tokens: seen.append((done, tokens)))
     assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
     assert len(seen) > 3
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_top_k_and_top_p_are_in_the_logprobs(engine):
-    drawn = engine.generate(requests(), Sampling(1.0, 1.0, 2, 24), nothing)
+    drawn = engine.generate(requests(sampling=Sampling(1.0, 1.0, 2, 24)), nothing)
     tokens = np.concatenate([one.logprobs for one in drawn])
     assert np.exp(tokens).mean() > 0.4  # two tokens share the whole probability
-    drawn = engine.generate(requests(), Sampling(1.0, 0.001, 0, 24), nothing)
+    drawn = engine.generate(requests(sampling=Sampling(1.0, 0.001, 0, 24)), nothing)
     assert np.concatenate([one.logprobs for one in drawn]) == pytest.approx(0.0, abs=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(engine, b
     shares = []
     for version, backend in ((5, plain), (6, biased), (7, plain)):
         engine.load(backend.publish(version))
-        drawn = engine.generate(requests(), SAMPLING, nothing)
+        drawn = engine.generate(requests(), nothing)
         assert {one.policy_version for one in drawn} == {version}
         ids = [t for one in drawn for t in one.token_ids]
         shares.append(ids.count(token) / len(ids))
@@ -172,7 +172,7 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     settings = backend.model.get_base_model().generation_config
     settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
-    drawn = engine.generate(requests(), SAMPLING, nothing)
+    drawn = engine.generate(requests(), nothing)
     batch = [
         Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
         for request, one in zip(requests(), drawn, strict=True)
@@ -195,7 +195,7 @@ def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
         return lambda: setattr(processor, "_get_logits", compute)
 
     (restore,) = vllm_engine.llm.apply_model(watch)
-    vllm_engine.generate(requests(4), SAMPLING, nothing)
+    vllm_engine.generate(requests(4), nothing)
     restore()
     assert {logits.dtype for logits in seen} == {torch.float32}
     rounded = [(logits - logits.bfloat16().float()).abs().max().item() for logits in seen]
@@ -246,12 +246,12 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     events.clear()
     assert vllm_engine.fingerprint() == backend.fingerprint() and events == ["sleep"]
     vllm_engine.load(backend.publish(901))
-    vllm_engine.generate(requests(), SAMPLING, nothing)
+    vllm_engine.generate(requests(), nothing)
     vllm_engine.load(backend.publish(902))
     vllm_engine.load(backend.publish(903))
     with pytest.raises(ValueError, match="arrived damaged"):
         vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
-    drawn = vllm_engine.generate(requests(), SAMPLING, nothing)
+    drawn = vllm_engine.generate(requests(), nothing)
     vllm_engine.wake()
     assert events == ["sleep", "wake", "v000901", "sleep", "wake", "v000903", "sleep", "wake"]
     assert {one.policy_version for one in drawn} == {903}

@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes import completed
 from test_scoring import scored
 
 from unslothrl import rewards
 from unslothrl.rewards import own
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorer
 
 TRL = """
 import re
@@ -214,6 +215,6 @@ def test_an_error_of_a_file_says_where_it_is(tmp_path):
     try:
         with pytest.raises(rewards.UserError, match=r"by zero \(mine.py, line 3\): fix it$"):
             scorer.check()
-        assert scorer.score([Completed("", 0, "")]).failures[0].reason.endswith("line 3)")
+        assert scorer.score([completed("", 0, "")]).failures[0].reason.endswith("line 3)")
     finally:
         scorer.close()

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.data import formats
 from unslothrl.rewards import countdown, search, tags
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorer
 
 GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
 
@@ -66,7 +67,7 @@ def test_tag_count(completion, expected):
 
 
 def test_rewards_come_by_name_and_completion():
-    found = Scorer(rewards.choose(())).score([Completed(GOOD, 9, "2"), Completed("2", 1, "2")])
+    found = Scorer(rewards.choose(())).score([completed(GOOD, 9, "2"), completed("2", 1, "2")])
     assert found.rewards == {
         "accuracy": [1.0, 0.0],
         "format": [0.1, 0.0],
@@ -77,7 +78,7 @@ def test_rewards_come_by_name_and_completion():
 
 def test_hostile_text_is_only_text():
     for text in ("<answer>" * 10_000, "</think>" * 10_000, "\x00\ud800<answer>\x00</answer>"):
-        Scorer(rewards.choose(())).score([Completed(text, 1, "2")])
+        Scorer(rewards.choose(())).score([completed(text, 1, "2")])
 
 
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
@@ -212,7 +213,7 @@ def test_any_of_several_gold_answers_is_right():
     scorer = Scorer(rewards.choose(("accuracy", "boxed")))
     made = [f"<answer>{text}</answer>\\boxed{{{text}}}" for text in ("7", "seven", "8")]
     try:
-        found = scorer.score([Completed(text, 1, "7", several) for text in made])
+        found = scorer.score([completed(text, 1, "7", several) for text in made])
     finally:
         scorer.close()
     assert found.rewards == {"accuracy": [1.0, 1.0, 0.0], "boxed": [1.0, 1.0, 0.0]}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes import completed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from unslothrl import rewards
 from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards import answers, checked, maths
-from unslothrl.rewards.scorer import Completed, Scorer
+from unslothrl.rewards.scorer import Scorer
 from unslothrl.rewards.workers import Call, Workers
 
 SAME = "unslothrl.rewards.maths:same"
@@ -202,7 +203,7 @@ def scored(path: Path, function: str, texts=("ab", "c"), **options):
     scorer = Scorer(rewards.choose((f"{path}:{function}",)), **options)
     try:
         row = {"level": 5}
-        return scorer.score([Completed(text, len(text), "7", row, "P") for text in texts])
+        return scorer.score([completed(text, len(text), "7", row, "P") for text in texts])
     finally:
         scorer.close()
 
@@ -307,7 +308,7 @@ def test_weights_and_the_reported_score():
     chosen = rewards.choose(("boxed=2", "format=0.5"))
     scorer = Scorer(chosen)
     try:
-        found = scorer.score([Completed(r"\boxed{1/2}", 9, "0.5"), Completed("x", 1, "0.5")])
+        found = scorer.score([completed(r"\boxed{1/2}", 9, "0.5"), completed("x", 1, "0.5")])
     finally:
         scorer.close()
     assert found.rewards == {"boxed": [2.0, 0.0], "format": [0.0, 0.0]}
@@ -344,7 +345,7 @@ def test_gold_answers_score_one(name, reward):
     form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
     scorer = Scorer(rewards.choose((reward,)))
     try:
-        found = scorer.score([Completed(form % gold, 1, gold) for gold in golds])
+        found = scorer.score([completed(form % gold, 1, gold) for gold in golds])
     finally:
         scorer.close()
     assert found.scores == [1.0] * len(rows) and found.failures == []
@@ -373,7 +374,7 @@ def test_perturbed_answers_score_zero(name, reward):
     form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
     scorer = Scorer(rewards.choose((reward,)))
     try:
-        found = scorer.score([Completed(form % perturbed(gold), 1, gold) for gold in golds])
+        found = scorer.score([completed(form % perturbed(gold), 1, gold) for gold in golds])
     finally:
         scorer.close()
     still_equal = {gold for gold, score in zip(golds, found.scores, strict=True) if score}
@@ -419,8 +420,8 @@ RIGHT = {"a megabyte of boxes"}  # in the innermost
 def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
     form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
     extra = {"numbers": [7], "target": 7}
-    right = Completed(form % "7", 1, "7", extra)
-    made = [Completed(form % text, 1, "7", extra) for text in HOSTILE_TEXT.values()]
+    right = completed(form % "7", 1, "7", extra)
+    made = [completed(form % text, 1, "7", extra) for text in HOSTILE_TEXT.values()]
     scorer = Scorer(rewards.choose((reward,)), deadline_s=2.0)
     try:
         assert scorer.score([right]).scores == [1.0]  # warm

@@ -4,13 +4,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unslothrl import rewards
 from unslothrl.engines.base import Engine
 from unslothrl.errors import UserError
-from unslothrl.rewards.scorer import Completed, Failure, Scorer
-from unslothrl.types import Adapter, Completion, Group, Request, Sampled, Sampling, Task, seed_of
+from unslothrl.rewards.scorer import Scorer
+from unslothrl.types import (
+    Adapter,
+    Completion,
+    Failure,
+    Group,
+    Request,
+    Sampling,
+    Task,
+    seed_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +71,17 @@ class Actor:
         started = time.perf_counter()
         self.progress.set(0, 0)
         requests = [
-            Request(task.prompt_ids, seed_of(*seed, task.id, candidate))
+            Request(
+                f"{task.id}/{candidate}",
+                task.prompt_ids,
+                seed_of(*seed, task.id, candidate),
+                sampling,
+            )
             for task in tasks
             for candidate in range(candidates)
         ]
         with Scoring(self, tasks, candidates) as scoring:
-            self.engine.generate(requests, sampling, self.progress.set, scoring.add)
+            self.engine.generate(requests, self.progress.set, scoring.add)
             generated = time.perf_counter()
             groups, failures = scoring.finish()
         return Rollout(
@@ -79,7 +93,7 @@ class Actor:
         )
 
     def score(
-        self, tasks: Sequence[Task], sampled: Sequence[Sequence[Sampled]]
+        self, tasks: Sequence[Task], sampled: Sequence[Sequence[Completion]]
     ) -> list[tuple[Group, list[Failure]]]:
         """Each task's group and the rewards that failed in it; `sampled` is [tasks][candidates]."""
         every = [one for of_task in sampled for one in of_task]
@@ -91,16 +105,12 @@ class Actor:
         of = [task for task, drawn in zip(tasks, sampled, strict=True) for _ in drawn]
         scored = self.scorer.score(
             [
-                Completed(
-                    text, len(one.token_ids), task.answer, task.extra, task.prompt, task.problem
-                )
+                (task, replace(one, text=text, generator=self.name))
                 for text, one, task in zip(texts, every, of, strict=True)
             ]
         )
         completions = [
-            Completion(
-                one.token_ids, one.logprobs, one.finish_reason, one.policy_version, text, self.name
-            )
+            replace(one, text=text, generator=self.name)
             for one, text in zip(every, texts, strict=True)
         ]
         found, begin = [], 0
@@ -109,7 +119,7 @@ class Actor:
             earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
             group = Group(task, tuple(completions[part]), earned, tuple(scored.scores[part]))
             of_group = range(part.start, part.stop)
-            found.append((group, [one for one in scored.failures if one.index in of_group]))
+            found.append((group, [one for one in scored.failures if one.candidate in of_group]))
         return found
 
     def use_level(self, level: str | None) -> str | None:
@@ -136,7 +146,7 @@ class Scoring:
 
     def __init__(self, actor: Actor, tasks: Sequence[Task], candidates: int):
         self.actor, self.tasks, self.candidates = actor, tasks, candidates
-        self.sampled: list[dict[int, Sampled]] = [{} for _ in tasks]
+        self.sampled: list[dict[int, Completion]] = [{} for _ in tasks]
         self.found: dict[int, tuple[Group, list[Failure]]] = {}
         self.complete: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # indices of tasks
         self.error: BaseException | None = None
@@ -153,7 +163,7 @@ class Scoring:
             self.actor.scorer.close()
         self.thread.join()
 
-    def add(self, index: int, sampled: Sampled) -> None:
+    def add(self, index: int, sampled: Completion) -> None:
         """`index` counts candidates over all tasks."""
         task, candidate = divmod(index, self.candidates)
         self.sampled[task][candidate] = sampled

@@ -22,13 +22,13 @@ from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import placement
-from unslothrl.rewards.scorer import Failure
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.types import (
     Adapter,
     Batch,
+    Failure,
     Group,
     Measured,
     Sample,

@@ -5,7 +5,7 @@ needs torch, so that every process can read it and a test can write it by hand.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,32 +45,73 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion to draw, with a seed of its own: candidates never share random numbers."""
+    """One completion (or one turn of it) to draw, with a seed of its own: candidates never share
+    random numbers."""
 
+    id: str  # unique among an engine's requests in flight
     prompt_ids: tuple[int, ...]
     seed: int  # 0 <= seed < 2**63
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What an engine returns for one request."""
-
-    token_ids: tuple[int, ...]  # the end-of-sequence token included when it was sampled
-    logprobs: tuple[float, ...]  # of each token, under the distribution it was drawn from
-    finish_reason: str  # "stop" or "length"
-    policy_version: int
+    sampling: Sampling
+    follows_newest: bool = False  # go on under a version that is loaded meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A sampled completion with its text (special tokens left out) and where it came from."""
+    """What came after a task's prompt: the record of an episode.
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: str
-    policy_version: int
-    text: str
-    generator: str  # "actor-0", "learner-0", ...
+    The arrays are per token, [tokens]. What was not sampled was put there by an environment.
+    """
+
+    token_ids: tuple[int, ...]  # the end-of-sequence token included when it was sampled
+    logprobs: tuple[float, ...]  # under the distribution it was drawn from; 0 where not sampled
+    sampled: tuple[bool, ...]
+    versions: tuple[int, ...]  # the policy version it was drawn under
+    finish_reason: str  # "stop", "length" or "abort"
+    text: str = ""  # special tokens left out
+    generator: str = ""  # "actor-0", "learner-0", ...
+
+    @classmethod
+    def drawn(
+        cls,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        finish_reason: str,
+        version: int,
+    ) -> "Completion":
+        """What an engine has sampled under one version."""
+        tokens = len(token_ids)
+        return cls(token_ids, logprobs, (True,) * tokens, (version,) * tokens, finish_reason)
+
+    @classmethod
+    def of_text(cls, text: str) -> "Completion":
+        """A text that no engine drew, to be scored; its characters count as tokens."""
+        return replace(cls.drawn(tuple(map(ord, text)), (0.0,) * len(text), "stop", 0), text=text)
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest version that it was drawn under; -1 where nothing was drawn."""
+        drawn = [v for v, sampled in zip(self.versions, self.sampled, strict=True) if sampled]
+        return min(drawn, default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reward that could not be computed; it counts as 0."""
+
+    reward: str
+    reason: str
+    text: str  # the completion
+    candidate: int  # its index among those that were scored together
+    was_late: bool = False  # it took longer than the deadline
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Failures of a kind are reported once: same reward and exception, whatever it says."""
+        return self.reward, self.reason.partition(":")[0]
+
+    def __str__(self) -> str:
+        reason = " ".join(self.reason.split())
+        return f"reward {self.reward} failed ({reason}) on {self.text[:200]!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +122,7 @@ class Group:
     completions: tuple[Completion, ...]  # [candidates]
     rewards: dict[str, tuple[float, ...]]  # name -> [candidates]
     scores: tuple[float, ...]  # [candidates], what is reported as correct: 0 to 1
+    failures: tuple[Failure, ...] = ()
 
     @property
     def totals(self) -> tuple[float, ...]:
@@ -90,7 +132,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What the learner said of a completion before the step's first update, [completion tokens]."""
+    """What the learner said of a completion before the step's first update, [sampled tokens]."""
 
     logprobs: np.ndarray  # the policy's
     reference: np.ndarray | None = None  # the reference's log-probabilities, where asked for
@@ -102,12 +144,18 @@ class Sample:
     """One selected candidate on its way to the learner."""
 
     prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    sampler_logprobs: tuple[float, ...]  # [completion tokens]
-    advantages: np.ndarray  # [completion tokens]
+    completion_ids: tuple[int, ...]  # [completion tokens]
+    sampler_logprobs: tuple[float, ...]  # [sampled tokens]
+    advantages: np.ndarray  # [sampled tokens]
     policy_version: int
     measured: Measured | None = None  # None: the loss takes the old policy from its own forward
-    returns: np.ndarray | None = None  # [completion tokens], what the critic is to predict
+    returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
+    sampled: tuple[bool, ...] | None = None  # [completion tokens]; None: all of them
+
+    @property
+    def tokens(self) -> int:
+        """The completion's sampled tokens: those that are trained on."""
+        return len(self.completion_ids) if self.sampled is None else sum(self.sampled)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

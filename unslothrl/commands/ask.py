@@ -50,12 +50,9 @@ def ask(
     prompt = prompts.render(tokenizer, question, use.system_prompt)
     (ids,) = prompts.tokenise(tokenizer, [prompt])
     tokens = use.max_new_tokens if max_new_tokens is None else max_new_tokens
-    drawn = complete(
-        expanded(name),
-        base,
-        Request(tuple(ids), seed_of(question)),
-        sampling_of(use, min(tokens, room(base, len(ids))), temperature),
-    )
+    sampling = sampling_of(use, min(tokens, room(base, len(ids))), temperature)
+    request = Request("question", tuple(ids), seed_of(question), sampling)
+    drawn = complete(expanded(name), base, request)
     return str(tokenizer.decode(list(drawn), skip_special_tokens=True))
 
 
@@ -87,7 +84,7 @@ def room(base: Path, prompt: int) -> int:
     return left
 
 
-def complete(adapter: Path, base: Path, request: Request, sampling: Sampling) -> tuple[int, ...]:
+def complete(adapter: Path, base: Path, request: Request) -> tuple[int, ...]:
     """-> the ids of a completion, drawn by transformers."""
     import torch
 
@@ -98,5 +95,5 @@ def complete(adapter: Path, base: Path, request: Request, sampling: Sampling) ->
     dtype = torch.float16 if half else torch.bfloat16
     backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
     engine = TransformersEngine(backend, base, max_num_seqs=1, own=False)
-    (drawn,) = engine.generate([request], sampling, lambda done, tokens: None)
+    (drawn,) = engine.generate([request], lambda done, tokens: None)
     return drawn.token_ids

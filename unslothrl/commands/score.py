@@ -11,7 +11,8 @@ from unslothrl.data import sources, tasks
 from unslothrl.data.formats import Columns, Unusable
 from unslothrl.errors import UserError
 from unslothrl.rewards import answers, code
-from unslothrl.rewards.scorer import Completed, Scored, Scorer
+from unslothrl.rewards.scorer import Scorable, Scored, Scorer
+from unslothrl.types import Completion, Task
 
 AT_ONCE = 2_000  # completions
 
@@ -66,14 +67,12 @@ def score(
     )
 
 
-def write(
-    found: Scored, completed: Sequence[Completed], first: rewards.Chosen, out: TextIO
-) -> None:
-    for i, one in enumerate(completed):
+def write(found: Scored, completed: Sequence[Scorable], first: rewards.Chosen, out: TextIO) -> None:
+    for i, (_, completion) in enumerate(completed):
         row = {
             "rewards": {name: values[i] for name, values in found.rewards.items()},
             "score": found.scores[i],
-            "answer": READ.get(first.name, answers.tagged)(one.text),
+            "answer": READ.get(first.name, answers.tagged)(completion.text),
             "seconds": round(found.seconds[i], 6),
         }
         print(json.dumps(row), file=out)
@@ -82,7 +81,7 @@ def write(
 READ = {"boxed": answers.boxed, "code": code.program}  # what a reward looks at
 
 
-def read(reader: tasks.Reader, row: Mapping, where: str) -> Completed:
+def read(reader: tasks.Reader, row: Mapping, where: str) -> Scorable:
     completion = row.get(COMPLETION)
     if not isinstance(completion, str):
         raise UserError(
@@ -93,4 +92,5 @@ def read(reader: tasks.Reader, row: Mapping, where: str) -> Completed:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
     except Unusable as error:
         raise UserError(f"{where}: {error}") from None
-    return Completed(completion, len(completion), record.answer, record.extra, record.problem)
+    task = Task(where, record.problem, record.answer, record.problem, (), record.extra)
+    return task, Completion.of_text(completion)

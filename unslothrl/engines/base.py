@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from unslothrl.types import Adapter, Request, Sampled, Sampling
+from unslothrl.types import Adapter, Completion, Request
 
 Progress = Callable[[int, int], None]
 """Called with (completions finished, tokens sampled) since the start of one `generate`."""
 
-Finished = Callable[[int, Sampled], None]
+Finished = Callable[[int, Completion], None]
 """Called with a request's index and its result as soon as that is there."""
 
 
-def ignore(index: int, sampled: Sampled) -> None:
+def ignore(index: int, sampled: Completion) -> None:
     """Where nobody waits for single results."""
 
 
@@ -30,10 +30,9 @@ class Engine(Protocol):
     def generate(
         self,
         requests: Sequence[Request],
-        sampling: Sampling,
         progress: Progress,
         finished: Finished = ignore,
-    ) -> list[Sampled]:
+    ) -> list[Completion]:
         """One result a request, in their order, each drawn with its own seed. Long prompts start
         first, so that none is left to run alone at the end.
 

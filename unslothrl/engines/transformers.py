@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from unslothrl.backends.peft import PeftBackend
 from unslothrl.engines.base import Finished, Progress, ignore, longest_first
-from unslothrl.types import Adapter, Request, Sampled, Sampling
+from unslothrl.types import Adapter, Completion, Request, Sampling
 from unslothrl.weights import base_model
 
 
@@ -104,18 +104,17 @@ class TransformersEngine:
     def generate(
         self,
         requests: Sequence[Request],
-        sampling: Sampling,
         progress: Progress,
         finished: Finished = ignore,
-    ) -> list[Sampled]:
+    ) -> list[Completion]:
         by_length = longest_first(requests)
-        results: dict[int, Sampled] = {}
+        results: dict[int, Completion] = {}
         tokens = 0
         with self.backend.generating() as model:
             for start in range(0, len(by_length), self.max_num_seqs):
                 chunk = by_length[start : start + self.max_num_seqs]
                 report = functools.partial(_report, progress, (len(results), tokens))
-                drawn = self._generate_chunk(model, [requests[i] for i in chunk], sampling, report)
+                drawn = self._generate_chunk(model, [requests[i] for i in chunk], report)
                 for index, sampled in zip(chunk, drawn, strict=True):
                     results[index] = sampled
                     finished(index, sampled)
@@ -128,9 +127,8 @@ class TransformersEngine:
         self,
         model: Any,
         requests: Sequence[Request],
-        sampling: Sampling,
         progress: Callable[[int, int], None],
-    ) -> list[Sampled]:
+    ) -> list[Completion]:
         width = max(len(request.prompt_ids) for request in requests)
         ids = torch.zeros(len(requests), width, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -138,6 +136,7 @@ class TransformersEngine:
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
             mask[row, width - len(request.prompt_ids) :] = 1
         seeds = [request.seed for request in requests]
+        sampling = requests[0].sampling
         sampler = SeededSampler(seeds, sampling, list(self.stop), progress)
         output = model.generate(
             input_ids=ids.to(model.device),
@@ -153,11 +152,11 @@ class TransformersEngine:
         logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
         return [self._sampled(*row) for row in zip(output, logprobs, strict=True)]
 
-    def _sampled(self, ids: list[int], logprobs: list[float]) -> Sampled:
+    def _sampled(self, ids: list[int], logprobs: list[float]) -> Completion:
         end = next((i for i, token in enumerate(ids) if token in self.stop), None)
         length = len(ids) if end is None else end + 1
         reason = "length" if end is None else "stop"
-        return Sampled(tuple(ids[:length]), tuple(logprobs[:length]), reason, self.version)
+        return Completion.drawn(tuple(ids[:length]), tuple(logprobs[:length]), reason, self.version)
 
     def fingerprint(self) -> str:
         return self.backend.fingerprint()

@@ -14,7 +14,7 @@ from typing import Any
 from unslothrl.engines.base import Finished, Progress, ignore, longest_first
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.types import Adapter, Request, Sampled, Sampling
+from unslothrl.types import Adapter, Completion, Request
 from unslothrl.variables import SCRATCH
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import write_adapter
@@ -165,20 +165,19 @@ class VllmEngine:
     def generate(
         self,
         requests: Sequence[Request],
-        sampling: Sampling,
         progress: Progress,
         finished: Finished = ignore,
-    ) -> list[Sampled]:
+    ) -> list[Completion]:
         self.wake()
         engine = self.llm.llm_engine
         for index in longest_first(requests):
             engine.add_request(
                 str(index),
                 {"prompt_token_ids": list(requests[index].prompt_ids)},
-                self._params(requests[index], sampling),
+                self._params(requests[index]),
                 lora_request=self.current,
             )
-        results: dict[int, Sampled] = {}
+        results: dict[int, Completion] = {}
         tokens = 0
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -204,15 +203,15 @@ class VllmEngine:
             self._load(self.coming)
             self.coming = None
 
-    def _params(self, request: Request, sampling: Sampling):
+    def _params(self, request: Request):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k or -1,
-            max_tokens=sampling.max_new_tokens,
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            top_k=request.sampling.top_k or -1,
+            max_tokens=request.sampling.max_new_tokens,
             seed=request.seed,
             logprobs=0,
             stop_token_ids=self.stop,
@@ -220,12 +219,12 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _sampled(self, output) -> Sampled:
+    def _sampled(self, output) -> Completion:
         ids = tuple(output.token_ids)
         logprobs = tuple(
             step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)
         )
-        return Sampled(ids, logprobs, output.finish_reason, self.version)
+        return Completion.drawn(ids, logprobs, output.finish_reason, self.version)
 
     def fingerprint(self) -> str:
         self.wake()

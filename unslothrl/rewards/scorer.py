@@ -25,54 +25,15 @@ from unslothrl.rewards.workers import (
     Result,
     Workers,
 )
+from unslothrl.types import Completion, Failure, Task
 
 GRACE_S = 10.0  # that a worker has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 AT_ONCE = 64  # calls of an async function
 
 
-@dataclass(frozen=True)
-class Completed:
-    """What is scored: a completion's text and length in tokens, and what its task knows."""
-
-    text: str
-    length: int
-    answer: str
-    extra: dict[str, Any] = field(default_factory=dict)
-    prompt: str = ""
-    problem: str = ""  # what the user asks last; "": that is the prompt
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The gold answers, any of which is right."""
-        return tuple(self.extra.get("answers") or (self.answer,))
-
-    @property
-    def known(self) -> own.Known:
-        return own.Known(self.answer, self.prompt, self.extra, self.problem)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A reward that could not be computed; it counts as 0."""
-
-    reward: str
-    reason: str
-    text: str  # the completion
-    index: int  # of it among those that were scored together
-
-    @property
-    def was_late(self) -> bool:
-        return self.reason.startswith(TOO_LONG)
-
-    @property
-    def kind(self) -> tuple[str, str]:
-        """Failures of a kind are told once: the same reward and exception, whatever it says."""
-        return self.reward, self.reason.partition(":")[0]
-
-    def __str__(self) -> str:
-        reason = " ".join(self.reason.split())
-        return f"reward {self.reward} failed ({reason}) on {self.text[:200]!r}"
+Scorable = tuple[Task, Completion]
+"""A completion whose text is set, and the task that it answers."""
 
 
 @dataclass
@@ -152,7 +113,7 @@ class Scorer:
             raise UserError(result.error.removeprefix("UserError: "))
         return result.value
 
-    def score(self, completed: Sequence[Completed]) -> Scored:
+    def score(self, completed: Sequence[Scorable]) -> Scored:
         """All rewards of all completions, in order."""
         found: dict[str, list[float]] = {}
         failures: list[Failure] = []
@@ -163,23 +124,23 @@ class Scorer:
             values = [0.0 if r.error is not None else r.value for r in results]
             found[one.name] = [one.weight * float(part(value, "reward")) for value in values]
             failures += [
-                Failure(one.name, result.error, what.text, index)
-                for index, (result, what) in enumerate(zip(results, completed, strict=True))
+                Failure(one.name, result.error, what.text, index, is_late(result.error))
+                for index, (result, (_, what)) in enumerate(zip(results, completed, strict=True))
                 if result.error is not None
             ]
             scores = scores or [float(part(value, "score")) for value in values]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
-            found[overlong.NAME] = [self.punish(one.length) for one in completed]
+            found[overlong.NAME] = [self.punish(len(what.token_ids)) for _, what in completed]
         return Scored(found, scores, seconds, failures)
 
-    def _results(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
+    def _results(self, chosen: rewards.Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """One for each completion."""
         if chosen.runs == rewards.HERE:
             function = imported(chosen.function)
-            return [here(function, given(chosen, one)) for one in completed]
+            return [here(function, given(chosen, *pair)) for pair in completed]
         if chosen.runs == rewards.WORKER:
-            calls = [Call(chosen.function, given(chosen, one)) for one in completed]
+            calls = [Call(chosen.function, given(chosen, *pair)) for pair in completed]
             return self.workers.call(calls, AHEAD)
         if chosen.runs == rewards.PROGRAMS:
             return self._programs(chosen, completed)
@@ -190,18 +151,18 @@ class Scorer:
             return self._together(chosen, chosen.own, completed)
         return self.own_workers.call(
             [
-                Call(chosen.function, (one.text,), chosen.own.named(one.known), may_load=True)
-                for one in completed
+                Call(chosen.function, (one.text,), chosen.own.named(known(task)), may_load=True)
+                for task, one in completed
             ]
         )
 
-    def _programs(self, chosen: rewards.Chosen, completed: Sequence[Completed]) -> list[Result]:
+    def _programs(self, chosen: rewards.Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """Every test of every program is a call; a program's first failure ends its group."""
         calls: list[Call] = []
         self.level = self.level or self._choose_level()
         deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
-        for group, one in enumerate(completed):
-            text, tests = program(one.text), one.extra["tests"]
+        for group, (task, one) in enumerate(completed):
+            text, tests = program(one.text), task.extra["tests"]
             for pair in zip(tests["inputs"], tests["outputs"], strict=True) if text else ():
                 more = (self.deadline_s, self.level)
                 arguments = (text, tests["fn_name"], *pair, *more)
@@ -214,11 +175,11 @@ class Scorer:
         return [joined(results) for results in by_group.values()]
 
     def _for_all(
-        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Completed]
+        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
-        named = signature.named_for_all([one.known for one in completed])
-        named[own.ALL] = signature.completions([one.text for one in completed])
+        named = signature.named_for_all([known(task) for task, _ in completed])
+        named[own.ALL] = signature.completions([one.text for _, one in completed])
         (result,) = self.own_workers.call([Call(chosen.function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
@@ -229,10 +190,10 @@ class Scorer:
         return [Result(value, None, share) for value in values]
 
     def _together(
-        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Completed]
+        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """Async calls, `AT_ONCE` of them in a worker at the same time."""
-        pairs = [(one.text, signature.named(one.known)) for one in completed]
+        pairs = [(one.text, signature.named(known(task))) for task, one in completed]
         parts = [pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE)]
         calls = [
             Call(
@@ -256,13 +217,22 @@ class Scorer:
                 pool.close()
 
 
-def given(chosen: rewards.Chosen, one: Completed) -> tuple:
+def given(chosen: rewards.Chosen, task: Task, completion: Completion) -> tuple:
     """What a reward of this package is called with."""
     if "answer" in chosen.needs:
-        return (one.text, *one.answers)
+        return (completion.text, *(task.extra.get("answers") or (task.answer,)))
     if "numbers" in chosen.needs:
-        return (one.text, one.extra["numbers"], one.extra["target"])
-    return (one.text,)
+        return (completion.text, task.extra["numbers"], task.extra["target"])
+    return (completion.text,)
+
+
+def known(task: Task) -> own.Known:
+    """What a function of the user's own may ask for by name."""
+    return own.Known(task.answer, task.prompt, task.extra, task.problem)
+
+
+def is_late(reason: str) -> bool:
+    return reason.startswith(TOO_LONG)
 
 
 @functools.cache
