@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from unslothrl import batching, cluster
+from unslothrl import batching, cluster, credit
 from unslothrl.actor import Rollout
-from unslothrl.algorithms import diagnostics, divergence, filtering, gae, schedules
+from unslothrl.algorithms import diagnostics, filtering, gae, schedules
 from unslothrl.background import Background, DrawnAhead
-from unslothrl.batching import Selected
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
+from unslothrl.credit import Selected
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import placement
@@ -92,7 +92,7 @@ class Trainer:
         self.timer = Timer()
         step = self.state.step + 1
         groups, left_out, metrics = self.rollout(step)
-        selected = self.judge(groups, step)
+        selected = self.assign_credit(groups, step)
         metrics |= selected.metrics()
         trained = self.learn(selected, step)
         metrics |= trained
@@ -187,32 +187,22 @@ class Trainer:
 
     def shuffled(self, group: Group, step: int) -> Group:
         seed = seed_of(self.config.seed, "shuffle", step)
-        return batching.shuffle_rewards(group, seed_of(seed, group.task.id))
+        return credit.shuffle_rewards(group, seed_of(seed, group.task.id))
 
-    def judge(self, groups: Sequence[Group], step: int) -> Selected:
-        """Chooses candidates and gives them advantages; measures them first where that takes it."""
-        config, objective = self.config, self.objective
-        samples, penalties = batching.samples_of(groups), None
-        kl_in_reward = objective.kl == "reward" and bool(groups)
-        if kl_in_reward:
-            samples = grouped(self.measure([s for group in samples for s in group]), samples)
-            penalties = [[float(self.penalty(s).sum()) for s in group] for group in samples]
-        selected = batching.select(
+    def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
+        """Chooses candidates and gives them advantages."""
+        config = self.config
+        return credit.assign(
             groups,
-            objective,
-            config.select,
-            config.topk,
-            seed_of(config.seed, "select", step),
-            samples=samples,
-            penalties=penalties,
+            self.objective,
+            select=config.select,
+            topk=config.topk,
+            seed=seed_of(config.seed, "select", step),
+            measure=self.measure,
+            several_updates=config.updates_per_rollout * config.epochs_per_rollout > 1,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
         )
-        several = config.updates_per_rollout * config.epochs_per_rollout > 1
-        if selected.pulling() and not kl_in_reward and (several or objective.has_critic):
-            selected = selected.with_samples(self.measure(selected.pulling()))
-        if objective.has_critic and selected.samples:
-            by_token = [self.penalty(s) for s in selected.samples] if kl_in_reward else None
-            selected = batching.with_gae(selected, config.gamma, config.gae_lambda, by_token)
-        return selected
 
     def measure(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples with what the learners say of them before the update, in order."""
@@ -234,13 +224,6 @@ class Trainer:
             for i, sample in enumerate(samples)
         ]
 
-    def penalty(self, sample: Sample) -> np.ndarray:
-        """beta k of every token, [tokens], where the KL is in the reward."""
-        assert sample.measured is not None and sample.measured.reference is not None
-        estimate = divergence.ESTIMATORS[self.objective.kl_estimator]
-        difference = sample.measured.logprobs - sample.measured.reference
-        return self.objective.kl_coefficient * estimate(difference.astype(np.float64))
-
     def is_frozen(self, step: int) -> bool:
         """Whether only the critic is trained in this step."""
         return step <= self.config.freeze_steps
@@ -248,7 +231,7 @@ class Trainer:
     def learn(self, selected: Selected, step: int) -> dict[str, float]:
         """The updates of a step. -> their metrics, none if there is nothing to learn from."""
         config = self.config
-        if not any(selected.pulls):
+        if not any(selected.has_gradient):
             self.view.note(
                 f"step {step} has nothing to learn from and is skipped: "
                 + why_nothing(selected, len(selected.groups))
@@ -258,7 +241,9 @@ class Trainer:
         results: list[StepResult] = []
         for epoch in range(config.epochs_per_rollout):
             seed = seed_of(config.seed, "parts", step, epoch)
-            for batch in selected.batches(config.updates_per_rollout, seed):
+            for batch in batching.batches(
+                selected.samples, selected.has_gradient, config.updates_per_rollout, seed
+            ):
                 with self.timer("update"):
                     of_update, result = self.update(batch, step)
                 stats += of_update
@@ -273,7 +258,7 @@ class Trainer:
         """One optimiser step over the learners, each with its part of the batch."""
         learners = self.workers.learners
         parts = batching.split_batch(batch, len(learners))
-        used = list(zip(learners, parts, strict=False))
+        used = [pair for pair in zip(learners, parts, strict=True) if pair[1].samples]
         stats = self.workers.gather(
             [
                 learner.call("forward_backward", part, not self.is_frozen(step))
@@ -493,12 +478,6 @@ def why_nothing(selected: Selected, groups: int) -> str:
     if not selected.samples:
         return "every completion was truncated"
     return f"in each of its {groups} groups all rewards are equal"
-
-
-def grouped(samples: Sequence[Sample], like: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-    """Samples in one row, in the groups that they came from."""
-    rest = iter(samples)
-    return [[next(rest) for _ in group] for group in like]
 
 
 def mean(values) -> float:

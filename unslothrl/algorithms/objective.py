@@ -48,6 +48,6 @@ class Objective:
         return not self.has_critic
 
     @property
-    def pulls_without_advantage(self) -> bool:
+    def trains_without_advantage(self) -> bool:
         """Whether samples with advantage zero still have a gradient."""
         return self.has_critic or self.kl == "loss" or self.entropy_coefficient != 0

@@ -27,7 +27,7 @@ def check(config: Config) -> None:
             f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
             f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
         )
-    learns_alone = objective.has_critic or objective.pulls_without_advantage
+    learns_alone = objective.has_critic or objective.trains_without_advantage
     if config.select == "max_variance" and config.topk < 2 and not learns_alone:
         raise UserError(
             "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"

@@ -1,0 +1,201 @@
+"""Selection, advantages and the KL in the reward from hand-made groups."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fakes import group
+
+from unslothrl import batching, credit
+from unslothrl.algorithms import objectives
+from unslothrl.types import Measured
+
+GRPO, PG, DAPO, PPO = map(objectives.load, ("grpo", "pg", "dapo", "ppo"))
+KL = {"kl": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}
+
+
+def unmeasured(samples):
+    raise AssertionError("nothing has to be measured")
+
+
+def assign(groups, objective, select, k, measure=unmeasured, **options):
+    return credit.assign(
+        groups, objective, select=select, topk=k, seed=0, measure=measure, **options
+    )
+
+
+def one_batch(selected):
+    (batch,) = batching.batches(selected.samples, selected.has_gradient, 1, seed=0)
+    return batch
+
+
+def test_the_best_are_selected_after_advantages_over_the_whole_group():
+    selected = assign([group("a", [0.0, 1.0, 0.0, 1.0])], GRPO, "topk", k=2)
+    assert selected.chosen == [[1, 3]]
+    # over all four: mean 1/2, std 1/2; over the two alone there would be no signal
+    assert [round(a, 6) for a in selected.advantages[0]] == [-1, 1, -1, 1]
+    assert selected.metrics()["train/selected_advantage_mean"] > 0.999
+    assert [s.advantages.round(6).tolist() for s in selected.samples] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_max_variance_compares_the_chosen_alone():
+    # of 0 0.4 0.6 1 the two ends; among them mean 1/2: -1/2, 1/2. The others get nothing
+    selected = assign([group("a", [0.0, 0.4, 0.6, 1.0])], PG, "max_variance", k=2)
+    assert selected.chosen == [[0, 3]] and selected.advantages == [[-0.5, 0.0, 0.0, 0.5]]
+
+
+def test_groups_without_signal_leave_the_batch_but_not_its_denominators():
+    groups = [group("a", [0.0, 1.0], lengths=[2, 3]), group("b", [1.0, 1.0], lengths=[5, 7])]
+    selected = assign(groups, GRPO, "topk", k=2)
+    batch = one_batch(selected)
+    assert [sample.tokens for sample in batch.samples] == [2, 3]
+    assert (batch.sequences, batch.tokens) == (4, 17)
+    assert selected.metrics()["reward/zero_signal_groups"] == 1
+
+
+def test_with_a_kl_or_entropy_term_every_sample_has_a_gradient():
+    for changes in ({"kl": "loss", "kl_coefficient": 0.1}, {"entropy_coefficient": 0.01}):
+        objective = dataclasses.replace(GRPO, **changes)
+        groups = [group("a", [0.0, 1.0]), group("b", [1.0, 1.0])]
+        assert len(one_batch(assign(groups, objective, "topk", k=2)).samples) == 4
+
+
+def test_nothing_has_a_gradient_without_any_signal():
+    assert assign([group("a", [1.0, 1.0])], GRPO, "topk", 2).has_gradient == (False, False)
+    assert assign([], GRPO, "topk", 2).samples == ()
+
+
+def test_truncated_completions_count_in_the_statistics_and_not_in_the_loss():
+    # mean 1/2 over all four, although two of them are not chosen from
+    groups = [group("a", [0.0, 1.0, 0.0, 1.0], lengths=[2, 3, 4, 5], truncated=[0, 1])]
+    selected = assign(groups, dataclasses.replace(DAPO, advantage="centred"), "topk", k=3)
+    assert selected.chosen == [[2, 3]] and selected.advantages == [[-0.5, 0.5, -0.5, 0.5]]
+    assert (one_batch(selected).sequences, one_batch(selected).tokens) == (2, 9)
+    masked = [group("a", [0.0, 1.0], truncated=[0, 1])]
+    assert assign(masked, DAPO, "topk", 2).samples == ()
+
+
+# Measuring, and the KL in the reward
+
+
+def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
+    """What the learners would do: `policy` and `reference` at each token, the critic's `values` by
+    the number of tokens. Notes how many samples each call has."""
+
+    def measure(samples):
+        calls.append(len(samples))
+        return [
+            dataclasses.replace(
+                sample,
+                measured=Measured(
+                    np.full(sample.tokens, policy),
+                    np.full(sample.tokens, reference),
+                    None if values is None else np.array(values[sample.tokens], float),
+                ),
+            )
+            for sample in samples
+        ]
+
+    return measure
+
+
+def test_only_chosen_samples_with_a_gradient_are_measured_for_several_updates():
+    groups = [group("a", [0.0, 1.0, 0.5]), group("b", [1.0, 1.0, 1.0])]
+    calls: list[int] = []
+    selected = assign(groups, GRPO, "topk", 2, measure_with(calls), several_updates=True)
+    assert calls == [2]
+    assert [sample.measured is not None for sample in selected.samples] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    equal = [group("a", [1.0, 1.0])]
+    assign(equal, GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
+
+
+def test_kl_comes_off_before_rewards_are_compared():
+    # k1 of 2 x 3 tokens, 0.5 x 0.5 each: rewards 1 and 0 less 0.25 x 1 and 0.25 x 3
+    groups = [group("a", [1.0, 0.0], lengths=[1, 3])]
+    calls: list[int] = []
+    objective = dataclasses.replace(PG, **KL)
+    measure = measure_with(calls, policy=-1.0, reference=-1.5)
+    selected = assign(groups, objective, "topk", 1, measure, several_updates=True)
+    assert selected.advantages == [[0.75, -0.75]] and selected.chosen == [[0]]
+    assert calls == [2]  # every candidate, once
+    # equal rewards and unequal KL are a signal for the policy, not for the metric of the rewards
+    selected = assign([group("a", [1.0, 1.0], lengths=[1, 3])], objective, "all", 2, measure)
+    assert selected.advantages == [[0.25, -0.25]] and all(selected.has_gradient)
+    assert selected.metrics()["reward/zero_signal_groups"] == 1
+
+
+def test_kl_in_the_reward_without_a_reference_is_an_error():
+    with pytest.raises(ValueError, match="reference"):
+        assign([group("a", [1.0, 0.0])], dataclasses.replace(PG, **KL), "all", 2, list)
+
+
+def test_no_groups_are_not_measured():
+    assert assign([], dataclasses.replace(PG, **KL), "all", 2).groups == []
+
+
+# With a critic
+
+
+def test_gae_gives_every_token_its_own_advantage():
+    # one completion of 2 tokens, reward 2, values 0 and 1, gamma = lambda = 1:
+    # returns 2 2; advantages 2 1. The other: 1 token, reward 0, value 0: 0. Whitened over 2 1 0:
+    # mean 1, variance 2/3 -> 1.224745, 0, -1.224745
+    groups = [group("a", [2.0, 0.0], lengths=[2, 1])]
+    options = {"gamma": 1.0, "gae_lambda": 1.0}
+    measure = measure_with([], values={2: [0, 1], 1: [0]})
+    selected = assign(groups, PPO, "all", 2, measure, **options)
+    assert selected.samples[0].returns.tolist() == [2, 2]
+    assert selected.samples[0].advantages.tolist() == pytest.approx([1.224745, 0], abs=1e-5)
+    assert selected.samples[1].advantages.tolist() == pytest.approx([-1.224745], abs=1e-5)
+    assert selected.advantages[0] == pytest.approx([0.6123724, -1.2247449], abs=1e-5)
+    # a KL of 1 at each token: their rewards are -1 1 and -1, the returns 0 1 and -1
+    objective = dataclasses.replace(PPO, **{**KL, "kl_coefficient": 1.0})
+    measure = measure_with([], values={2: [0, 1], 1: [0]}, policy=-1.0, reference=-2.0)
+    punished = assign(groups, objective, "all", 2, measure, **options)
+    assert [s.returns.tolist() for s in punished.samples] == [[0, 1], [-1]]
+
+
+def test_gae_needs_no_siblings_and_keeps_groups_of_equals():
+    groups = [group("a", [1.0]), group("b", [1.0, 1.0])]
+    calls: list[int] = []
+    selected = assign(groups, PPO, "topk", 2, measure_with(calls, values={3: [0, 0, 0]}))
+    assert all(selected.has_gradient) and len(one_batch(selected).samples) == 3 and calls == [3]
+    with pytest.raises(ValueError, match="critic's values"):
+        assign(groups, PPO, "topk", 2, measure_with([]))
+
+
+def of_two_turns(scored):
+    """The group's first candidate with an environment's two tokens in the middle of four."""
+    first, *others = scored.completions
+    mixed = dataclasses.replace(
+        first, sampled=(True, False, False, True), logprobs=(-0.5, 0.0, 0.0, -0.7)
+    )
+    return dataclasses.replace(scored, completions=(mixed, *others))
+
+
+def test_per_token_arrays_are_over_the_sampled_tokens():
+    groups = [of_two_turns(group("a", [1.0, 0.0], lengths=[4, 3]))]
+    first, second = assign(groups, PG, "all", 2).samples
+    assert first.sampler_logprobs == (-0.5, -0.7) and first.sampled == (True, False, False, True)
+    assert first.advantages.tolist() == [0.5, 0.5] and len(first.completion_ids) == 4
+    assert second.sampled is None and second.tokens == 3
+    # the reward stands at the last sampled token, and the KL at the sampled ones alone: each has
+    # 0.5 x 0.5: returns 1 - 0.5 and 1 - 0.25
+    measure = measure_with([], values={2: [0, 0], 3: [0, 0, 0]}, policy=-1.0, reference=-1.5)
+    objective = dataclasses.replace(PPO, **KL)
+    first, _ = assign(groups, objective, "all", 2, measure, gae_lambda=1.0).samples
+    assert first.returns.tolist() == [0.5, 0.75]
+
+
+def test_shuffled_rewards_are_the_same_rewards_for_other_candidates():
+    original = group("a", [float(i) for i in range(16)])
+    shuffled = credit.shuffle_rewards(original, seed=1)
+    assert sorted(shuffled.totals) == sorted(original.totals)
+    assert shuffled.totals != original.totals
+    assert shuffled.scores == original.scores  # what is reported stays true
+    assert shuffled.completions == original.completions

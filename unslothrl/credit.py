@@ -1,0 +1,223 @@
+"""Credit assignment: scored groups in, the samples to train on with their advantages out.
+
+    R_i   reward_i - beta sum_t k_it            the KL only where it is in the reward
+    A_it  = A_i, from the R of its group        algorithms/advantages.py
+    A_it  by generalised advantage estimation   algorithms/gae.py, where there is a critic:
+          r_it = -beta k_it, and reward_i more at the last token
+
+beta k is the objective's `kl_coefficient` and `kl_estimator` (algorithms/divergence.py). Advantages
+come first, over the whole group, and the selection after them (algorithms/selection.py).
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from unslothrl.algorithms import gae
+from unslothrl.algorithms.advantages import ADVANTAGES, has_signal
+from unslothrl.algorithms.divergence import ESTIMATORS
+from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
+from unslothrl.types import Completion, Group, Sample, Task, seed_of
+
+Measure = Callable[[Sequence[Sample]], Sequence[Sample]]  # the same samples, with `measured`
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The candidates of a step that are trained on, and what every candidate is worth."""
+
+    groups: Sequence[Group]
+    advantages: list[list[float]]  # [groups][candidates]; with a critic the mean over tokens
+    chosen: list[list[int]]  # [groups] -> indices of the selected candidates
+    samples: tuple[Sample, ...]  # the selected candidates, group by group
+    has_gradient: tuple[bool, ...]  # [samples]
+
+    def metrics(self) -> dict[str, float]:
+        """The step's metrics of selection and signal."""
+        selected = [
+            advantages[i]
+            for advantages, chosen in zip(self.advantages, self.chosen, strict=True)
+            for i in chosen
+        ]
+        return {
+            "reward/zero_signal_groups": sum(not has_signal(g.totals) for g in self.groups),
+            "train/selected_completions": len(selected),
+            "train/selected_advantage_mean": sum(selected) / max(1, len(selected)),
+        }
+
+
+def assign(
+    groups: Sequence[Group],
+    objective: Objective,
+    *,
+    select: str,
+    topk: int,
+    seed: int,
+    measure: Measure,
+    several_updates: bool = False,
+    gamma: float = 1.0,
+    gae_lambda: float = 0.95,
+) -> Selected:
+    """Chooses `topk` candidates of each group by `select` and gives their tokens advantages.
+
+    `measure` asks the learners what they compute of samples before the first update. It is called
+    at most once: with all candidates where the KL is in the reward; with the chosen ones that have
+    a gradient where `several_updates` or a critic need it; else not at all.
+    """
+    samples = samples_of(groups)
+    kl_in_reward = objective.kl == "reward" and bool(groups)
+    if kl_in_reward:
+        measured = iter(measure([sample for of_group in samples for sample in of_group]))
+        samples = [[next(measured) for _ in of_group] for of_group in samples]
+    penalties = [[kl_penalty(sample, objective) for sample in of_group] for of_group in samples]
+    rewards = [
+        [total - float(penalty.sum()) for total, penalty in zip(*pair, strict=True)]
+        for pair in zip((group.totals for group in groups), penalties, strict=True)
+    ]
+    chosen = [
+        _choose(group, values, objective, select, topk, seed_of(seed, group.task.id))
+        for group, values in zip(groups, rewards, strict=True)
+    ]
+    advantages = _group_advantages(rewards, chosen, objective, select)
+    picked, has_gradient = _picked(samples, advantages, chosen, objective)
+    if any(has_gradient) and not kl_in_reward and (several_updates or objective.has_critic):
+        trained = iter(measure([s for s, has in zip(picked, has_gradient, strict=True) if has]))
+        picked = [
+            next(trained) if has else sample
+            for sample, has in zip(picked, has_gradient, strict=True)
+        ]
+    if objective.has_critic and picked:
+        pairs = [(g, i) for g, indices in enumerate(chosen) for i in indices]
+        token_rewards = [_token_rewards(groups[g].totals[i], penalties[g][i]) for g, i in pairs]
+        picked, means = _with_gae(picked, token_rewards, gamma, gae_lambda)
+        for (g, i), mean in zip(pairs, means, strict=True):
+            advantages[g][i] = mean
+    return Selected(groups, advantages, chosen, tuple(picked), tuple(has_gradient))
+
+
+def samples_of(groups: Sequence[Group]) -> list[list[Sample]]:
+    """[groups][candidates], without advantages yet."""
+    return [
+        [_sample_of(group.task, completion) for completion in group.completions] for group in groups
+    ]
+
+
+def _sample_of(task: Task, completion: Completion) -> Sample:
+    """Per-token arrays are over the sampled tokens alone."""
+    logprobs, mask = completion.logprobs, completion.sampled
+    sampled = tuple(p for p, was_sampled in zip(logprobs, mask, strict=True) if was_sampled)
+    return Sample(
+        task.prompt_ids,
+        completion.token_ids,
+        sampled,
+        np.zeros(len(sampled), np.float32),
+        completion.policy_version,
+        sampled=None if all(mask) else mask,
+    )
+
+
+def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
+    """beta k of each token, [tokens], float64; zero where the KL is not in the reward."""
+    if objective.kl != "reward":
+        return np.zeros(sample.tokens)
+    if sample.measured is None or sample.measured.reference is None:
+        raise ValueError("KL in the reward needs the reference's log-probabilities")
+    difference = sample.measured.logprobs - sample.measured.reference
+    estimate = ESTIMATORS[objective.kl_estimator](difference.astype(np.float64))
+    return objective.kl_coefficient * estimate
+
+
+def _choose(
+    group: Group, rewards: Sequence[float], objective: Objective, select: str, k: int, seed: int
+) -> list[int]:
+    """Indices of the selected candidates, in order; never truncated ones under mask_truncated."""
+    allowed = [
+        i
+        for i, completion in enumerate(group.completions)
+        if not (objective.mask_truncated and completion.finish_reason == "length")
+    ]
+    if not allowed:
+        return []
+    return [allowed[i] for i in SELECTIONS[select]([rewards[i] for i in allowed], k, seed)]
+
+
+def _group_advantages(
+    rewards: list[list[float]], chosen: list[list[int]], objective: Objective, select: str
+) -> list[list[float]]:
+    """[groups][candidates]; 0 for those that are outside of the statistics, and with a critic."""
+    advantages = [[0.0] * len(values) for values in rewards]
+    if objective.has_critic:
+        return advantages
+    named = objective.advantage
+    compute = ADVANTAGES[named] if isinstance(named, str) else named
+    whole = [list(range(len(values))) for values in rewards]
+    counted = chosen if select in ON_SUBSET else whole
+    filled = [(g, indices) for g, indices in enumerate(counted) if indices]
+    computed = compute(
+        [[rewards[g][i] for i in indices] for g, indices in filled],
+        ddof=1 if objective.advantage_std == "sample" else 0,
+        epsilon=objective.advantage_epsilon,
+    )
+    for (g, indices), values in zip(filled, computed, strict=True):
+        for i, value in zip(indices, values, strict=True):
+            advantages[g][i] = value
+    return advantages
+
+
+def _picked(
+    samples: Sequence[Sequence[Sample]],
+    advantages: Sequence[Sequence[float]],
+    chosen: Sequence[Sequence[int]],
+    objective: Objective,
+) -> tuple[list[Sample], list[bool]]:
+    """The chosen samples with their advantages, and whether each has a gradient.
+
+    A group whose chosen candidates all have advantage zero has none, unless the objective has
+    another term.
+    """
+    picked, has_gradient = [], []
+    for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
+        for i in indices:
+            of_tokens = np.full(of_group[i].tokens, values[i], np.float32)
+            picked.append(replace(of_group[i], advantages=of_tokens))
+            has_gradient.append(
+                objective.trains_without_advantage or any(values[j] for j in indices)
+            )
+    return picked, has_gradient
+
+
+def _token_rewards(total: float, penalty: np.ndarray) -> np.ndarray:
+    """[tokens]: the completion's reward at its last token, less each token's penalty."""
+    rewards = np.zeros(len(penalty))
+    if len(rewards):
+        rewards[-1] = total
+    return rewards - penalty
+
+
+def _with_gae(
+    samples: Sequence[Sample], rewards: Sequence[np.ndarray], gamma: float, lam: float
+) -> tuple[list[Sample], list[float]]:
+    """-> (the samples with token advantages, whitened over all of them, and returns;
+    [samples] mean advantages)."""
+    estimates = []
+    for sample, of_tokens in zip(samples, rewards, strict=True):
+        if sample.measured is None or sample.measured.values is None:
+            raise ValueError("generalised advantage estimation needs the critic's values")
+        estimates.append(gae.gae(of_tokens, sample.measured.values, gamma, lam))
+    whitened = gae.whiten([advantages for advantages, _ in estimates])
+    estimated = [
+        replace(sample, advantages=a.astype(np.float32), returns=returns.astype(np.float32))
+        for sample, a, (_, returns) in zip(samples, whitened, estimates, strict=True)
+    ]
+    return estimated, [float(a.mean()) if len(a) else 0.0 for a in whitened]
+
+
+def shuffle_rewards(group: Group, seed: int) -> Group:
+    """The control experiment: the same rewards, given to the group's candidates at random."""
+    order = list(range(len(group.completions)))
+    random.Random(seed).shuffle(order)
+    shuffled = {name: tuple(values[i] for i in order) for name, values in group.rewards.items()}
+    return replace(group, rewards=shuffled)
