@@ -12,10 +12,9 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.embedded import EMBEDDED
 from unslothrl.memory import prepare_card
-from unslothrl.planning.engine_memory import EngineMemory, learner_has_engine, of_actor, of_learner
+from unslothrl.planning.engine_memory import EngineMemory, of_actor, of_learner
 from unslothrl.planning.machine import this_card
 from unslothrl.planning.placement import ALONE, Seat
-from unslothrl.planning.planner import MAX_NUM_SEQS
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.weights.base_model import load_tokenizer
@@ -29,16 +28,15 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
 
     prepare_card()
     engine: Engine
-    seqs = config.max_num_seqs or MAX_NUM_SEQS
     if config.engine == "vllm":
         from unslothrl.engines import vllm
 
         engine = vllm.start(
             base,
             dtype=dtype_name(config),
-            context=config.max_prompt_tokens + config.max_new_tokens,
+            context=config.context,
             rank=lora_rank(config),
-            max_num_seqs=seqs,
+            max_num_seqs=config.sequences_at_once,
             seed=config.seed,
             memory=actor_memory(config, seat),
             takes_turns=seat.takes_turns,
@@ -46,7 +44,9 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
     else:
         from unslothrl.engines.transformers import TransformersEngine
 
-        engine = TransformersEngine(peft_backend(config, base), base, max_num_seqs=seqs, own=True)
+        engine = TransformersEngine(
+            peft_backend(config, base), base, max_num_seqs=config.sequences_at_once, own=True
+        )
     return Actor(f"actor-{index}", engine, load_tokenizer(base), scorer_of(config))
 
 
@@ -58,7 +58,7 @@ def actor_memory(config: Config, seat: Seat) -> EngineMemory:
 
 def learner_share(config: Config, seat: Seat) -> float | None:
     """The utilisation of the learner's own vLLM in this process; None where it has none."""
-    if not learner_has_engine(config):
+    if not config.learner_has_engine:
         return None
     gpu, free_mb = this_card(seat.cards)
     return of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
@@ -88,7 +88,7 @@ def build_learner(config: Config, base: Path, index: int, seat: Seat = ALONE):
         temperature=config.temperature,
         max_new_tokens=config.max_new_tokens,
         micro_batch=config.train_batch_size,
-        context=config.max_prompt_tokens + config.max_new_tokens,
+        context=config.context,
         max_grad_norm=config.max_grad_norm,
         weight_decay=config.weight_decay,
         value_clip=config.value_clip,
@@ -109,13 +109,12 @@ def shared_engine(config: Config, base: Path, backend):
         return VllmEngine(backend.llm, base, takes_turns=True)
     from unslothrl.engines.transformers import TransformersEngine
 
-    seqs = config.max_num_seqs or MAX_NUM_SEQS
-    return TransformersEngine(backend, base, max_num_seqs=seqs, own=False)
+    return TransformersEngine(backend, base, max_num_seqs=config.sequences_at_once, own=False)
 
 
 def import_unsloth(config: Config):
     """Imports Unsloth, which patches what is imported after it. -> our module over it."""
-    if learner_has_engine(config):  # it must be able to sleep, which is settled at import
+    if config.learner_has_engine:  # it must be able to sleep, which is settled at import
         os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
     from unslothrl.backends import unsloth
 
@@ -127,9 +126,9 @@ def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
     return module.UnslothBackend(
         base,
         **lora_options(config, base),
-        context=config.max_prompt_tokens + config.max_new_tokens,
+        context=config.context,
         memory_share=learner_share(config, seat),
-        max_num_seqs=config.max_num_seqs or MAX_NUM_SEQS,
+        max_num_seqs=config.sequences_at_once,
     )
 
 
@@ -171,11 +170,9 @@ def lora_rank(config: Config) -> int:
 
 
 def dtype_name(config: Config) -> str:
-    """What the base computes in: bfloat16 where the hardware has it."""
-    if config.dtype != "auto":
-        return config.dtype
+    """What the base computes in on this process's card."""
     import torch
 
-    if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8:
-        return "float16"
-    return "bfloat16"
+    return config.dtype_on(
+        torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    )

@@ -32,11 +32,6 @@ class Facts:
     adapter: Lora | None  # that it starts from
 
     @property
-    def updates(self) -> int:
-        """Optimiser steps over a rollout."""
-        return self.config.updates_per_rollout * self.config.epochs_per_rollout
-
-    @property
     def has_gpu(self) -> bool:
         """Whether there is one, as far as this machine can tell."""
         return bool(self.machine.gpus) or self.config.ray_address is not None
@@ -135,7 +130,9 @@ RULES = (
     Rule(
         CLIPS,
         lambda run: (
-            run.updates == 1 and is_named(run.objective.clip) and is_named(run.objective.ratio)
+            run.config.updates_per_step == 1
+            and is_named(run.objective.clip)
+            and is_named(run.objective.ratio)
         ),
         "the ratio is 1 in the only update of a rollout: set --updates_per_rollout 2 or more",
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl import variables
+from unslothrl.config.options import half_precision
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
@@ -91,8 +92,8 @@ def complete(adapter: Path, base: Path, request: Request) -> tuple[int, ...]:
     from unslothrl.backends.peft import PeftBackend
     from unslothrl.engines.transformers import TransformersEngine
 
-    half = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8
-    dtype = torch.float16 if half else torch.bfloat16
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    dtype = getattr(torch, half_precision(capability))
     backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
     engine = TransformersEngine(backend, base, max_num_seqs=1, own=False)
     (drawn,) = engine.generate([request], lambda done, tokens: None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TextIO
 
-from unslothrl.config.options import Config
+from unslothrl.config.options import Config, half_precision
 from unslothrl.errors import UserError
 from unslothrl.planning import planner, search, shapes
 from unslothrl.planning.machine import Gpu, Machine
@@ -111,7 +111,7 @@ def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
     """The plan for people."""
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-            f"{planner.concurrent(config)} sequences drawn at once, {config.engine}, "
+            f"{config.sequences_at_once} sequences drawn at once, {config.engine}, "
             f"{config.backend} ({found['note']})", *found["changed_to_fit"]]  # fmt: skip
     for card in asked.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
@@ -168,7 +168,7 @@ def smallest(machine: Machine) -> Config:
     """The main job alone on a card, one sequence a micro-batch, `LEAST_SEQS` drawn at once."""
     config = Config(learner="grpo", number_of_actors=0, engine="vllm", backend="unsloth",
                     train_batch_size=1, max_num_seqs=planner.LEAST_SEQS)  # fmt: skip
-    old = bool(machine.gpus) and machine.gpus[0].capability < (8, 0)
+    old = bool(machine.gpus) and half_precision(machine.gpus[0].capability) == "float16"
     return replace(config, engine="transformers") if old else config
 
 
@@ -191,7 +191,7 @@ def longest(shape: shapes.Shape, machine: Machine) -> float | None:
         return planned_alone(config, shape, machine).cards[0].fits
 
     found = search.largest(smallest(machine), fits, shape.context)
-    return None if found is None else planner.context(found)
+    return None if found is None else found.context
 
 
 def table_lines(found: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ def check(config: Config) -> None:
             f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
             f"inside a group), got {config.num_candidates}: set --num_candidates 8"
         )
-    completions = config.batch_size * config.num_candidates
+    completions = config.completions_per_step
     if completions > MOST_COMPLETIONS:
         raise UserError(
             f"batch_size {config.batch_size} x num_candidates {config.num_candidates} = "
@@ -49,7 +49,7 @@ def check(config: Config) -> None:
         raise UserError(
             f"kl_coefficient {objective.kl_coefficient} without a KL: set --kl loss or --kl reward"
         )
-    if config.offload == "model" and (config.learner_chunk_size or not config.number_of_actors):
+    if config.offload == "model" and config.learner_generates:
         raise UserError(
             "offload model: a learner that generates needs its model on the card: set "
             "--learner_chunk_size 0 and --number_of_actors 1"

@@ -9,6 +9,9 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 MOST_ALPHA = 65_536  # of a LoRA
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
+DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is not set
+FIRST_WITH_BFLOAT16 = (8, 0)  # compute capability of a card, (major, minor)
 
 # More than any run takes: what is larger is a slip, and would fail late or never end.
 MOST = {
@@ -237,7 +240,7 @@ class Config:
     )
 
     max_lora_rank: int = option(
-        32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=512
+        32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=VLLM_RANKS[-1]
     )
     lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1, at_most=MOST_ALPHA)
     lora_dropout: float = option(
@@ -332,6 +335,57 @@ class Config:
         None, "KV cache of each engine; not set: what its GPU share leaves", HARDWARE,
         at_least=1, unit="MB",
     )  # fmt: skip
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest prompt with the longest completion."""
+        return self.max_prompt_tokens + self.max_new_tokens
+
+    @property
+    def sequences_at_once(self) -> int:
+        """Sequences that an engine generates at the same time."""
+        return self.max_num_seqs or DEFAULT_NUM_SEQS
+
+    @property
+    def completions_per_step(self) -> int:
+        """Completions that a step trains on or selects from, without those drawn again."""
+        return self.batch_size * self.num_candidates
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimiser steps that each rollout is trained with."""
+        return self.updates_per_rollout * self.epochs_per_rollout
+
+    @property
+    def number_of_processes(self) -> int:
+        """Actors and learners together."""
+        return self.number_of_actors + self.number_of_learners
+
+    @property
+    def learner_generates(self) -> bool:
+        """Whether learners generate a share of each rollout, or all of it."""
+        return self.number_of_actors == 0 or self.learner_chunk_size > 0
+
+    @property
+    def learner_has_engine(self) -> bool:
+        """Whether a learner generates with a vLLM over its own weights, given a card. Without one
+        it generates with transformers."""
+        return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")
+
+    def dtype_on(self, capability: tuple[int, int] | None) -> str:
+        """What the models compute in on a card of that compute capability; None: on a CPU."""
+        return half_precision(capability) if self.dtype == "auto" else self.dtype
+
+
+def half_precision(capability: tuple[int, int] | None) -> str:
+    """The 16-bit type of a card: bfloat16 where it has it, as every CPU does. -> its name."""
+    is_old = capability is not None and capability < FIRST_WITH_BFLOAT16
+    return "float16" if is_old else "bfloat16"
+
+
+def vllm_rank(rank: int) -> int:
+    """The LoRA rank that vLLM reserves memory for where adapters have `rank`."""
+    return next(allowed for allowed in VLLM_RANKS if allowed >= rank)
 
 
 OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}

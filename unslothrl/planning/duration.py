@@ -18,12 +18,12 @@ YEAR = 365.25 * DAY
 
 def least_seconds(config: Config, steps: int, eval_problems: int) -> float:
     """Of a run of so many steps with so many evaluation problems in all sets together."""
-    completions = steps * config.batch_size * config.num_candidates
+    completions = steps * config.completions_per_step
     if config.eval_every:
         evaluations = 1 + -(-steps // config.eval_every)
         completions += evaluations * eval_problems * config.eval_candidates
-    generators = config.number_of_actors + config.number_of_learners
-    return completions * max(1.0, SHARE * config.max_new_tokens) / (RATE * generators)
+    tokens = completions * max(1.0, SHARE * config.max_new_tokens)
+    return tokens / (RATE * config.number_of_processes)
 
 
 def check(config: Config, steps: int, eval_problems: int) -> list[str]:

@@ -1,0 +1,12 @@
+"""How completions are drawn: to train on, and in an evaluation."""
+
+from unslothrl.config.options import Config
+from unslothrl.types import Sampling
+
+
+def training(config: Config) -> Sampling:
+    return Sampling(config.temperature, config.top_p, config.sampling_top_k, config.max_new_tokens)
+
+
+def evaluation(config: Config) -> Sampling:
+    return Sampling(config.eval_temperature, config.eval_top_p, 0, config.max_new_tokens)
