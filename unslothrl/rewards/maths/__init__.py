@@ -1,9 +1,9 @@
 """Whether two answers are mathematically the same.
 
 The cheapest ways come first: equal text, then plain decimals, then equal tokens; only then both
-are read (`reader`) and compared kind by kind (`compare`). Values are compared exactly (`values`).
-Nothing here is evaluated as code, and the numbers that are computed are bounded; what takes too
-long all the same is ended by the worker's deadline (`workers`).
+are read (`notation`, `reading`) and compared kind by kind (`comparing`), values exactly
+(`expressions`). Nothing here is evaluated as code, and the numbers that are computed are bounded;
+what takes too long all the same is ended by the deadline of its process (`rewards.processes`).
 """
 
 import functools
@@ -13,9 +13,13 @@ from decimal import Decimal
 from fractions import Fraction
 
 from unslothrl.rewards.answers import normalise
-from unslothrl.rewards.maths import compare, reader
-from unslothrl.rewards.maths.kinds import Answer, Literal, Several, Text, Value
-from unslothrl.rewards.maths.latex import Letters, Unreadable
+from unslothrl.rewards.maths.comparing import comparison
+from unslothrl.rewards.maths.comparing.quantities import is_close
+from unslothrl.rewards.maths.errors import Unreadable
+from unslothrl.rewards.maths.kinds import Answer, Collection, Literal, Text, Value
+from unslothrl.rewards.maths.notation.tokens import Letters
+from unslothrl.rewards.maths.reading.lists import as_list
+from unslothrl.rewards.maths.reading.reader import read
 
 LONGEST = 1000  # characters of an answer that is worth reading
 MOST_PARTS = 20  # boxes that may be a list together
@@ -36,39 +40,39 @@ def same(answer: str, gold: str) -> bool:
     if DECIMAL.fullmatch(answer) and DECIMAL.fullmatch(gold):
         return same_decimals(answer, gold)
     expected = read_gold(gold)
-    if same_kind(answer, gold, reader.read(answer), expected):
+    if same_kind(answer, gold, read(answer), expected):
         return True
     if LETTERS_AFTER_NUMBER.search(answer) is None or (
         isinstance(expected, Value) and expected.unit
     ):
         return False
-    return same_kind(answer, gold, reader.read(answer, Letters.PRODUCT), expected)
+    return same_kind(answer, gold, read(answer, Letters.PRODUCT), expected)
 
 
-def same_kind(answer: str, gold: str, found: Answer, expected: Answer) -> bool:
-    if isinstance(expected, Text) or isinstance(found, Text):
-        return same_words(answer, gold, found, expected)
-    if isinstance(expected, Literal) or isinstance(found, Literal):
-        return expected == found
-    return matches(found, expected)
+def same_kind(answer: str, gold: str, given: Answer, expected: Answer) -> bool:
+    if isinstance(expected, Text) or isinstance(given, Text):
+        return same_words(answer, gold, given, expected)
+    if isinstance(expected, Literal) or isinstance(given, Literal):
+        return expected == given
+    return matches(given, expected)
 
 
-def matches(found: Answer, expected: Answer) -> bool:
+def matches(given: Answer, expected: Answer) -> bool:
     try:
-        return compare.matches(found, expected)
+        return comparison.matches(given, expected)
     except (Unreadable, RecursionError, ArithmeticError, ValueError):
         return False
 
 
-def same_words(answer: str, gold: str, found: Answer, expected: Answer) -> bool:
+def same_words(answer: str, gold: str, given: Answer, expected: Answer) -> bool:
     """Text, also where the other is written in plain letters that may be read as a product."""
-    if isinstance(found, Text) and isinstance(expected, Text):
+    if isinstance(given, Text) and isinstance(expected, Text):
         pass
-    elif WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(found, Text):
+    elif WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(given, Text):
         expected = Text(gold)
     elif WORDS.fullmatch(answer) and isinstance(expected, Text):
-        found = reader.read(f"\\text{{{answer}}}")
-    return matches(found, expected)
+        given = read(f"\\text{{{answer}}}")
+    return matches(given, expected)
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:
@@ -77,18 +81,18 @@ def same_list(answers: Sequence[str], gold: str) -> bool:
     if not 2 <= len(different) <= MOST_PARTS or len(gold) > LONGEST:
         return False
     expected = read_gold(normalise(gold))
-    if not isinstance(expected, Several) or sum(map(len, different)) > LONGEST:
+    if not isinstance(expected, Collection) or sum(map(len, different)) > LONGEST:
         return False
-    return matches(reader.joined([reader.read(one) for one in different]), expected)
+    return matches(as_list([read(answer) for answer in different]), expected)
 
 
 def same_decimals(answer: str, gold: str) -> bool:
-    """Exactly, or where the gold answer has a point, as `compare.rounds_to`."""
+    """Exactly, or where the gold answer has a point, as `comparing.quantities.rounds_to`."""
     a, b = Decimal(answer), Decimal(gold)
-    return a == b or ("." in gold and compare.close(Fraction(a), Fraction(b)))
+    return a == b or ("." in gold and is_close(Fraction(a), Fraction(b)))
 
 
 @functools.lru_cache(maxsize=4096)
 def read_gold(gold: str) -> Answer:
-    """Gold answers come again for every candidate of a group."""
-    return reader.read(gold, Letters.SPACED_UNIT)
+    """Remembered: a gold answer comes again for every candidate of a group."""
+    return read(gold, Letters.SPACED_UNIT)

@@ -1,9 +1,9 @@
-"""What kinds of answers there are."""
+"""The kinds of answers."""
 
 from dataclasses import dataclass
 
+from unslothrl.rewards.maths.expressions.tree import Tree
 from unslothrl.rewards.maths.regions import Intervals
-from unslothrl.rewards.maths.tree import Tree
 from unslothrl.rewards.maths.units import Unit
 
 
@@ -26,7 +26,7 @@ class Text(Answer):
 
 
 @dataclass(frozen=True)
-class Based(Answer):
+class BasedNumber(Answer):
     """The digits of a whole number in a base that is named."""
 
     digits: str
@@ -39,7 +39,7 @@ class Infinity(Answer):
 
 
 @dataclass(frozen=True)
-class Nothing(Answer):
+class EmptySet(Answer):
     """No solution, the empty set."""
 
 
@@ -53,7 +53,7 @@ class Row(Answer):
 
 
 @dataclass(frozen=True)
-class Several(Answer):
+class Collection(Answer):
     """A set, or a list of values: the order does not count."""
 
     parts: tuple[Answer, ...]
@@ -99,3 +99,10 @@ class Literal(Answer):
     """What has no known meaning: equal only to itself."""
 
     text: str
+
+
+def variable_of(answer: Answer) -> str | None:
+    """The name of a variable that stands alone; None for every other answer."""
+    if isinstance(answer, Value) and answer.tree[0] == "symbol" and not answer.unit:
+        return answer.tree[1]
+    return None

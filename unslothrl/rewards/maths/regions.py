@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from unslothrl.rewards.maths.latex import Unreadable
-from unslothrl.rewards.maths.tree import Tree, add, negative
-from unslothrl.rewards.maths.values import NotRational, Undefined, equal, rational, sign_between
+from unslothrl.rewards.maths.errors import NotRational, Undefined, Unreadable
+from unslothrl.rewards.maths.expressions.equality import equal, sign_between
+from unslothrl.rewards.maths.expressions.rational import rational
+from unslothrl.rewards.maths.expressions.tree import Tree, add, negative
 
 
 @dataclass(frozen=True)
@@ -69,19 +70,19 @@ def _farther(a: Interval, b: Interval) -> tuple[Tree | None, bool]:
 
 
 def union(parts: Sequence[Interval]) -> Intervals:
-    """In order, without overlaps; one alone may have letters in its ends."""
+    """In order, without overlaps; a single interval may have letters in its ends."""
     if len(parts) == 1:
         return tuple(parts)
-    found: list[Interval] = []
-    for one in sorted(
-        (one for one in parts if not one.is_empty), key=functools.cmp_to_key(_by_low)
+    merged: list[Interval] = []
+    for interval in sorted(
+        (interval for interval in parts if not interval.is_empty), key=functools.cmp_to_key(_by_low)
     ):
-        if found and _reaches(found[-1], one):
-            last = found.pop()
-            found.append(Interval(last.low, last.low_closed, *_farther(last, one)))
+        if merged and _reaches(merged[-1], interval):
+            last = merged.pop()
+            merged.append(Interval(last.low, last.low_closed, *_farther(last, interval)))
         else:
-            found.append(one)
-    return tuple(found)
+            merged.append(interval)
+    return tuple(merged)
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
@@ -92,24 +93,28 @@ def complement(intervals: Intervals) -> Intervals:
     """Of intervals in order without overlaps."""
     if not intervals:
         return EVERYTHING
-    found: list[Interval] = []
+    gaps: list[Interval] = []
     first, last = intervals[0], intervals[-1]
     if first.low is not None:
-        found.append(Interval(None, False, first.low, not first.low_closed))
-    for one, other in itertools.pairwise(intervals):
-        found.append(Interval(one.high, not one.high_closed, other.low, not other.low_closed))
+        gaps.append(Interval(None, False, first.low, not first.low_closed))
+    for interval, following in itertools.pairwise(intervals):
+        gaps.append(
+            Interval(
+                interval.high, not interval.high_closed, following.low, not following.low_closed
+            )
+        )
     if last.high is not None:
-        found.append(Interval(last.high, not last.high_closed, None, False))
-    return tuple(found)
+        gaps.append(Interval(last.high, not last.high_closed, None, False))
+    return tuple(gaps)
 
 
 def same(a: Intervals, b: Intervals) -> bool:
     return len(a) == len(b) and all(
-        one.low_closed == other.low_closed
-        and one.high_closed == other.high_closed
-        and _same_end(one.low, other.low)
-        and _same_end(one.high, other.high)
-        for one, other in zip(a, b, strict=True)
+        first.low_closed == second.low_closed
+        and first.high_closed == second.high_closed
+        and _same_end(first.low, second.low)
+        and _same_end(first.high, second.high)
+        for first, second in zip(a, b, strict=True)
     )
 
 
@@ -119,7 +124,7 @@ def _same_end(a: Tree | None, b: Tree | None) -> bool:
     return equal(a, b)
 
 
-def where(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
+def solve(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
     """The numbers for which "left relation right" is true; None where it is not linear in the
     variable with rational coefficients, nor the variable alone beside a constant."""
     if left == ("symbol", variable):
@@ -127,9 +132,9 @@ def where(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | 
     if right == ("symbol", variable):
         return half_line(_TURNED[relation], left)
     if left[:2] == ("call", "abs") or left[0] == "pow":
-        return around(left, relation, right, variable)
+        return solve_symmetric(left, relation, right, variable)
     if right[:2] == ("call", "abs") or right[0] == "pow":
-        return around(right, _TURNED[relation], left, variable)
+        return solve_symmetric(right, _TURNED[relation], left, variable)
     solved = root(add(left, negative(right)), variable)
     if solved is None:
         return None
@@ -137,15 +142,15 @@ def where(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | 
     return half_line(relation if rises else _TURNED[relation], ("number", value))
 
 
-def around(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
+def solve_symmetric(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
     """ "|u| < c" and "u^2 < c" for a positive constant c, as -c < u < c or -sqrt c < u < sqrt c."""
     inner, end = (left[2], right) if left[0] == "call" else (left[1], None)
     if end is None and left[2] == ("number", Fraction(2)):
         end = ("pow", right, ("number", Fraction(1, 2)))
     if end is None or relation == "ne" or sign_between(right, ("number", Fraction(0))) != 1:
         return None
-    below = where(inner, relation, end, variable)
-    above = where(inner, _TURNED[relation], negative(end), variable)
+    below = solve(inner, relation, end, variable)
+    above = solve(inner, _TURNED[relation], negative(end), variable)
     if below is None or above is None:
         return None
     inside = relation in ("<", "le")

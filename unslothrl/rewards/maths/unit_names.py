@@ -30,7 +30,7 @@ _PREFIXES = {
     "k": "kilo", "M": "mega", "G": "giga", "T": "tera", "c": "centi", "d": "deci", "m": "milli",
     "u": "micro", "n": "nano", "p": "pico", "f": "femto", "h": "hecto",
 }  # fmt: skip
-_NO_PREFIX = {"ft", "pt", "hA", "fm", "cd", "mM"}  # other units, or nobody's
+_NO_PREFIX = {"ft", "pt", "hA", "fm", "cd", "mM"}  # other units, or in no use
 COMPOUND = {"kWh": "kW h", "Wh": "W h", "MWh": "MW h", "mAh": "mA h", "Ah": "A h", "mph": "mi / h",
             "kph": "km / h", "kmh": "km / h", "kmph": "km / h", "rpm": "rev / min",
             "mpg": "mi / gal", "fps": "ft / s", "Nm": "N m", "kNm": "kN m", "Ns": "N s",
@@ -52,14 +52,14 @@ def _aliases() -> dict[str, str]:
     return table
 
 
-ALIASES = _aliases()  # every spelling, and the one name that it stands for
+ALIASES = _aliases()  # spelling -> name
 KNOWN = frozenset(ALIASES.values())
 
-SYMBOLS = frozenset(one for one in (*ALIASES, *COMPOUND) if one.isalpha() and len(one) < 5)
+SYMBOLS = frozenset(name for name in (*ALIASES, *COMPOUND) if name.isalpha() and len(name) < 5)
 _POWER = r"(?:\s*\^\s*(?:-?\d(?!\d)|\{\s*-?\d\s*\}))?"
-_ONE = rf"(?!(?:and|or|of|per|is|each|a)\b)[a-zA-Z]{{1,4}}(?![a-zA-Z]){_POWER}"
+_SYMBOL = rf"(?!(?:and|or|of|per|is|each|a)\b)[a-zA-Z]{{1,4}}(?![a-zA-Z]){_POWER}"
 _PLAIN = re.compile(
-    rf"{_ONE}(?:\s*(?:/|\*|\\cdot|\\times|-|(?<=\s))\s*\(?{_ONE}\)?)*"
+    rf"{_SYMBOL}(?:\s*(?:/|\*|\\cdot|\\times|-|(?<=\s))\s*\(?{_SYMBOL}\)?)*"
     r"(?=\s*(?:$|[,;.)\]}&]|\\\\|\d|\\text|\\cup|\\q?quad|(?:and|or|of|per|is|each|a)\b|[a-z]{4}))"
 )
 _WORD = re.compile(r"[a-zA-Z]+")
@@ -74,13 +74,13 @@ _UNSPACED = re.compile(r"(?:cm|mm|km|kg|mL|ml|oz|lb|Hz|kJ|kW)(?![a-zA-Z])")
 def plain_units(text: str, at: int, is_gold: bool) -> str:
     """The unit in plain letters from `at` on ("J/mol", "kg m/s^2"), "" where there is none: single
     letters alone may be variables, and what goes on as an expression is one."""
-    found = _PLAIN.match(text, at)
-    if found is None:
+    match = _PLAIN.match(text, at)
+    if match is None:
         return ""
-    words = _WORD.findall(found[0].replace("\\cdot", "").replace("\\times", ""))
-    if not all(one in SYMBOLS for one in words) or max(map(len, words)) < 2:
+    words = _WORD.findall(match[0].replace("\\cdot", "").replace("\\times", ""))
+    if not all(word in SYMBOLS for word in words) or max(map(len, words)) < 2:
         return ""
-    if is_gold and any(len(one) == 2 and one.islower() and one not in _USUAL for one in words):
+    if is_gold and any(len(word) == 2 and word.islower() and word not in _USUAL for word in words):
         return ""
     spaced = text[at - 1 : at].isspace() or _UNSPACED.match(text, at)
-    return found[0] if spaced or not is_gold else ""
+    return match[0] if spaced or not is_gold else ""

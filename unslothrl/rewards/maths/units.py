@@ -1,11 +1,13 @@
-"""Units of measurement as powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted."""
+"""Units of measurement as powers of names: "m/s^2" is m: 1, s: -2. EmptySet is converted."""
 
 import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from unslothrl.rewards.maths.latex import Token, Unreadable, words
-from unslothrl.rewards.maths.tree import Tree
+from unslothrl.rewards.maths.errors import Unreadable
+from unslothrl.rewards.maths.expressions.tree import Tree
+from unslothrl.rewards.maths.notation.tokens import Tokens
+from unslothrl.rewards.maths.notation.vocabulary import words
 from unslothrl.rewards.maths.unit_names import ALIASES, COMPOUND, KNOWN
 
 Unit = tuple[tuple[str, Fraction], ...]
@@ -24,14 +26,14 @@ _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
 def name_of(word: str) -> str:
-    """Its one name; short ones are told apart by case (mL is not ML), long ones are not."""
+    """The name that a spelling stands for; the case of short ones counts (mL is not ML)."""
     word = word.rstrip(".")
     if word in ALIASES:
         return ALIASES[word]
     word = word.lower() if len(word) > 2 else word
-    for one in (word, word.removesuffix("s"), word.removesuffix("es")):
-        if one in ALIASES:
-            return ALIASES[one]
+    for spelling in (word, word.removesuffix("s"), word.removesuffix("es")):
+        if spelling in ALIASES:
+            return ALIASES[spelling]
     if word.endswith("ies"):
         return word[:-3] + "y"
     return word.removesuffix("s") if len(word) > 3 else word
@@ -42,19 +44,20 @@ def is_known(unit: Unit) -> bool:
 
 
 def product(powers: Sequence[tuple[str, Fraction]]) -> Unit:
+    """The unit that powers of names are together, in the order of the names."""
     total: dict[str, Fraction] = {}
     for name, power in powers:
         total[name] = total.get(name, Fraction(0)) + power
     return tuple(sorted((name, power) for name, power in total.items() if power))
 
 
-def read(found: Sequence[Token]) -> Unit:
+def read(tokens: Tokens) -> Unit:
     """The unit that these tokens are, all of them. Unreadable."""
     powers: list[tuple[str, Fraction]] = []
     below = within = False  # after a slash; in the brackets after it
     at = 0
-    while at < len(found):
-        token = found[at]
+    while at < len(tokens):
+        token = tokens[at]
         at += 1
         if token.value in ("/",):
             below = True
@@ -64,11 +67,11 @@ def read(found: Sequence[Token]) -> Unit:
             within = token.value == "("
             below = below and within
         elif token.value == "^" and powers:
-            power, at = exponent(found, at)
+            power, at = exponent(tokens, at)
             name, sign = powers.pop()
             powers.append((name, sign * power))
-        elif token.value == "mu" and at < len(found) and found[at].kind in ("text", "letter"):
-            new, below = named("u" + found[at].value.strip(), below, within)
+        elif token.value == "mu" and at < len(tokens) and tokens[at].kind in ("text", "letter"):
+            new, below = units_of("u" + tokens[at].value.strip(), below, within)
             powers += new
             at += 1
         elif token.value == "Omega" and powers and powers[-1][0] in ("k", "M"):
@@ -76,7 +79,7 @@ def read(found: Sequence[Token]) -> Unit:
             powers.append((prefix + "ohm", power))
         elif token.kind in ("text", "letter", "command"):
             text = token.value if token.kind != "command" else "\\" + token.value
-            new, below = named(text, below, within)
+            new, below = units_of(text, below, within)
             powers += new
         else:
             raise Unreadable("unit")
@@ -85,7 +88,7 @@ def read(found: Sequence[Token]) -> Unit:
     return product(powers)
 
 
-def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fraction]], bool]:
+def units_of(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fraction]], bool]:
     """The units of a text such as "feet per second" or "square cm"."""
     powers: list[tuple[str, Fraction]] = []
     dimension = 1
@@ -94,10 +97,10 @@ def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fractio
             raise Unreadable("unit")
         return [(ALIASES[text], Fraction(-1 if below else 1))], below and within
     text = _HYPHEN.sub(
-        lambda found: found[0] if name_of(found[0]) in KNOWN else " ".join(found[0].split("-")),
+        lambda match: match[0] if name_of(match[0]) in KNOWN else " ".join(match[0].split("-")),
         text,
     )
-    text = _COMPOUND.sub(lambda found: COMPOUND[found[0]], text)
+    text = _COMPOUND.sub(lambda match: COMPOUND[match[0]], text)
     for part in re.findall(r"\^?\{?-?\d+\}?|/|[^\s/^{}]+", text):
         if part in ("per", "/"):
             below = True
@@ -118,17 +121,18 @@ def named(text: str, below: bool, within: bool) -> tuple[list[tuple[str, Fractio
     return powers, below
 
 
-def exponent(found: Sequence[Token], at: int) -> tuple[Fraction, int]:
+def exponent(tokens: Tokens, at: int) -> tuple[Fraction, int]:
+    """The exponent that begins at `at`, and where it ends. Unreadable."""
     text = ""
-    braces = at < len(found) and found[at].value == "{"
+    braces = at < len(tokens) and tokens[at].value == "{"
     at += braces
-    while (at < len(found) and found[at].value in ("-", "+")) or (
-        at < len(found) and found[at].kind == "number" and not text.strip("+-")
+    while (at < len(tokens) and tokens[at].value in ("-", "+")) or (
+        at < len(tokens) and tokens[at].kind == "number" and not text.strip("+-")
     ):
-        text += found[at].value
+        text += tokens[at].value
         at += 1
     if braces:
-        if at >= len(found) or found[at].value != "}":
+        if at >= len(tokens) or tokens[at].value != "}":
             raise Unreadable("exponent of a unit")
         at += 1
     try:

@@ -1,0 +1,1 @@
+"""Whether an answer that was read is the gold answer."""

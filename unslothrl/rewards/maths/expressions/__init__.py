@@ -1,0 +1,1 @@
+"""Formulas as trees: how they are parsed, computed and compared."""

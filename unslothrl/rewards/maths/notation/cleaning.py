@@ -1,0 +1,121 @@
+"""Removes from an answer's text what does not change its meaning: dollar signs around it, spacing
+commands, `\\left` and `\\right`, the final period. Joins the digits of "1{,}000" or "1\\,000".
+"""
+
+import re
+
+from unslothrl.rewards.maths.notation.unicode import to_ascii
+
+_DROPPED = re.compile(
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?"
+    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|normalsize|large|Large"
+    r"|strut|nobreak|allowbreak)(?![a-zA-Z])"
+    r"|\\(?:text)?color\s*\{[a-z]+\}|\\!|[\u200b-\u200f\u2060-\u2064\ufeff]"
+)
+_SPACE = re.compile(
+    r"(?<!\\)\\(?:[,;:> \n]|(?:thinspace|medspace|thickspace|enspace|hfill)(?![a-zA-Z]))"
+    r"|\\[hv]?(?:space|phantom)\*?\{[^{}]*\}|(?<!\\)~|\s+"
+)
+_GAP = r"(?:,\\!\s*|\{,\}\s*|,\\,|\\,|\\;|\\:|\\ |\\!|~|[ \u00a0\u2009\u202f])"
+_GROUPED = re.compile(rf"(?<![\d.,])(?<![\d.,][ ])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d]|{_GAP}\d)")
+_GAPS = re.compile(_GAP)
+_DENOMINATOR = re.compile(r"\s*/\s*(\d+)")
+_COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_FRACTION = re.compile(r"\{([^{}]*)\\(over|choose)(?![a-zA-Z])([^{}]*)\}")
+_UPRIGHT = (
+    r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
+)
+_UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{\s*{_UPRIGHT}\}}\s*\{{\s*{_UPRIGHT}\}}")
+_AM_OR_PM = re.compile(r"\b([AaPp])\.\s?[Mm]\b\.?")  # "p.m."
+_ROW_GAP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\]")
+_MODULUS = re.compile(
+    r"\\pmod\s*(\{[^{}]*\}|\S)"
+    r"|\(\s*(?:\\b?mod|\\(?:text|mathrm|operatorname)\{\s*mod\s*\}|mod)\s*([^()]*)\)"
+)
+ESCAPED_DOLLAR = re.compile(r"(?<!\\)\$")
+
+
+def cleaned(text: str) -> str:
+    """The text without what has no meaning; signs outside of ASCII as LaTeX commands."""
+    if not text.isascii():
+        text = to_ascii(text)
+    before = None
+    while before != text:  # wrappers inside wrappers
+        before = text
+        text = _unwrapped(text.strip())
+    if "." in text:
+        text = _AM_OR_PM.sub(r"\1m", text)
+    text = _GROUPED.sub(_grouped, text)
+    if "frac" in text:
+        text = _UNIT_FRACTION.sub(r"\1/(\2)", text)
+    if "\\over " in text or "\\choose" in text:
+        text = _FRACTION.sub(_as_command, "{" + text + "}")
+    text = _ROW_GAP.sub(r"\\\\ ", _DROPPED.sub("", text))
+    text = _SPACE.sub(" ", text).strip()
+    if "mod" in text:
+        text = _MODULUS.sub(r" \\mod \1\2", text)
+    return _without_commas(text)
+
+
+def _grouped(match: re.Match) -> str:
+    """ "1 000" as one number, but not "1 134/653", which is mixed."""
+    whole, *groups = _GAPS.split(match[0])
+    top, bottom = groups[-1], _DENOMINATOR.match(match.string, match.end())
+    if bottom and len(groups) == 1 and top[0] != "0" and int(top) < int(bottom[1][:9]):
+        return f"{whole} {top}"
+    return _GAPS.sub("", match[0])
+
+
+def _as_command(match: re.Match) -> str:
+    """TeX's "a \\over b" as a command that stands before both."""
+    command = "frac" if match[2] == "over" else "binom"
+    return f"\\{command}{{{match[1]}}}{{{match[3]}}}"
+
+
+def _unwrapped(text: str) -> str:
+    """Without one layer of what surrounds an answer: a box, dollar signs, braces, a final mark."""
+    box = _BOX.fullmatch(text)
+    if box and _closes_at_end(text, text.index("{")):
+        return box[1]
+    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]")):
+        if text.startswith(opening) and text.endswith(closing) and text.count(opening) == 1:
+            return text[2:-2]
+    if (text.endswith(".") and not text.endswith("..")) or text.endswith((",", ";")):
+        text = text[:-1]
+    if text.endswith("\\\\"):
+        text = text[:-2]
+    if text.startswith("{") and text.endswith("}") and _closes_at_end(text, 0):
+        return text[1:-1]
+    dollars = len(ESCAPED_DOLLAR.findall(text))
+    if dollars and dollars % 2 == 0:
+        return ESCAPED_DOLLAR.sub(" ", text)
+    if dollars == 1:
+        return ESCAPED_DOLLAR.sub(r"\\$", text)
+    return text
+
+
+def _closes_at_end(text: str, opened: int) -> bool:
+    """Whether the brace at `opened` closes with the last character."""
+    depth = 0
+    for match in re.finditer(r"\\.|[{}]", text[opened:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return opened + match.end() == len(text)
+    return False
+
+
+def _without_commas(text: str) -> str:
+    """Joins "1,234". Inside brackets the comma separates, unless a group begins with 0."""
+    if "," not in text:
+        return text
+
+    def joined(match: re.Match) -> str:
+        groups = match[0].split(",")
+        marks = _BRACKETS.findall(text, 0, match.start())
+        depth = sum(1 if mark in ("(", "[", "\\{", "\\langle") else -1 for mark in marks)
+        joins = depth <= 0 or any(group[0] == "0" for group in groups[1:])
+        return "".join(groups) if joins else match[0]
+
+    return _COMMAS.sub(joined, text)

@@ -1,0 +1,1 @@
+"""From tokens to an answer of one of the kinds."""
