@@ -16,7 +16,7 @@ import adapters
 
 from unslothrl.algorithms import objectives
 from unslothrl.config.options import OPTIONS, Config, kind
-from unslothrl.config.reading import choices_of
+from unslothrl.config.values import choices_of
 from unslothrl.config.writing import to_toml
 from unslothrl.embedded import BASE
 from unslothrl.rewards import REWARDS

@@ -3,25 +3,23 @@
 import dataclasses
 import math
 import os
+import pickle
 import tomllib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl.config.options import OPTIONS, Config, is_optional
+from unslothrl.config import sampling
+from unslothrl.config.options import OPTIONS, Config, is_optional, vllm_rank
 from unslothrl.config.options import kind as kind_of
-from unslothrl.config.reading import (
-    choices_of,
-    read_recipe,
-    read_toml,
-    read_value,
-    unknown_option,
-)
+from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.values import choices_of, read_value, unknown_option
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve
+from unslothrl.types import Sampling
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 H100 = Gpu("H100", 81_559, 81_000, (9, 0))
@@ -32,7 +30,6 @@ BIG = Machine(
 DEFAULTS = {  # system D's, by its names
     "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
     "dataset": "HuggingFaceH4/MATH-500",
-    "project_name": "math-reasoning",
     "lr": 2e-5,
     "max_new_tokens": 1200,
     "max_prompt_tokens": 350,
@@ -180,6 +177,117 @@ def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
 def test_toml_names_what_is_not_set():
     text = to_toml(Config())
     assert "# max_steps is not set" in text and "max_steps" not in tomllib.loads(text)
+
+
+MINE = """
+from functools import partial
+
+from unslothrl.algorithms import aggregation, clipping
+from unslothrl.algorithms.objective import Objective
+
+
+def bounded(ratio, *others):
+    return clipping.CLIPS["surrogate"](ratio, *others)
+
+
+OBJECTIVE = Objective(
+    clip=bounded, ratio=lambda log_ratio, lengths: log_ratio.exp(), clip_high=0.3,
+    aggregation=partial(aggregation.AGGREGATIONS["token"]),
+)
+"""
+
+
+def test_toml_names_parts_that_are_functions(tmp_path):
+    """As comments, so that the file still reads back as the same config."""
+    learner = tmp_path / "mine.py"
+    learner.write_text(MINE)
+    made = resolve({"learner": str(learner)}, CPU).config
+    text = to_toml(made)
+    for line in (
+        "# clip is bounded (function of mine.py)",
+        "# ratio is <lambda> (function of mine.py)",
+        "# aggregation is partial (function of mine.py)",
+        "clip_high = 0.3",
+        "# correction_low is not set",
+    ):
+        assert line in text.splitlines()
+    (tmp_path / "config.toml").write_text(text)
+    assert Config(**read_toml(tmp_path / "config.toml")) == made
+    chosen = resolve({"learner": str(learner), "clip": "weight"}, CPU).config
+    assert 'clip = "weight"' in to_toml(chosen).splitlines()
+
+
+def test_an_option_of_earlier_versions_is_ignored_with_one_line(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    old = to_toml(resolve({"lr": "7e-4"}, CPU).config) + 'project_name = "math-reasoning"\n'
+    (folder / "config.toml").write_text(old)
+    line = (
+        "project_name has no effect: it is not an option any more: runs are logged into their own "
+        "folder"
+    )
+    for flags in ({"resume": str(folder)}, {"recipe": str(folder / "config.toml")}):
+        resolved = resolve(flags, CPU)
+        assert resolved.config.lr == 7e-4
+        assert [note for note in resolved.notes if "project_name" in note] == [line]
+    both = {"resume": str(folder), "recipe": str(folder / "config.toml")}
+    assert resolve(both, CPU).notes.count(line) == 1
+    with pytest.raises(UserError, match=r"not an option any more: .*: leave it out"):
+        resolve({"project_name": "x"}, CPU)
+
+
+def test_derived_values():
+    config = Config(max_prompt_tokens=100, max_new_tokens=50, batch_size=4, num_candidates=3)
+    assert (config.context, config.completions_per_step) == (150, 12)
+    assert config.sequences_at_once == 256
+    assert dataclasses.replace(config, max_num_seqs=9).sequences_at_once == 9
+    assert Config(updates_per_rollout=3, epochs_per_rollout=2).updates_per_step == 6
+    assert Config(number_of_actors=3, number_of_learners=2).number_of_processes == 5
+
+
+@pytest.mark.parametrize(
+    ("actors", "chunk", "engine", "backend", "generates", "has_engine"),
+    [
+        (0, 0, "vllm", "unsloth", True, True),
+        (2, 8, "vllm", "unsloth", True, True),
+        (2, 0, "vllm", "unsloth", False, False),
+        (2, 8, "vllm", "peft", True, False),
+        (0, 8, "transformers", "unsloth", True, False),
+    ],
+)
+def test_when_the_learner_generates(actors, chunk, engine, backend, generates, has_engine):
+    config = Config(
+        number_of_actors=actors, learner_chunk_size=chunk, engine=engine, backend=backend
+    )
+    assert (config.learner_generates, config.learner_has_engine) == (generates, has_engine)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "used"),
+    [
+        ("auto", None, "bfloat16"),
+        ("auto", (7, 5), "float16"),
+        ("auto", (8, 0), "bfloat16"),
+        ("float32", (7, 5), "float32"),
+    ],
+)
+def test_what_the_models_compute_in(dtype, capability, used):
+    assert Config(dtype=dtype).dtype_on(capability) == used
+
+
+def test_a_rank_is_rounded_up_to_one_that_vllm_takes():
+    assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
+
+
+def test_how_completions_are_drawn():
+    config = Config(temperature=1.1, top_p=0.9, sampling_top_k=5, max_new_tokens=7)
+    assert sampling.training(config) == Sampling(1.1, 0.9, 5, 7)
+    assert sampling.evaluation(config) == Sampling(0.6, 0.95, 0, 7)
+
+
+def test_a_config_crosses_processes():
+    config = Config(learner="grpo", eval_dataset=("a", "b"))
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", math.nan, math.inf])

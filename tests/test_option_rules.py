@@ -34,7 +34,6 @@ def notes(line: str) -> list[str]:
 
 
 WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
-    ("--project_name mine", "project_name"),
     ("--holdout 0.2 --prompt_column a --answer_column b", "holdout prompt_column answer_column"),
     ("--dataset a.jsonl --eval_dataset a.jsonl --holdout 0.2", "holdout"),
     ("--episodes 3", "episodes"),

@@ -50,11 +50,6 @@ class Rule:
 
 RULES = (
     Rule(
-        ("project_name",),
-        lambda run: True,
-        "runs are logged into their own folder alone; the name is kept in its config.toml",
-    ),
-    Rule(
         ("run_name", "output_dir"),
         lambda run: run.config.resume is not None,
         "a run that is resumed keeps its folder",

@@ -22,8 +22,8 @@ from unslothrl.config.reading import (
     RECIPES,
     read_recipe,
     read_toml,
-    read_value,
 )
+from unslothrl.config.values import read_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -53,39 +53,33 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     What can be checked without looking at the machine is checked first; without `machine`, it is
     then looked at.
     """
+    notes: list[str] = []
     flags = {name: read_value(name, value) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
-    said = _said(flags, recipe)
-    user = _user_layers(flags, recipe)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes)
+    requested = requested_options(flags, recipe)
+    user = user_layers(flags, recipe, notes)
     given = frozenset(user) - {"recipe", "resume"}
-    defaults = Config()
-    check_paths(replace(defaults, **user))
-    objectives.load(replace(defaults, **user).learner)
-    rewards.choose(replace(defaults, **user).reward)
+    check_named(replace(Config(), **user))
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
-    model, dataset = fit.default_task(machine)
-    layers = {"model": model, "dataset": dataset, **user}
-    if layers["model"] == EMBEDDED:
-        tiny = read_recipe(EMBEDDED_RECIPE)
-        if "episodes" in given and layers["dataset"] != EMBEDDED:
-            del tiny["max_steps"]  # the user counts in episodes
-        layers = {**layers, **tiny, **user}
-    config, adapter = with_adapter(replace(defaults, **layers), said)
-    config, notes = fit.fit(config, given, machine)
+    config = replace(Config(), **with_default_task(user, machine))
+    config, adapter = with_adapter(config, requested)
+    config, changes = fit.fit(config, given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
     config = with_objective(config)
     check(config)
-    facts = option_rules.Facts(config, objective_of(config), machine, adapter)
+    notes += changes
     named = name_run(config)
     if config.run_name not in (None, named.run_name) and config.resume is None:
-        notes = [*notes, f"run_name {config.run_name} -> {named.run_name}: it is taken"]
-    return Resolved(named, given, (*notes, *option_rules.notes(said, facts)))
+        notes.append(f"run_name {config.run_name} -> {named.run_name}: it is taken")
+    facts = option_rules.Facts(config, objective_of(config), machine, adapter)
+    notes += option_rules.notes(requested, facts)
+    return Resolved(named, given, tuple(dict.fromkeys(notes)))
 
 
-def _said(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+def requested_options(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What the user asked for: the flags, and what a recipe of the user's own changes.
 
     The config.toml of a run is a recipe too, and names every option.
@@ -97,37 +91,15 @@ def _said(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]
     return {**changed, **flags}
 
 
-def with_adapter(config: Config, said: Mapping[str, Any]) -> tuple[Config, Lora | None]:
-    """-> (the config with the LoRA's shape of the adapter that it starts from, that adapter)."""
-    if config.adapter is None:
-        return config, None
-    found = adapter_check.check_settings(config.adapter)
-    if said.get("max_lora_rank", found.rank) < found.rank:
-        raise UserError(
-            f"max_lora_rank {said['max_lora_rank']}: adapter {config.adapter} has rank "
-            f"{found.rank}: set --max_lora_rank {found.rank}, or leave it out"
-        )
-    return replace(config, max_lora_rank=found.rank, lora_dropout=found.dropout), found
-
-
-def _user_layers(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Resumed run < recipe < flags, joined."""
+def user_layers(
+    flags: Mapping[str, Any], recipe: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """Resumed run < recipe < flags, joined; paths and functions of files in full."""
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
     user = {**recipe, **flags}
     if user.get("resume") is not None:
-        folder = expanded(user["resume"])
-        if not is_file(folder / "config.toml"):
-            raise UserError(
-                f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
-                "set --resume runs/<run_name>"
-            )
-        before = read_toml(folder / "config.toml")
-        _check_unchanged(before, user)
-        if user.get("learner", before.get("learner")) != before.get("learner"):
-            before = without_parts_of(before)
-        where = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
-        user = {**before, **user, **where}
+        user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
     if "reward" in user:
@@ -138,13 +110,60 @@ def _user_layers(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[st
     }
 
 
+def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The options of the run that is resumed, without what another learner sets otherwise."""
+    file = expanded(user["resume"]) / "config.toml"
+    if not is_file(file):
+        raise UserError(
+            f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
+            "set --resume runs/<run_name>"
+        )
+    before = read_toml(file, notes)
+    check_unchanged(before, user)
+    if user.get("learner", before.get("learner")) != before.get("learner"):
+        before = without_parts_of(before)
+    return before
+
+
+def resumed_place(folder: str) -> dict[str, str]:
+    """A resumed run keeps its folder, also where that was moved."""
+    path = expanded(folder)
+    return {"run_name": path.resolve().name, "output_dir": str(path.parent)}
+
+
+def with_default_task(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+    """The user's layers over the model and data set of this machine, and over the recipe of the
+    embedded base where that is the model."""
+    model, dataset = fit.default_task(machine)
+    layers = {"model": model, "dataset": dataset, **user}
+    if layers["model"] != EMBEDDED:
+        return layers
+    tiny = read_recipe(EMBEDDED_RECIPE)
+    if "episodes" in user and layers["dataset"] != EMBEDDED:
+        del tiny["max_steps"]  # the user counts in episodes
+    return {**layers, **tiny, **user}
+
+
+def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, Lora | None]:
+    """-> (the config with the LoRA's shape of the adapter that it starts from, that adapter)."""
+    if config.adapter is None:
+        return config, None
+    lora = adapter_check.check_settings(config.adapter)
+    if requested.get("max_lora_rank", lora.rank) < lora.rank:
+        raise UserError(
+            f"max_lora_rank {requested['max_lora_rank']}: adapter {config.adapter} has rank "
+            f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
+        )
+    return replace(config, max_lora_rank=lora.rank, lora_dropout=lora.dropout), lora
+
+
 def _absolute_reward(text: str) -> str:
     """A reward of the user's own by its whole path: workers read it too."""
     file, separator, rest = text.partition(".py:")
     return str(expanded(file).absolute()) + separator + rest if separator else text
 
 
-def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
+def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """Raises UserError where a resumed run would need another checkpoint than its own."""
     for name in LORA_SHAPE:
         if name in user and user[name] != before.get(name):
@@ -160,8 +179,15 @@ def _check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None
         )
 
 
+def check_named(config: Config) -> None:
+    """Raises UserError for a file, a folder, an objective or a reward that is not there, or not
+    what it must be."""
+    check_paths(config)
+    objectives.load(config.learner)
+    rewards.choose(config.reward)
+
+
 def check_paths(config: Config) -> None:
-    """Raises UserError for a local file or folder that is not there, or not what it must be."""
     if _is_path(config.model) and not exists(config.model):
         raise UserError(f"model {config.model}: no such file or folder: check the path")
     named = [text for text in sources.eval_sources(config).values() if text is not None]

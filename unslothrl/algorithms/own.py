@@ -34,6 +34,7 @@ class Part:
         code = getattr(function, "__code__", None)
         self.path: str = code.co_filename if code else ""
         self.line: int = code.co_firstlineno if code else 0
+        self.name = str(getattr(function, "__name__", type(function).__name__))
         self.takes = keywords(function)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -56,8 +57,7 @@ class Part:
         return found
 
     def _said(self, line: int | None, what: str) -> str:
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        return f"learner {self.file}, line {line}, {self.part} {name}: {what}"
+        return f"learner {self.file}, line {line}, {self.part} {self.name}: {what}"
 
 
 def keywords(function: Callable[..., Any]) -> set[str] | None:

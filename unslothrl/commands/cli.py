@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from unslothrl import __version__, resolve
-from unslothrl.config import options, reading
+from unslothrl.config import options, values
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.untrusted import plain
@@ -104,7 +104,7 @@ def usage_message(error: Any) -> str:
     if name and hasattr(error, "possibilities"):
         return unknown_option(name, command)
     if name in options.OPTIONS and options.kind(name) is not bool:
-        return f"--{name} needs a value: set e.g. --{name} {reading.example(name)}"
+        return f"--{name} needs a value: set e.g. --{name} {values.example(name)}"
     return f"{error.format_message().rstrip('.')}: see unslothrl {command} --help"
 
 
@@ -113,7 +113,7 @@ def unknown_option(name: str, command: str) -> str:
     found = parser().commands.get(command)
     own = [] if found is None else [one.name for one in found.params]
     if found is None or set(options.OPTIONS) <= set(own):
-        return reading.unknown_option(name)
+        return values.unknown_option(name)
     near = difflib.get_close_matches(name, own, 1)
     hint = f"did you mean --{near[0]}?" if near else f"see unslothrl {command} --help"
     return f"--{name} is not an option of {command}: {hint}"
@@ -152,7 +152,7 @@ def train(**flags: str | bool | list[str] | None) -> int:
 def flag(name: str) -> inspect.Parameter:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
     entry, is_bool = options.OPTIONS[name], options.kind(name) is bool
-    choices = reading.choices_of(name)
+    choices = values.choices_of(name)
     info = typer.Option(
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",
@@ -172,9 +172,9 @@ def help_text(name: str) -> str:
     """The option's help, its unit, limits and default."""
     entry = options.OPTIONS[name]
     default = None if entry.default in (None, ()) else f"default {entry.default}"
-    choices = reading.choices_of(name)
+    choices = values.choices_of(name)
     known_names = f"one of {', '.join(choices)}" if choices else None
-    facts = [known_names, entry.metadata.get("unit"), reading.limits_text(name), default]
+    facts = [known_names, entry.metadata.get("unit"), values.limits_text(name), default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
 

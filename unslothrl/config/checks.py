@@ -1,5 +1,8 @@
-"""Options that contradict each other."""
+"""Options that contradict each other. An option that only has no effect is no contradiction, see
+option_rules.py.
+"""
 
+from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.errors import UserError
@@ -10,45 +13,8 @@ MOST_COMPLETIONS = 2**20  # of a step
 def check(config: Config) -> None:
     """Raises UserError where options contradict each other."""
     objective = objective_of(config)
-    if config.num_candidates < 2 and objective.compares_candidates:
-        raise UserError(
-            f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
-            f"inside a group), got {config.num_candidates}: set --num_candidates 8"
-        )
-    completions = config.completions_per_step
-    if completions > MOST_COMPLETIONS:
-        raise UserError(
-            f"batch_size {config.batch_size} x num_candidates {config.num_candidates} = "
-            f"{completions} completions a step must be at most {MOST_COMPLETIONS}: set "
-            f"--batch_size {MOST_COMPLETIONS // config.num_candidates}"
-        )
-    if config.topk > config.num_candidates:
-        raise UserError(
-            f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
-            f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
-        )
-    learns_alone = objective.has_critic or objective.trains_without_advantage
-    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
-        raise UserError(
-            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
-        )
-    if objective.clip_dual and objective.clip_dual <= 1:
-        raise UserError(
-            f"clip_dual must be over 1, or 0 for off, got {objective.clip_dual}: set --clip_dual 3"
-        )
-    if objective.filter_low > objective.filter_high:
-        raise UserError(
-            f"filter_low {objective.filter_low} is over filter_high {objective.filter_high}: no "
-            "group can be kept: set --filter_low 0.01 --filter_high 0.99"
-        )
-    if objective.kl != "none" and not objective.kl_coefficient:
-        raise UserError(
-            f"kl {objective.kl} has no weight (kl_coefficient 0): set --kl_coefficient 0.04"
-        )
-    if objective.kl == "none" and objective.kl_coefficient:
-        raise UserError(
-            f"kl_coefficient {objective.kl_coefficient} without a KL: set --kl loss or --kl reward"
-        )
+    check_candidates(config, objective)
+    check_objective(config, objective)
     if config.offload == "model" and config.learner_generates:
         raise UserError(
             "offload model: a learner that generates needs its model on the card: set "
@@ -68,4 +34,50 @@ def check(config: Config) -> None:
     if low is not None and high is not None and low > high:
         raise UserError(
             f"correction_low {low} is over correction_high {high}: set them the other way round"
+        )
+
+
+def check_candidates(config: Config, objective: Objective) -> None:
+    """How many completions a step has, and how many of them are trained on."""
+    if config.num_candidates < 2 and objective.compares_candidates:
+        raise UserError(
+            f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
+            f"inside a group), got {config.num_candidates}: set --num_candidates 8"
+        )
+    if config.completions_per_step > MOST_COMPLETIONS:
+        raise UserError(
+            f"batch_size {config.batch_size} x num_candidates {config.num_candidates} = "
+            f"{config.completions_per_step} completions a step must be at most "
+            f"{MOST_COMPLETIONS}: set --batch_size {MOST_COMPLETIONS // config.num_candidates}"
+        )
+    if config.topk > config.num_candidates:
+        raise UserError(
+            f"topk must be at most num_candidates ({config.num_candidates}), got {config.topk}: "
+            f"set --topk {config.num_candidates} or --num_candidates {config.topk}"
+        )
+    learns_alone = objective.has_critic or objective.trains_without_advantage
+    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
+        raise UserError(
+            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
+        )
+
+
+def check_objective(config: Config, objective: Objective) -> None:
+    """The objective's own parts; `objective` has those that the config sets."""
+    if objective.clip_dual and objective.clip_dual <= 1:
+        raise UserError(
+            f"clip_dual must be over 1, or 0 for off, got {objective.clip_dual}: set --clip_dual 3"
+        )
+    if objective.filter_low > objective.filter_high:
+        raise UserError(
+            f"filter_low {objective.filter_low} is over filter_high {objective.filter_high}: no "
+            "group can be kept: set --filter_low 0.01 --filter_high 0.99"
+        )
+    if objective.kl != "none" and not objective.kl_coefficient:
+        raise UserError(
+            f"kl {objective.kl} has no weight (kl_coefficient 0): set --kl_coefficient 0.04"
+        )
+    if objective.kl == "none" and objective.kl_coefficient:
+        raise UserError(
+            f"kl_coefficient {objective.kl_coefficient} without a KL: set --kl loss or --kl reward"
         )

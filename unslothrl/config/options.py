@@ -105,7 +105,6 @@ class Config:
     )
 
     run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
-    project_name: str = option("math-reasoning", "project that the run is logged under", RUN)
     output_dir: str = option("runs", "folder that holds the runs", RUN)
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
     resume: str | None = option(None, "run folder to continue", RUN)
@@ -388,6 +387,7 @@ def vllm_rank(rank: int) -> int:
     return next(allowed for allowed in VLLM_RANKS if allowed >= rank)
 
 
+RETIRED = {"project_name": "runs are logged into their own folder"}  # of earlier versions, and why
 OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
 PARTS = tuple(name for name, entry in OPTIONS.items() if entry.metadata.get("is_part"))
 _TYPES = typing.get_type_hints(Config)

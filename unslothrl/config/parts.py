@@ -9,7 +9,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.own import Part
 from unslothrl.config.options import PARTS, Config
-from unslothrl.config.reading import read_value
+from unslothrl.config.values import read_value
 from unslothrl.errors import UserError
 
 
@@ -47,7 +47,7 @@ def with_objective(config: Config) -> Config:
 def part_of(learner: str, name: str, value: Any) -> Any:
     """A part as an objective sets it, in the option's type. UserError where it is unknown."""
     try:
-        return read_value(name, value, "{} = {}")
+        return read_value(name, value, is_flag=False)
     except UserError as error:
         raise UserError(f"learner {learner}: {error}") from None
 

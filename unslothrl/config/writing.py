@@ -1,29 +1,37 @@
-"""A config as TOML."""
+"""A config as TOML, the contents of a run's config.toml."""
 
-import json
-from typing import Any
+from pathlib import Path
 
-from unslothrl.config.options import OPTIONS, Config
+from unslothrl.algorithms import objectives
+from unslothrl.algorithms.own import Part
+from unslothrl.config.options import OPTIONS, PARTS, Config
+from unslothrl.config.parts import objective_of
+from unslothrl.config.values import toml_value
+from unslothrl.untrusted import plain
 
 
 def to_toml(config: Config) -> str:
     """All options as a recipe that reads back as the same config; unset ones are comments."""
     lines = ["# All options of this run, as resolved. Usable as a recipe: --recipe FILE.toml"]
+    functions = functions_of(config)
     for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
         lines.append(f"\n# {group}")
         for name, entry in OPTIONS.items():
             if entry.metadata["group"] == group:
                 value = getattr(config, name)
-                unset = f"# {name} is not set"
+                unset = f"# {name} is {functions.get(name, 'not set')}"
                 lines.append(unset if value is None else f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, str):  # TOML's basic strings are JSON's, but for DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+def functions_of(config: Config) -> dict[str, str]:
+    """Parts of the objective that are functions of the learner's file: name -> what to call it."""
+    if not objectives.is_file(config.learner):
+        return {}
+    file, objective = Path(config.learner).name, objective_of(config)
+    parts = {name: getattr(objective, name) for name in PARTS}
+    return {
+        name: plain(f"{part.name} (function of {file})")
+        for name, part in parts.items()
+        if isinstance(part, Part)
+    }

@@ -1,0 +1,167 @@
+"""A value of one option: read in its own type and inside its limits, or refused with one that would
+do.
+
+A value is written in two ways, and a message writes it as the user did: as a flag (--lr 2e-5) or in
+TOML (lr = 2e-5).
+"""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from unslothrl.algorithms import objectives
+from unslothrl.config.options import OPTIONS, RETIRED, is_optional, kind
+from unslothrl.errors import UserError
+from unslothrl.untrusted import shown
+
+MOST_TEXT = 65_536  # characters
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list of text",
+}
+
+
+def read_value(name: str, value: Any, is_flag: bool = True) -> Any:
+    """`value` of the option `name` in its own type and inside its limits. Raises UserError.
+
+    A flag's number may be text; one from TOML must be a number.
+    """
+    if name not in OPTIONS:
+        raise UserError(unknown_option(name, is_flag))
+    if value is None and is_optional(name):
+        return None
+    typed = in_own_type(name, value, is_flag)
+    texts = typed if isinstance(typed, tuple) else (typed,) if isinstance(typed, str) else ()
+    for problem in filter(None, map(text_problem, texts)):
+        raise UserError(f"{name} must be text {problem}: shorten or rewrite it")
+    choices = choices_of(name)
+    if typed is None:
+        wanted, remedy = KINDS[kind(name)], example(name)
+    elif choices and not is_choice(name, typed):
+        wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
+        remedy = (difflib.get_close_matches(str(typed).lower(), choices, 1) or choices)[0]
+    elif not is_inside(typed, OPTIONS[name].metadata):
+        wanted, remedy = limits_text(name), example(name, typed)
+    else:
+        return typed
+    raise UserError(
+        f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
+        + written(name, remedy, is_flag)
+    )
+
+
+def written(name: str, value: Any, is_flag: bool) -> str:
+    """How a user sets an option: as a flag, or as a line of TOML."""
+    return f"--{name} {value}" if is_flag else f"{name} = {toml_value(value)}"
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, str):  # TOML's basic strings are JSON's, but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """What an option may be, where that is a list; `--learner` may be a file besides."""
+    return objectives.names() if name == "learner" else OPTIONS[name].metadata.get("choices", ())
+
+
+def is_choice(name: str, value: str) -> bool:
+    return value in choices_of(name) or (name == "learner" and objectives.is_file(value))
+
+
+def in_own_type(name: str, value: Any, is_flag: bool) -> Any:
+    """`value` in the option's own type, or None where it is of another."""
+    wanted = kind(name)
+    if is_flag and isinstance(value, str) and wanted in (int, float):
+        try:
+            return wanted(value)
+        except ValueError:
+            return None
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 2**1023 else math.inf
+    if wanted is tuple and isinstance(value, list | tuple | str):
+        items = (value,) if isinstance(value, str) else tuple(value)
+        return items if all(isinstance(item, str) and item for item in items) else None
+    if wanted is str and value == "":
+        return value if name == "system_prompt" else None
+    return value if type(value) is wanted else None
+
+
+def text_problem(text: str) -> str | None:
+    """Why a text can be neither a path nor a prompt, None where it can."""
+    if len(text) > MOST_TEXT:
+        return f"of at most {MOST_TEXT:,} characters, got {len(text):,}"
+    if "\0" in text:
+        return f"without null bytes, got {shown(text)}"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return f"in UTF-8, got {shown(text)}"
+    return None
+
+
+def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:
+    """Whether a number is finite, exact as a float, and inside the limits; True for all else."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return False
+    return (
+        ("over" not in limits or value > limits["over"])
+        and ("at_least" not in limits or value >= limits["at_least"])
+        and ("at_most" not in limits or value <= limits["at_most"])
+    )
+
+
+def limits_text(name: str) -> str:
+    """The limits of a number in words, e.g. "over 0 and at most 1"; "" where there are none."""
+    limits = OPTIONS[name].metadata
+    words = [
+        f"{word} {limits[key]:g}" if isinstance(limits[key], float) else f"{word} {limits[key]}"
+        for key, word in (("over", "over"), ("at_least", "at least"), ("at_most", "at most"))
+        if key in limits
+    ]
+    return " and ".join(words)
+
+
+def example(name: str, typed: Any = None) -> Any:
+    """A value that would do: the limit that was passed, where it is one, else the default."""
+    limits, default = OPTIONS[name].metadata, OPTIONS[name].default
+    if isinstance(typed, int | float) and abs(typed) < math.inf:
+        if typed > limits.get("at_most", math.inf):
+            return limits["at_most"]
+        if typed < limits.get("at_least", -math.inf) and limits["at_least"] >= 1:
+            return limits["at_least"]
+    if default is None:
+        return "TEXT" if kind(name) is str else limits.get("at_least", 1)
+    return default
+
+
+def unknown_option(name: str, is_flag: bool = True) -> str:
+    """The message for an option that does not exist."""
+    style = "--{}" if is_flag else "{}"
+    if name == "top_k":
+        topk, top_k = style.format("topk"), style.format("sampling_top_k")
+        return (
+            f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
+            f"{top_k} (sampling from the k likeliest tokens)"
+        )
+    if re.search(r"tensor_(model_)?parallel|(^|_)tp(_size)?$", name.replace("-", "_").lower()):
+        return (
+            f"{style.format(name)} is not an option: vLLM does not split a 4-bit bitsandbytes base "
+            f"over cards, every actor takes one: set {style.format('number_of_actors')}"
+        )
+    if name in RETIRED:
+        return f"{style.format(name)} is not an option any more: {RETIRED[name]}: leave it out"
+    near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
+    hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl train --help"
+    return f"{style.format(name)} is not an option: {hint}"
