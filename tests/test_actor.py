@@ -9,6 +9,7 @@ from fakes import task
 
 from unslothrl import rewards
 from unslothrl.actor import Actor, Scoring
+from unslothrl.engines.base import Finished
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import Completion, Sampling
 
@@ -29,12 +30,24 @@ class ScriptedEngine:
     def __init__(self, script):
         self.script = script
 
-    def generate(self, requests, progress, finished):
-        for item in self.script:
-            if callable(item):
-                item()
-            else:
-                finished(item, Completion.drawn((item + 4,), (-0.5,), "stop", 0))
+    sampled_tokens = 0
+
+    def add(self, request):
+        pass
+
+    def step(self):
+        item = self.script.pop(0)
+        if not callable(item):
+            drawn = Completion.drawn((item + 4,), (-0.5,), "stop", 0)
+            return [Finished(str(item), drawn)]
+        item()
+        return []
+
+    def is_finished(self):
+        return not self.script
+
+    def sleep(self):
+        pass
 
     def memory_mb(self):
         return 1.0

@@ -10,6 +10,7 @@ import torch
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends import packing
+from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learner import Hyperparameters, Learner
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
@@ -42,7 +43,7 @@ LRS = {"lora": 1e-3, "critic": 1e-3}
 
 
 def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> Learner:
-    engine = TransformersEngine(backend, base, max_num_seqs=8, own=False)
+    engine = TransformersEngine(backend, base, max_num_seqs=8, has_own_base=False)
     settings = Hyperparameters(
         temperature=1.2, max_new_tokens=12, micro_batch=micro_batch, context=16, max_grad_norm=1.0
     )
@@ -61,11 +62,11 @@ def test_gradients_do_not_depend_on_what_ran_before(kind, bases, make_backend):
     learner = learner_of(backend, bases[kind])
     before = gradients(learner)
     engine = learner.actor.engine
-    requests = [Request(sample.prompt_ids, i) for i, sample in enumerate(samples())]
-    engine.generate(requests, SAMPLING, lambda done, tokens: None)  # a rollout
-    engine.generate(  # an evaluation
-        requests, Sampling(0.6, 0.95, 0, 12), lambda done, tokens: None
-    )
+    for sampling in (SAMPLING, Sampling(0.6, 0.95, 0, 12)):  # a rollout, an evaluation
+        requests = [
+            Request(str(i), sample.prompt_ids, i, sampling) for i, sample in enumerate(samples())
+        ]
+        generate(engine, requests)
     with torch.no_grad(), backend.reference():
         backend.token_logprobs(samples(), 1.0)
     after = gradients(learner)

@@ -176,7 +176,7 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
 
     base = base_model.quantise(embedded.BASE)
     engine = TransformersEngine(
-        make_backend(base, trained=False), base, max_num_seqs=400, own=False
+        make_backend(base, trained=False), base, max_num_seqs=400, has_own_base=False
     )
     rows = list(itertools.islice(task.problems("test", 0), 48))
     problems = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Left()))

@@ -2,12 +2,17 @@
 
 import dataclasses
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from transformers import PretrainedConfig
 
-from unslothrl.engines.transformers import SeededSampler, TransformersEngine, keep_likely
+from unslothrl.engines.base import generate
+from unslothrl.engines.chunk import Chunk
+from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
+from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.planning.shapes import shape_of
 from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
@@ -23,10 +28,6 @@ def requests(count: int = 24, seed: int = 0, sampling: Sampling = SAMPLING) -> l
     ]
 
 
-def nothing(done: int, tokens: int) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def backend(bases, make_backend):
     return make_backend(bases["biases"])
@@ -37,10 +38,10 @@ def engine(request, bases, backend, make_backend):
     if request.param == "vllm":
         engine = request.getfixturevalue("vllm_engine")
     elif request.param == "transformers":
-        engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
+        engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
     else:
         own = make_backend(bases["biases"], trained=False, seed=3)
-        engine = TransformersEngine(own, bases["biases"], max_num_seqs=16, own=True)
+        engine = TransformersEngine(own, bases["biases"], max_num_seqs=16, has_own_base=True)
     engine.load(backend.publish(0))
     return engine
 
@@ -48,7 +49,7 @@ def engine(request, bases, backend, make_backend):
 def test_logprobs_are_the_learners(engine, backend):
     for temperature in (1.0, 1.3):
         sampling = Sampling(temperature, 1.0, 0, 24)
-        drawn = engine.generate(requests(sampling=sampling), nothing)
+        drawn = generate(engine, requests(sampling=sampling))
         batch = [
             Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
             for request, one in zip(requests(), drawn, strict=True)
@@ -61,16 +62,16 @@ def test_logprobs_are_the_learners(engine, backend):
 
 def test_each_candidate_has_its_own_seed(engine):
     same_prompt = [Request(str(i), (5, 6, 7), seed_of("x", i), SAMPLING) for i in range(16)]
-    first = engine.generate(same_prompt, nothing)
-    assert engine.generate(same_prompt, nothing) == first
+    first = generate(engine, same_prompt)
+    assert generate(engine, same_prompt) == first
     assert len({one.token_ids for one in first}) == 16
-    backwards = engine.generate(same_prompt[::-1], nothing)[::-1]
+    backwards = generate(engine, same_prompt[::-1])[::-1]
     agree = [a.token_ids[:4] == b.token_ids[:4] for a, b in zip(first, backwards, strict=True)]
     assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
 
 
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
-    drawn = engine.generate(requests(64, 2, Sampling(1.5, 1.0, 0, 90)), nothing)
+    drawn = generate(engine, requests(64, 2, Sampling(1.5, 1.0, 0, 90)))
     stops = set(engine.stop)
     assert {one.finish_reason for one in drawn} == {"stop", "length"}
     for one in drawn:
@@ -83,17 +84,17 @@ def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
 
 def test_progress_ends_at_the_whole(engine):
     seen = []
-    drawn = engine.generate(requests(), lambda done, tokens: seen.append((done, tokens)))
+    drawn = generate(engine, requests(), lambda done, tokens: seen.append((done, tokens)))
     assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
     assert len(seen) > 3
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_top_k_and_top_p_are_in_the_logprobs(engine):
-    drawn = engine.generate(requests(sampling=Sampling(1.0, 1.0, 2, 24)), nothing)
+    drawn = generate(engine, requests(sampling=Sampling(1.0, 1.0, 2, 24)))
     tokens = np.concatenate([one.logprobs for one in drawn])
     assert np.exp(tokens).mean() > 0.4  # two tokens share the whole probability
-    drawn = engine.generate(requests(sampling=Sampling(1.0, 0.001, 0, 24)), nothing)
+    drawn = generate(engine, requests(sampling=Sampling(1.0, 0.001, 0, 24)))
     assert np.concatenate([one.logprobs for one in drawn]) == pytest.approx(0.0, abs=1e-5)
 
 
@@ -109,12 +110,12 @@ def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(engine, b
     token = 77
     biased = bias_towards(token, make_backend(bases["biases"], trained=False))
     plain = make_backend(bases["biases"], trained=False)
-    if isinstance(engine, TransformersEngine) and not engine.own:
+    if isinstance(engine, TransformersEngine) and not engine.has_own_base:
         pytest.skip("shares the weights of a learner: it has no versions of its own")
     shares = []
     for version, backend in ((5, plain), (6, biased), (7, plain)):
         engine.load(backend.publish(version))
-        drawn = engine.generate(requests(), nothing)
+        drawn = generate(engine, requests())
         assert {one.policy_version for one in drawn} == {version}
         ids = [t for one in drawn for t in one.token_ids]
         shares.append(ids.count(token) / len(ids))
@@ -153,17 +154,16 @@ def test_keep_likely_by_hand():
 
 
 def test_sampling_follows_the_distribution():
-    from unslothrl.engines.transformers import SeededSampler
-
     probabilities = torch.tensor([0.0, 0.5, 0.3, 0.2])
     rows = 4000
-    sampler = SeededSampler(range(rows), Sampling(1.0, 1.0, 0, 1), [], lambda *_: None)
-    scores = sampler(torch.zeros(rows, 1), probabilities.log().repeat(rows, 1))
-    drawn = scores.argmax(-1)
-    shares = torch.bincount(drawn, minlength=4) / rows
+    draws = [Request(str(i), (1,), i, Sampling(1.0, 1.0, 0, 1)) for i in range(rows)]
+    tokens, logprobs = draw(
+        probabilities.log().repeat(rows, 1), uniform_numbers(draws), Sampling(1.0, 1.0, 0, 1)
+    )
+    shares = torch.bincount(tokens, minlength=4) / rows
     assert shares[0] == 0  # a token of probability 0 never comes out
     assert shares.tolist() == pytest.approx([0, 0.5, 0.3, 0.2], abs=0.03)
-    assert torch.allclose(sampler.logprobs[0].exp(), probabilities[drawn])
+    assert torch.allclose(logprobs.exp(), probabilities[tokens])
 
 
 def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
@@ -171,8 +171,8 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     backend = make_backend(bases["biases"])
     settings = backend.model.get_base_model().generation_config
     settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
-    engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, own=False)
-    drawn = engine.generate(requests(), nothing)
+    engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
+    drawn = generate(engine, requests())
     batch = [
         Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
         for request, one in zip(requests(), drawn, strict=True)
@@ -195,7 +195,7 @@ def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
         return lambda: setattr(processor, "_get_logits", compute)
 
     (restore,) = vllm_engine.llm.apply_model(watch)
-    vllm_engine.generate(requests(4), nothing)
+    generate(vllm_engine, requests(4))
     restore()
     assert {logits.dtype for logits in seen} == {torch.float32}
     rounded = [(logits - logits.bfloat16().float()).abs().max().item() for logits in seen]
@@ -246,27 +246,43 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     events.clear()
     assert vllm_engine.fingerprint() == backend.fingerprint() and events == ["sleep"]
     vllm_engine.load(backend.publish(901))
-    vllm_engine.generate(requests(), nothing)
+    generate(vllm_engine, requests())
     vllm_engine.load(backend.publish(902))
     vllm_engine.load(backend.publish(903))
     with pytest.raises(ValueError, match="arrived damaged"):
         vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
-    drawn = vllm_engine.generate(requests(), nothing)
+    drawn = generate(vllm_engine, requests())
     vllm_engine.wake()
     assert events == ["sleep", "wake", "v000901", "sleep", "wake", "v000903", "sleep", "wake"]
     assert {one.policy_version for one in drawn} == {903}
 
 
-def test_the_bar_moves_as_sequences_end():
+def test_rows_of_a_chunk_finish_by_themselves():
     """Two rows over a vocabulary of three, of which token 2 ends a sequence."""
-    seen = []
-    sampler = SeededSampler(
-        [1, 2], Sampling(1.0, 1.0, 1, 4), [2], lambda done, tokens: seen.append((done, tokens))
-    )
     goes_on, ends = [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]
-    for scores in ([goes_on, goes_on], [goes_on, ends], [goes_on, goes_on], [ends, goes_on]):
-        sampler(torch.zeros(2, 1, dtype=torch.long), torch.tensor(scores))
-    assert seen == [(0, 2), (1, 4), (1, 5), (2, 6)]
+    script = [[goes_on, goes_on], [goes_on, ends], [goes_on, goes_on], [ends, goes_on]]
+    fed = []
+
+    class Model:
+        config = PretrainedConfig(num_hidden_layers=1)
+
+        def __call__(self, input_ids, **_):
+            fed.append(input_ids.tolist())
+            return SimpleNamespace(logits=torch.tensor(script[len(fed) - 1])[:, None])
+
+    sampling = Sampling(1.0, 1.0, 1, 4)
+    both = [Request("a", (1, 1, 1), 1, sampling), Request("b", (1,), 2, sampling)]
+    chunk = Chunk(both, [2], torch.device("cpu"))
+    model = Model()
+    assert [chunk.step(model, version) for version in (5, 5, 6, 6)] == [[], [1], [], [0]]
+    assert fed == [[[1, 1, 1], [0, 0, 1]], [[0], [0]], [[0], [2]], [[0], [0]]]
+    first, second = chunk.completion(0), chunk.completion(1)
+    assert (first.token_ids, first.versions, first.finish_reason) == (
+        (0, 0, 0, 2),
+        (5, 5, 6, 6),
+        "stop",
+    )
+    assert (second.token_ids, second.versions) == ((0, 2), (5, 5))
 
 
 def test_temperature_0_takes_the_likeliest_token():

@@ -240,14 +240,15 @@ def sampler_gap(backend, base: Path) -> float:
     """Samples with the weights that train; -> the largest |sampler - learner| log-probability."""
     import torch
 
+    from unslothrl.engines.base import generate
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Request, Sample, Sampling
 
     prompts = [sample.prompt_ids for sample in batch()]
     sampling = Sampling(temperature=TEMPERATURE, top_p=1.0, top_k=0, max_new_tokens=4)
-    drawn = TransformersEngine(backend, base, max_num_seqs=8, own=False).generate(
-        [Request(prompt, seed) for seed, prompt in enumerate(prompts)], sampling, lambda *_: None
-    )
+    engine = TransformersEngine(backend, base, max_num_seqs=8, has_own_base=False)
+    requests = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]
+    drawn = generate(engine, requests)
     samples = [
         Sample(prompt, sampled.token_ids, sampled.logprobs, np.zeros(len(sampled.token_ids)), 0)
         for prompt, sampled in zip(prompts, drawn, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unslothrl import rewards
+from unslothrl.engines import base as engines
 from unslothrl.engines.base import Engine
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorer
@@ -81,7 +82,7 @@ class Actor:
             for candidate in range(candidates)
         ]
         with Scoring(self, tasks, candidates) as scoring:
-            self.engine.generate(requests, self.progress.set, scoring.add)
+            engines.generate(self.engine, requests, self.progress.set, scoring.add)
             generated = time.perf_counter()
             groups, failures = scoring.finish()
         return Rollout(

@@ -45,7 +45,10 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
         from unslothrl.engines.transformers import TransformersEngine
 
         engine = TransformersEngine(
-            peft_backend(config, base), base, max_num_seqs=config.sequences_at_once, own=True
+            peft_backend(config, base),
+            base,
+            max_num_seqs=config.sequences_at_once,
+            has_own_base=True,
         )
     return Actor(f"actor-{index}", engine, load_tokenizer(base), scorer_of(config))
 
@@ -109,7 +112,9 @@ def shared_engine(config: Config, base: Path, backend):
         return VllmEngine(backend.llm, base, takes_turns=True)
     from unslothrl.engines.transformers import TransformersEngine
 
-    return TransformersEngine(backend, base, max_num_seqs=config.sequences_at_once, own=False)
+    return TransformersEngine(
+        backend, base, max_num_seqs=config.sequences_at_once, has_own_base=False
+    )
 
 
 def import_unsloth(config: Config):

@@ -47,7 +47,22 @@ class Backend(Protocol):
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
 
     def generating(self) -> AbstractContextManager[Any]:
-        """Inside it, the yielded model generates; afterwards it trains as if nothing had been."""
+        """Inside it, the yielded model generates; afterwards it trains as if nothing had been.
+
+        Gradients are the caller's business: engines of one process enter and leave in any order.
+        """
+
+    def restore_adapter(self, adapter: Adapter) -> None:
+        """Puts a published version's weights into the LoRA, in place."""
+
+    def keep_version(self, adapter: Adapter) -> None:
+        """Holds an older policy version beside the weights as they are, to generate with."""
+
+    def version(self, version: int) -> AbstractContextManager[None]:
+        """Inside it, the model is that of a kept version."""
+
+    def forget_version(self, version: int) -> None:
+        """Frees a kept version."""
 
     def optimizer(
         self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float

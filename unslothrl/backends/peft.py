@@ -152,8 +152,7 @@ class PeftBackend:
     def generating(self) -> Iterator[Any]:
         self.model.eval()
         try:
-            with torch.no_grad():
-                yield self.model
+            yield self.model
         finally:
             self.model.train()
 
@@ -175,6 +174,30 @@ class PeftBackend:
         set_peft_model_state_dict(
             self.model, safetensors.torch.load(adapter.weights), adapter_name=POLICY
         )
+
+    def keep_version(self, adapter: Adapter) -> None:
+        """Holds an older policy version beside the weights as they are, to generate with."""
+        name = version_name(adapter.version)
+        shape = {key: getattr(self.model.peft_config[POLICY], key) for key in SHAPE}
+        with torch.random.fork_rng():  # what is drawn here is overwritten
+            self.model.add_adapter(name, LoraConfig(**{**shape, "lora_dropout": 0.0}))
+        set_peft_model_state_dict(
+            self.model, safetensors.torch.load(adapter.weights), adapter_name=name
+        )
+        self.model.base_model.set_adapter(POLICY)
+
+    @contextlib.contextmanager
+    def version(self, version: int) -> Iterator[None]:
+        """Inside it the model is that of a kept version."""
+        self.model.base_model.set_adapter(version_name(version), inference_mode=True)
+        try:
+            yield
+        finally:
+            self.model.base_model.set_adapter(POLICY)
+
+    def forget_version(self, version: int) -> None:
+        self.model.delete_adapter(version_name(version))
+        self.model.base_model.set_adapter(POLICY)
 
     def fingerprint(self) -> str:
         return base_model.fingerprint(packed_weights(self.model))
@@ -213,6 +236,11 @@ def measuring(decoder: torch.nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def version_name(version: int) -> str:
+    """PEFT's name of a version that is kept beside the policy."""
+    return f"version-{version}"
 
 
 def lora_precision(device_type: str, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:

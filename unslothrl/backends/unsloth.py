@@ -164,8 +164,7 @@ class UnslothBackend(PeftBackend):
     def generating(self) -> Iterator[Any]:
         unsloth.FastLanguageModel.for_inference(self.model)
         try:
-            with torch.no_grad():
-                yield self.model
+            yield self.model
         finally:
             unsloth.FastLanguageModel.for_training(self.model)
 

@@ -171,7 +171,9 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
     tokenizer = base_model.load_tokenizer(base)
     actor = Actor(
-        "measure", TransformersEngine(backend, base, max_num_seqs=400, own=False), tokenizer
+        "measure",
+        TransformersEngine(backend, base, max_num_seqs=400, has_own_base=False),
+        tokenizer,
     )
     rows = list(itertools.islice(task.problems("test", 0), 200))
     tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Left()))

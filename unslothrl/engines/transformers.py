@@ -1,162 +1,169 @@
-"""transformers' `generate`, sampling every row with a seed of its own.
+"""An engine over a model of transformers, sampling every row with a seed of its own.
 
 Serves two purposes: the learner generates with the weights it trains (no second copy of the base),
 and a machine without vLLM still runs.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Collection, Hashable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
-
-from unslothrl.backends.peft import PeftBackend
-from unslothrl.engines.base import Finished, Progress, ignore, longest_first
-from unslothrl.types import Adapter, Completion, Request, Sampling
+from unslothrl.engines.base import Finished, longest_first
+from unslothrl.engines.chunk import Chunk
+from unslothrl.types import Adapter, Completion, Request
 from unslothrl.weights import base_model
 
-
-class SeededSampler(LogitsProcessor):
-    """Draws each row's token by inverting its distribution at the row's own uniform numbers.
-
-    `generate` then takes the argmax, which the scores returned here leave no choice about. The
-    log-probability of every drawn token is kept in `logprobs`, [steps][rows].
-    """
-
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        sampling: Sampling,
-        stop: Sequence[int],
-        progress: Callable[[int, int], None],
-    ):
-        self.uniform = torch.stack(
-            [
-                torch.rand(
-                    sampling.max_new_tokens,
-                    generator=torch.Generator().manual_seed(seed),
-                    dtype=torch.float64,
-                )
-                for seed in seeds
-            ]
-        )
-        self.sampling, self.stop, self.progress = sampling, torch.tensor(list(stop)), progress
-        self.running = torch.ones(len(seeds), dtype=torch.bool)
-        self.tokens = 0
-        self.logprobs: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        logits = keep_likely(scores.float() / self.sampling.temperature, self.sampling)
-        logprobs = logits.log_softmax(-1)
-        cumulative = logprobs.double().exp().cumsum(-1)
-        draw = self.uniform[:, len(self.logprobs), None].to(scores.device) * cumulative[:, -1:]
-        token = torch.searchsorted(cumulative, draw, right=True).clamp_(max=scores.shape[-1] - 1)
-        self.logprobs.append(logprobs.gather(-1, token).squeeze(-1).cpu())
-        self.tokens += int(self.running.sum())
-        self.running &= ~torch.isin(token.squeeze(-1).cpu(), self.stop)
-        self.progress(int((~self.running).sum()), self.tokens)
-        return torch.full_like(scores, -torch.inf).scatter_(-1, token, 0.0)
+NEWEST = -1  # in place of the version of requests that follow the newest
 
 
-def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """[rows, vocabulary] logits with those outside top-k and top-p at minus infinity."""
-    if sampling.top_k:
-        kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, order = logits.sort(descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
-        logits = torch.empty_like(logits).scatter_(-1, order, ordered)
-    return logits
+class GeneratingBackend(Protocol):
+    """What this engine needs of a training backend (`backends.base.Backend`)."""
 
+    model: Any
 
-def _report(progress: Progress, before: tuple[int, int], done: int, tokens: int) -> None:
-    """Progress inside a chunk, after what was done and drawn `before` it."""
-    progress(before[0] + done, before[1] + tokens)
+    def generating(self) -> AbstractContextManager[Any]: ...
+
+    def restore_adapter(self, adapter: Adapter) -> None: ...
+
+    def keep_version(self, adapter: Adapter) -> None: ...
+
+    def version(self, version: int) -> AbstractContextManager[None]: ...
+
+    def forget_version(self, version: int) -> None: ...
+
+    def free_cache(self) -> None: ...
+
+    def fingerprint(self) -> str: ...
+
+    def memory_mb(self) -> float: ...
 
 
 class TransformersEngine:
     """See `engines.base.Engine`. Generates with the model of a training backend.
 
-    With `own` the backend exists for this engine alone, and `load` puts the adapter into it;
-    otherwise the learner trains it and its weights are the newest version as they stand.
+    With `has_own_base` the backend exists for this engine alone, and `load` puts the adapter into
+    it; otherwise the learner trains it and its weights are the newest version as they stand.
+
+    Requests run in chunks of at most `max_num_seqs` rows together, the longest prompts of all that
+    wait first. A chunk keeps its rows to its end, and a new one starts when there is room beside
+    those that run. An older version that a chunk still needs is held beside the newest as what was
+    published of it: the learner's float32 weights have moved on. A request that follows the newest
+    version keeps the keys and values that older versions computed.
     """
 
-    def __init__(self, backend: PeftBackend, base: Path, *, max_num_seqs: int, own: bool):
-        self.backend, self.own = backend, own
+    def __init__(
+        self, backend: GeneratingBackend, base: Path, *, max_num_seqs: int, has_own_base: bool
+    ):
+        self.backend, self.has_own_base = backend, has_own_base
         self.max_num_seqs = max_num_seqs
         self.stop = base_model.stop_token_ids(base)
-        self.version = -1
-        # `generate` fills what a call leaves open from the model's own configuration, and a
-        # repetition penalty or top-k of the model would bias the ratio.
-        for holder in (backend.model, backend.model.get_base_model()):
-            holder.generation_config = GenerationConfig(eos_token_id=self.stop, pad_token_id=0)
+        self.sampled_tokens = 0
+        self.newest: Adapter | None = None
+        self.kept: set[int] = set()  # the older versions that the backend holds
+        self.waiting: dict[str, tuple[Request, int]] = {}  # with the version or NEWEST
+        self.running: dict[str, tuple[Chunk, int]] = {}  # the chunk and the row in it
+        self.chunks: list[tuple[Chunk, int]] = []  # with the version or NEWEST
+        self.awake = contextlib.ExitStack()
+        self.model: Any = None  # None: asleep
+
+    @property
+    def version(self) -> int:
+        """The one that is drawn under if nothing else is asked for; -1 before any was loaded."""
+        return -1 if self.newest is None else self.newest.version
+
+    def add(self, request: Request) -> None:
+        if request.id in self.waiting or request.id in self.running:
+            raise ValueError(f"request {request.id!r} is in flight already: give each its own id")
+        version = NEWEST if request.follows_newest else self.version
+        self.waiting[request.id] = request, version
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.model is None:
+            self.model = self.awake.enter_context(self.backend.generating()).get_base_model()
+
+    def step(self) -> list[Finished]:
+        self._wake()
+        self._start_chunks()
+        finished: list[Finished] = []
+        for chunk, version in self.chunks:
+            self.sampled_tokens += int(chunk.is_running.sum())
+            with self._under(version):
+                rows = chunk.step(self.model, self.version if version == NEWEST else version)
+            for row in rows:
+                finished.append(self._finish(chunk.requests[row].id, chunk.completion(row)))
+        self._drop_done()
+        return finished
+
+    def _finish(self, id: str, completion: Completion) -> Finished:
+        del self.running[id]
+        return Finished(id, completion)
+
+    def _under(self, version: int) -> AbstractContextManager[None]:
+        is_newest = version in (NEWEST, self.version)
+        return contextlib.nullcontext() if is_newest else self.backend.version(version)
+
+    def _start_chunks(self) -> None:
+        """Of those that wait, longest prompts first, as many as there is room for."""
+        while self.waiting:
+            room = self.max_num_seqs - sum(len(chunk.requests) for chunk, _ in self.chunks)
+            if room <= 0:
+                return
+            waiting = list(self.waiting.values())
+            ordered = [waiting[i] for i in longest_first([request for request, _ in waiting])]
+            first = goes_with(*ordered[0])
+            chosen = [entry for entry in ordered if goes_with(*entry) == first][:room]
+            requests, version = [request for request, _ in chosen], chosen[0][1]
+            chunk = Chunk(requests, self.stop, self.backend.model.device)
+            self.chunks.append((chunk, version))
+            for row, request in enumerate(requests):
+                del self.waiting[request.id]
+                self.running[request.id] = chunk, row
+
+    def abort(self, ids: Collection[str]) -> list[Finished]:
+        finished = []
+        for id in ids:
+            if id in self.waiting:
+                del self.waiting[id]
+                finished.append(Finished(id, Completion.drawn((), (), "abort", self.version)))
+            elif id in self.running:
+                chunk, row = self.running[id]
+                finished.append(self._finish(id, chunk.abort(row)))
+        self._drop_done()
+        return finished
+
+    def is_finished(self) -> bool:
+        return not self.waiting and not self.running
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
-        if self.own:
+        if self.newest and adapter.version != self.version and self.version in self._needed():
+            self.backend.keep_version(self.newest)
+            self.kept.add(self.version)
+        if self.has_own_base:
             self.backend.restore_adapter(adapter)
-        self.version = adapter.version
+        self.newest = adapter
 
-    def generate(
-        self,
-        requests: Sequence[Request],
-        progress: Progress,
-        finished: Finished = ignore,
-    ) -> list[Completion]:
-        by_length = longest_first(requests)
-        results: dict[int, Completion] = {}
-        tokens = 0
-        with self.backend.generating() as model:
-            for start in range(0, len(by_length), self.max_num_seqs):
-                chunk = by_length[start : start + self.max_num_seqs]
-                report = functools.partial(_report, progress, (len(results), tokens))
-                drawn = self._generate_chunk(model, [requests[i] for i in chunk], report)
-                for index, sampled in zip(chunk, drawn, strict=True):
-                    results[index] = sampled
-                    finished(index, sampled)
-                tokens += sum(len(sampled.token_ids) for sampled in drawn)
-                progress(len(results), tokens)
+    def _needed(self) -> set[int]:
+        """The versions of what waits and runs."""
+        waiting = {version for _, version in self.waiting.values()}
+        return waiting | {version for _, version in self.chunks}
+
+    def _drop_done(self) -> None:
+        """Chunks of which no row runs, and the older versions that nothing needs any more."""
+        self.chunks = [entry for entry in self.chunks if bool(entry[0].is_running.any())]
+        for version in self.kept - self._needed():
+            self.backend.forget_version(version)
+            self.kept.remove(version)
+
+    def sleep(self) -> None:
+        """Leaves the mode in which the backend generates, so that it can train. What is in flight
+        goes on with the next `step`."""
+        self.awake.close()
+        self.model = None
         self.backend.free_cache()
-        return [results[i] for i in range(len(requests))]
-
-    def _generate_chunk(
-        self,
-        model: Any,
-        requests: Sequence[Request],
-        progress: Callable[[int, int], None],
-    ) -> list[Completion]:
-        width = max(len(request.prompt_ids) for request in requests)
-        ids = torch.zeros(len(requests), width, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, request in enumerate(requests):
-            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
-            mask[row, width - len(request.prompt_ids) :] = 1
-        seeds = [request.seed for request in requests]
-        sampling = requests[0].sampling
-        sampler = SeededSampler(seeds, sampling, list(self.stop), progress)
-        output = model.generate(
-            input_ids=ids.to(model.device),
-            attention_mask=mask.to(model.device),
-            generation_config=GenerationConfig(
-                max_new_tokens=sampling.max_new_tokens,
-                do_sample=False,
-                eos_token_id=self.stop,
-                pad_token_id=0,
-            ),
-            logits_processor=LogitsProcessorList([sampler]),
-        )[:, width:].tolist()
-        logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
-        return [self._sampled(*row) for row in zip(output, logprobs, strict=True)]
-
-    def _sampled(self, ids: list[int], logprobs: list[float]) -> Completion:
-        end = next((i for i, token in enumerate(ids) if token in self.stop), None)
-        length = len(ids) if end is None else end + 1
-        reason = "length" if end is None else "stop"
-        return Completion.drawn(tuple(ids[:length]), tuple(logprobs[:length]), reason, self.version)
 
     def fingerprint(self) -> str:
         return self.backend.fingerprint()
@@ -165,4 +172,11 @@ class TransformersEngine:
         return self.backend.memory_mb()
 
     def close(self) -> None:
-        """Nothing of its own to free."""
+        self.abort([*self.waiting, *self.running])
+        self.sleep()
+
+
+def goes_with(request: Request, version: int) -> Hashable:
+    """What the requests of a chunk have in common."""
+    sampling = request.sampling
+    return version, sampling.temperature, sampling.top_p, sampling.top_k

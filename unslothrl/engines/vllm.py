@@ -1,4 +1,4 @@
-"""vLLM over the 4-bit base, in the actor's own process, with the adapter of the current version.
+"""vLLM over the 4-bit base, in the actor's own process, with the adapters of one or more versions.
 
 Each version is loaded under a new name, id and path: under an old name vLLM would go on serving
 cached prefixes of the old weights.
@@ -7,14 +7,15 @@ cached prefixes of the old weights.
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines.base import Finished, Progress, ignore, longest_first
+from unslothrl.engines.base import Finished
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.types import Adapter, Completion, Request
+from unslothrl.types import Adapter, Completion, Request, seed_of
 from unslothrl.variables import SCRATCH
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import write_adapter
@@ -33,19 +34,14 @@ ENVIRONMENT = {
 def start(
     base: Path,
     *,
-    dtype: Any,
-    context: int,
-    rank: int,
-    max_num_seqs: int,
-    seed: int,
-    memory: EngineMemory,
     takes_turns: bool = False,
     float32_head: bool | None = None,
+    **chosen: Any,
 ) -> "VllmEngine":
-    """Loads `base` into a vLLM of this process. The arguments are those of `options`, but for
-    `float32_head`, which is on where there is a card unless it is given.
+    """Loads `base` into a vLLM of this process; the other keywords are those of `options`.
 
-    `takes_turns` with another process on a card: see `VllmEngine`.
+    `takes_turns` with another process on a card: see `VllmEngine`. `float32_head` is on where there
+    is a card unless it is given.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -54,19 +50,14 @@ def start(
     from vllm import LLM
 
     on_gpu = torch.cuda.is_available()
-    chosen = options(
+    keywords = options(
         base,
-        dtype=dtype,
-        context=context,
-        rank=rank,
-        max_num_seqs=max_num_seqs,
-        seed=seed,
-        memory=memory,
+        **chosen,
         takes_turns=takes_turns,
         float32_head=on_gpu if float32_head is None else float32_head,
         on_gpu=on_gpu,
     )
-    return VllmEngine(LLM(**chosen), base, takes_turns and on_gpu)
+    return VllmEngine(LLM(**keywords), base, takes_turns and on_gpu)
 
 
 def name_allocator_settings() -> None:
@@ -94,9 +85,11 @@ def options(
     takes_turns: bool,
     float32_head: bool,
     on_gpu: bool,
+    max_loras: int = 1,
 ) -> dict[str, Any]:
     """The keywords of vLLM's `LLM`.
 
+    `max_loras` is the number of versions that are drawn under at once; memory is planned for 1.
     `float32_head`: logits in float32. vLLM 0.26 samples on a card by its new model runner, which
     divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
     in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
@@ -110,7 +103,7 @@ def options(
         "enforce_eager": not on_gpu,
         "enable_lora": True,
         "max_lora_rank": next(allowed for allowed in RANKS if allowed >= rank),
-        "max_loras": 1,
+        "max_loras": max_loras,
         "logprobs_mode": "processed_logprobs",
         "skip_tokenizer_init": True,  # token ids in, token ids out
         "generation_config": "vllm",  # the model's own top-k or penalties would bias the ratio
@@ -122,13 +115,44 @@ def options(
     }
 
 
+@dataclass
+class InFlight:
+    """A request, and what earlier requests to vLLM have drawn for it."""
+
+    request: Request
+    version: int  # that vLLM draws it under now
+    segment: int = 0  # how often it has gone on under a newer version
+    internal_id: str = ""  # vLLM's
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    def extend(self, output: Any) -> None:
+        """By what a request to vLLM has drawn, its `CompletionOutput`."""
+        ids = tuple(output.token_ids)
+        self.logprobs += tuple(
+            step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)
+        )
+        self.token_ids += ids
+        self.versions += (self.version,) * len(ids)
+
+    def completion(self, finish_reason: str) -> Completion:
+        is_sampled = (True,) * len(self.token_ids)
+        return Completion(self.token_ids, self.logprobs, is_sampled, self.versions, finish_reason)
+
+
 class VllmEngine:
     """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
     lets the learner's weights share: `llm` must report processed log-probabilities.
 
-    One that takes turns sleeps except while it generates, from its start on: its KV cache is freed,
-    and what weights are its own lie in host memory, so that the next process on the card finds room
+    One that takes turns sleeps from its start until something is added: its KV cache is freed, and
+    what weights are its own lie in host memory, so that the next process on the card finds room
     when it starts. A version that comes meanwhile is loaded when it wakes.
+
+    With `max_loras` versions on the card, requests of further versions wait until one of those has
+    no running request: with 1 all that an older version has begun ends before the newer one's
+    requests start (vLLM's v1/core/sched/scheduler.py). A request that follows the newest version is
+    given to vLLM again, with what it has drawn as a part of its prompt.
     """
 
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
@@ -137,8 +161,10 @@ class VllmEngine:
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
-        self.current: Any = None  # the LoRARequest of the version in use
-        self.version = -1
+        self.loaded: dict[int, Any] = {}  # version -> its LoRARequest
+        self.version = -1  # the newest
+        self.in_flight: dict[str, InFlight] = {}
+        self.sampled_tokens = 0  # of what vLLM has finished
         self.sleep()
 
     def load(self, adapter: Adapter) -> None:
@@ -151,46 +177,96 @@ class VllmEngine:
     def _load(self, adapter: Adapter) -> None:
         from vllm.lora.request import LoRARequest
 
+        older, self.version = self.version, adapter.version
+        if older == adapter.version:
+            self._unload(older)  # loaded again: vLLM would take it for the one that it has
+        following = [id for id, flight in self.in_flight.items() if flight.request.follows_newest]
+        self._take_back(following)
+        self._unload_unused()
         folder = write_adapter(adapter, self.adapters)
         request = LoRARequest(folder.name, adapter.version + 1, str(folder))
-        old = self.current
-        if old is not None:
-            self.llm.llm_engine.remove_lora(old.lora_int_id)
         if not self.llm.llm_engine.add_lora(request):
             raise RuntimeError(f"vLLM did not load adapter v{adapter.version} from {folder}")
-        self.current, self.version = request, adapter.version
-        if old is not None:
-            shutil.rmtree(old.lora_path, ignore_errors=True)
+        self.loaded[adapter.version] = request
+        for id in following:
+            flight = self.in_flight[id]
+            flight.version, flight.segment = adapter.version, flight.segment + 1
+            self._submit(flight)
 
-    def generate(
-        self,
-        requests: Sequence[Request],
-        progress: Progress,
-        finished: Finished = ignore,
-    ) -> list[Completion]:
+    def _unload(self, version: int) -> None:
+        request = self.loaded.pop(version, None)
+        if request is not None:
+            self.llm.llm_engine.remove_lora(request.lora_int_id)
+            shutil.rmtree(request.lora_path, ignore_errors=True)
+
+    def _unload_unused(self) -> None:
+        """The older versions that no request in flight is drawn under."""
+        if set(self.loaded) != {self.version}:
+            used = {flight.version for flight in self.in_flight.values()} | {self.version}
+            for version in set(self.loaded) - used:
+                self._unload(version)
+
+    def add(self, request: Request) -> None:
+        if request.id in self.in_flight:
+            raise ValueError(f"request {request.id!r} is in flight already: give each its own id")
         self.wake()
+        self.in_flight[request.id] = InFlight(request, self.version)
+        self._submit(self.in_flight[request.id])
+
+    def _submit(self, flight: InFlight) -> None:
+        flight.internal_id = self.llm.llm_engine.add_request(
+            flight.request.id,
+            {"prompt_token_ids": [*flight.request.prompt_ids, *flight.token_ids]},
+            self._params(flight.request, len(flight.token_ids), flight.segment),
+            lora_request=self.loaded.get(flight.version),
+        )
+
+    def step(self) -> list[Finished]:
+        finished = []
+        for output in self.llm.llm_engine.step():
+            if output.finished:
+                flight = self.in_flight.pop(output.request_id)
+                self._extend(flight, output.outputs[0])
+                completion = flight.completion(output.outputs[0].finish_reason)
+                finished.append(Finished(flight.request.id, completion))
+        self._unload_unused()
+        return finished
+
+    def _extend(self, flight: InFlight, output: Any) -> None:
+        flight.extend(output)
+        self.sampled_tokens += len(output.token_ids)
+
+    def abort(self, ids: Collection[str]) -> list[Finished]:
+        known = [id for id in ids if id in self.in_flight]
+        self._take_back(known)
+        finished = [Finished(id, self.in_flight.pop(id).completion("abort")) for id in known]
+        self._unload_unused()
+        return finished
+
+    def _take_back(self, ids: Sequence[str]) -> None:
+        """Ends these requests in vLLM and keeps what they have drawn."""
+        from vllm.v1.engine import FinishReason
+
         engine = self.llm.llm_engine
-        for index in longest_first(requests):
-            engine.add_request(
-                str(index),
-                {"prompt_token_ids": list(requests[index].prompt_ids)},
-                self._params(requests[index]),
-                lora_request=self.current,
+        for id in ids:
+            flight = self.in_flight[id]
+            # vLLM's abort gives no output but to a server's queue (v1/engine/output_processor.py).
+            output = engine.output_processor.request_states[flight.internal_id].make_request_output(
+                new_token_ids=[],
+                pooling_output=None,
+                finish_reason=FinishReason.ABORT,
+                stop_reason=None,
             )
-        results: dict[int, Completion] = {}
-        tokens = 0
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                tokens += 0 if not output.finished else len(output.outputs[0].token_ids)
-                if output.finished:
-                    index = int(output.request_id.split("-")[0])
-                    results[index] = self._sampled(output.outputs[0])
-                    finished(index, results[index])
-            progress(len(results), tokens)
-        self.sleep()
-        return [results[index] for index in range(len(requests))]
+            engine.abort_request([flight.internal_id], internal=True)
+            self._extend(flight, output.outputs[0])
+
+    def is_finished(self) -> bool:
+        return not self.in_flight
 
     def sleep(self) -> None:
+        """Raises RuntimeError while requests are in flight: their keys and values would be lost."""
+        if self.in_flight:
+            raise RuntimeError(f"{len(self.in_flight)} requests are in flight: abort them first")
         if self.takes_turns and not self.is_asleep:
             self.llm.sleep(level=1)
             self.is_asleep = True
@@ -203,7 +279,9 @@ class VllmEngine:
             self._load(self.coming)
             self.coming = None
 
-    def _params(self, request: Request):
+    def _params(self, request: Request, drawn: int = 0, segment: int = 0) -> Any:
+        """What is left to draw after `drawn` tokens. Each segment has a seed of its own, for vLLM
+        would start the same random numbers again."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -211,31 +289,26 @@ class VllmEngine:
             temperature=request.sampling.temperature,
             top_p=request.sampling.top_p,
             top_k=request.sampling.top_k or -1,
-            max_tokens=request.sampling.max_new_tokens,
-            seed=request.seed,
+            max_tokens=request.sampling.max_new_tokens - drawn,
+            seed=seed_of(request.seed, segment) if segment else request.seed,
             logprobs=0,
             stop_token_ids=self.stop,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _sampled(self, output) -> Completion:
-        ids = tuple(output.token_ids)
-        logprobs = tuple(
-            step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)
-        )
-        return Completion.drawn(ids, logprobs, output.finish_reason, self.version)
-
     def fingerprint(self) -> str:
         self.wake()
-        found = base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
-        self.sleep()
-        return found
+        fingerprint = base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
+        if self.is_finished():
+            self.sleep()
+        return fingerprint
 
     def memory_mb(self) -> float:
         return peak_memory_mb()
 
     def close(self) -> None:
+        self.abort(list(self.in_flight))
         shutil.rmtree(self.adapters, ignore_errors=True)
 
 

@@ -1,0 +1,97 @@
+"""Requests that decode together, one token of each a step."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from unslothrl.engines.sampling import draw, uniform_numbers
+from unslothrl.types import Completion, Request
+
+FILLER = 0  # the token that a finished row is fed with
+
+
+class Chunk:
+    """Rows with one sampling distribution, padded on the left to the longest prompt.
+
+    A chunk keeps its rows to its end: those that have finished are computed on, as `generate` of
+    transformers does, so that what a request draws does not depend on when its neighbours finish.
+    """
+
+    def __init__(self, requests: Sequence[Request], stop: Collection[int], device: torch.device):
+        self.requests, self.stop = requests, torch.tensor(sorted(stop))
+        self.sampling = requests[0].sampling
+        self.ids, self.mask = padded([request.prompt_ids for request in requests], device)
+        self.positions = (self.mask.cumsum(-1) - 1).clamp_(min=0)
+        self.cache: Any = None
+        self.uniform = uniform_numbers(requests)
+        self.limits = torch.tensor([request.sampling.max_new_tokens for request in requests])
+        self.is_running = torch.ones(len(requests), dtype=torch.bool)
+        self.steps = 0
+        self.tokens = torch.zeros(self.uniform.shape, dtype=torch.long)  # [rows, most new tokens]
+        self.logprobs = torch.zeros(self.uniform.shape)
+        self.lengths = torch.zeros(len(requests), dtype=torch.long)  # tokens drawn
+        self.versions: list[int] = []  # [steps], what was drawn under
+
+    @torch.no_grad()
+    def step(self, model: Any, version: int) -> list[int]:
+        """Draws one token for every row. -> the rows that finished with it."""
+        logits = self._logits(model)
+        uniform = self.uniform[:, self.steps, None].to(logits.device)
+        drawn, logprobs = draw(logits, uniform, self.sampling)
+        tokens = drawn.cpu().masked_fill_(~self.is_running, FILLER)
+        self.tokens[:, self.steps], self.logprobs[:, self.steps] = tokens, logprobs.cpu()
+        self.versions.append(version)
+        self.steps += 1
+        self.lengths += self.is_running
+        self.ids = tokens[:, None].to(logits.device)
+        ended = torch.isin(tokens, self.stop) | (self.lengths == self.limits)
+        finished = (ended & self.is_running).nonzero().flatten().tolist()
+        self.is_running &= ~ended
+        return finished
+
+    def _logits(self, model: Any) -> torch.Tensor:
+        """[rows, vocabulary] of the next token; the cache holds what came before."""
+        if self.cache is None:
+            self.cache = DynamicCache(config=model.config)
+        else:
+            self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
+            self.positions = self.positions[:, -1:] + 1
+        output = model(
+            input_ids=self.ids,
+            attention_mask=self.mask,
+            position_ids=self.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def completion(self, row: int, finish_reason: str | None = None) -> Completion:
+        """What the row has drawn; its last token says why it ended where no reason is given."""
+        length = int(self.lengths[row])
+        ids = tuple(self.tokens[row, :length].tolist())
+        if finish_reason is None:
+            finish_reason = "stop" if ids[-1] in self.stop else "length"
+        return Completion(
+            ids,
+            tuple(self.logprobs[row, :length].tolist()),
+            (True,) * length,
+            tuple(self.versions[:length]),
+            finish_reason,
+        )
+
+    def abort(self, row: int) -> Completion:
+        self.is_running[row] = False
+        return self.completion(row, "abort")
+
+
+def padded(
+    prompts: Sequence[Sequence[int]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """-> (ids, 1 where they are a prompt's), each [prompts, longest], padded on the left."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[FILLER] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids.to(device), mask.to(device)
