@@ -1,7 +1,7 @@
-"""Options that were given and change nothing: one table of rules, a line for each.
+"""Options that the user set and that change nothing: one table of rules, a line for each.
 
-A rule names options and when none of them has an effect. What contradicts another option is
-refused in `config.checks` instead.
+A rule names options and when none of them has an effect. Options that contradict each other are
+refused in config/checks.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,20 +29,22 @@ class Facts:
     config: Config
     objective: Objective
     machine: Machine
-    adapter: Lora | None  # that it starts from
+    adapter: Lora | None  # the one that it starts from
 
     @property
     def has_gpu(self) -> bool:
-        """Whether there is one, as far as this machine can tell."""
+        """Whether it computes on a card; a cluster that is joined is taken to have one."""
         return bool(self.machine.gpus) or self.config.ray_address is not None
 
     def runs(self, *kinds: str) -> bool:
-        """Whether a reward of the run runs there."""
-        return any(one.runs in kinds for one in rewards.choose(self.config.reward))
+        """Whether any of its rewards runs in one of those places, see rewards/."""
+        return any(reward.runs in kinds for reward in rewards.choose(self.config.reward))
 
 
 @dataclass(frozen=True)
 class Rule:
+    """`options` have no effect in a run for which `when` is true."""
+
     options: tuple[str, ...]
     when: Callable[[Facts], bool]
     why: str  # may name {config.<option>} and {adapter.<setting>}
@@ -214,24 +216,25 @@ RULES = (
 
 
 def is_named(part: Any) -> bool:
-    """Whether a part of an objective is one of ours, not a function of the user's own."""
+    """Whether a part of an objective is one of ours, not a function of the user's."""
     return isinstance(part, str)
 
 
-def notes(said: Mapping[str, Any], run: Facts) -> list[str]:
-    """A line for every option in `said` (name -> value) that changes nothing; at most one each."""
-    found: dict[str, str] = {}
+def notes(requested: Mapping[str, Any], run: Facts) -> list[str]:
+    """A line for each option that the user set (name -> value) and that changes nothing."""
+    lines: dict[str, str] = {}
     for rule in RULES:
         for name in rule.options:
-            wanted = name in said and changes(name, said[name], run)
-            if wanted and name not in found and rule.when(run):
+            if name not in requested or name in lines or not wants(name, requested[name], run):
+                continue
+            if rule.when(run):
                 why = rule.why.format(config=run.config, adapter=run.adapter)
-                found[name] = f"{name} {plain(said[name])} has no effect: {why}"
-    return list(found.values())
+                lines[name] = f"{name} {plain(requested[name])} has no effect: {why}"
+    return list(lines.values())
 
 
-def changes(name: str, value: Any, run: Facts) -> bool:
-    """Whether the user wanted anything by it: not what is off, nor what the adapter has anyway."""
+def wants(name: str, value: Any, run: Facts) -> bool:
+    """Whether a value asks for anything: not what is off, nor what the adapter has anyway."""
     has = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
     if run.adapter is not None and name in has:
         return value != getattr(run.adapter, has[name])

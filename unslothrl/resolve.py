@@ -158,7 +158,7 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
 
 
 def _absolute_reward(text: str) -> str:
-    """A reward of the user's own by its whole path: workers read it too."""
+    """A function of a user's file by the file's whole path: workers read it too."""
     file, separator, rest = text.partition(".py:")
     return str(expanded(file).absolute()) + separator + rest if separator else text
 

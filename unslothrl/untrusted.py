@@ -1,11 +1,12 @@
-"""Small files that may hold anything: read without blocking, and never more than a limit."""
+"""Small files that may hold anything: read without blocking, and never more than a limit; and
+what they hold, shortened for a message."""
 
 import json
 import stat
 from pathlib import Path
 from typing import Any
 
-MOST_CODE = 1 << 20  # bytes of a Python file of the user's own
+MOST_CODE = 1 << 20  # bytes of a user's Python file
 
 
 class Unreadable(ValueError):
@@ -17,15 +18,15 @@ def read_text(path: Path, most: int) -> str:
     if "\0" in str(path):
         raise Unreadable("its name has a null byte")
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for its writer
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for its writer
             raise Unreadable("it is a folder" if path.is_dir() else "it is not a regular file")
         with path.open("rb") as file:
             data = file.read(most + 1)  # the size of what lies under /proc is 0
     except OSError as error:
         raise Unreadable(f"it cannot be read ({error.strerror})") from None
     if len(data) > most:
-        size = max(found.st_size, len(data))
+        size = max(status.st_size, len(data))
         raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
     try:
         return data.decode("utf-8")
@@ -37,14 +38,14 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
     """The JSON object in a file of at most `most` bytes. Raises Unreadable."""
     text = read_text(path, most)
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
     except ValueError as error:  # not JSON, or an integer of thousands of digits
         raise Unreadable(f"it is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise Unreadable(f"it must be an object, got {shown(found)}")
-    return found
+    if not isinstance(value, dict):
+        raise Unreadable(f"it must be an object, got {shown(value)}")
+    return value
 
 
 def shown(value: Any, most: int = 60) -> str:

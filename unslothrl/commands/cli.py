@@ -1,44 +1,26 @@
 """The command line: `unslothrl`, `python -m unslothrl` and `python train_distributed.py`.
 
-Flags come from `config.options.Config`. Whatever is wrong with the input is one line on stderr and
-exit code 2, before anything heavy is imported.
+Flags come from the table of options. Whatever is wrong with the input is one line on stderr and
+exit code 2, before anything heavy is imported: a command's file is imported when it is called.
 """
 
-import difflib
 import functools
-import inspect
 import io
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 
-from unslothrl import __version__, resolve
-from unslothrl.config import options, values
+from unslothrl import __version__
+from unslothrl.commands.flags import GroupedCommand, finite, given, with_options
+from unslothrl.commands.messages import unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.untrusted import plain
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
-METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
-
-
-class GroupedCommand(typer.core.TyperCommand):
-    """Options under their groups' names. No flag is cut, however narrow the terminal."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is not None:
-                group = getattr(parameter, "rich_help_panel", None) or "Options"
-                groups.setdefault(group, []).append(record)
-        for group, records in groups.items():
-            with formatter.section(group):
-                formatter.write_dl(records)
 
 
 app = typer.Typer(
@@ -71,17 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command.main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
     except UsageError as error:
-        return refuse(usage_message(error))
+        return refuse(usage_message(error, command.commands))
     except UserError as error:
         return refuse(str(error))
     except RunError as error:
         return refuse(str(error), FAILED)
-
-
-def unknown_command(name: str, commands: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), commands, 1)
-    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(commands)}"
-    return f"{plain(name)} is not a command: {hint}"
 
 
 @functools.cache
@@ -93,30 +69,6 @@ def parser() -> Any:
 def refuse(message: str, code: int = USAGE) -> int:
     print("unslothrl: " + " ".join(message.split()), file=sys.stderr)
     return code
-
-
-def usage_message(error: Any) -> str:
-    """What the parser found, in our words where we have better ones."""
-    flag = getattr(error, "option_name", None)
-    name = flag.lstrip("-").replace("-", "_") if flag else None
-    context = getattr(error, "ctx", None)
-    command = context.info_name if context is not None else "train"
-    if name and hasattr(error, "possibilities"):
-        return unknown_option(name, command)
-    if name in options.OPTIONS and options.kind(name) is not bool:
-        return f"--{name} needs a value: set e.g. --{name} {values.example(name)}"
-    return f"{error.format_message().rstrip('.')}: see unslothrl {command} --help"
-
-
-def unknown_option(name: str, command: str) -> str:
-    """The message for a flag that a command does not have."""
-    found = parser().commands.get(command)
-    own = [] if found is None else [one.name for one in found.params]
-    if found is None or set(options.OPTIONS) <= set(own):
-        return values.unknown_option(name)
-    near = difflib.get_close_matches(name, own, 1)
-    hint = f"did you mean --{near[0]}?" if near else f"see unslothrl {command} --help"
-    return f"--{name} is not an option of {command}: {hint}"
 
 
 @app.callback(
@@ -141,63 +93,9 @@ TRAIN_HELP = (
 
 
 def train(**flags: str | bool | list[str] | None) -> int:
-    """Resolves the flags and runs the trainer; -> its exit code."""
-    given = {name: value for name, value in flags.items() if value is not None and value != []}
-    resolved = resolve.resolve(given)
-    from unslothrl.run import run
+    from unslothrl.commands.train import train as run
 
-    return run(resolved.config, resolved.notes)
-
-
-def flag(name: str) -> inspect.Parameter:
-    """The command-line parameter of an option; its value arrives as text and is read by config."""
-    entry, is_bool = options.OPTIONS[name], options.kind(name) is bool
-    choices = values.choices_of(name)
-    info = typer.Option(
-        None,
-        f"--{name}/--no_{name}" if is_bool else f"--{name}",
-        help=help_text(name),
-        metavar="NAME" if choices else METAVARS[options.kind(name)],
-        show_default=False,
-        rich_help_panel=entry.metadata["group"],
-    )
-    is_list = options.kind(name) is tuple
-    annotation = list[str] | None if is_list else (bool if is_bool else str) | None
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
-    )
-
-
-def help_text(name: str) -> str:
-    """The option's help, its unit, limits and default."""
-    entry = options.OPTIONS[name]
-    default = None if entry.default in (None, ()) else f"default {entry.default}"
-    choices = values.choices_of(name)
-    known_names = f"one of {', '.join(choices)}" if choices else None
-    facts = [known_names, entry.metadata.get("unit"), values.limits_text(name), default]
-    known = ", ".join(fact for fact in facts if fact)
-    return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
-
-
-def command_of(function: Any, names: Sequence[str] = tuple(options.OPTIONS)) -> Any:
-    """`function` with one typed parameter for every option, which typer reads its flags from; those
-    that it has itself come first."""
-    own = [
-        one
-        for one in inspect.signature(function).parameters.values()
-        if one.kind != one.VAR_KEYWORD
-    ]
-    parameters = [*own, *(flag(name) for name in names)]
-    function.__signature__ = inspect.Signature(parameters)
-    function.__annotations__ = {one.name: one.annotation for one in parameters}
-    return function
-
-
-def finite(value: float | None) -> float | None:
-    """A number's limits let what is not a number through."""
-    if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan is not a number")
-    return value
+    return run(given(flags))
 
 
 def score(
@@ -243,13 +141,13 @@ def data(
     **flags: str | list[str] | None,
 ) -> int:
     """Show what a data set was taken for: columns, prompts, lengths, rows that are not used."""
-    given = {name: value for name, value in flags.items() if value is not None and value != []}
-    if source == EMBEDDED and "recipe" not in given:
-        given.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
-    resolved = resolve.resolve({**given, "dataset": source})
     from unslothrl.commands.data import describe
+    from unslothrl.resolve import resolve
 
-    describe(resolved.config, json)
+    chosen = given(flags)
+    if source == EMBEDDED and "recipe" not in chosen:
+        chosen.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
+    describe(resolve({**chosen, "dataset": source}).config, json)
     return 0
 
 
@@ -290,13 +188,12 @@ def plan(
     """
     from unslothrl.commands.plan import forecast
 
-    given = {name: value for name, value in flags.items() if value is not None and value != []}
-    forecast(given, card, json)
+    forecast(given(flags), card, json)
     return 0
 
 
-app.command(cls=GroupedCommand, help=TRAIN_HELP)(command_of(train))
-app.command(cls=GroupedCommand)(command_of(plan))
-app.command(cls=GroupedCommand)(command_of(data, DATA_OPTIONS))
+app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
+app.command(cls=GroupedCommand)(with_options(plan))
+app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)

@@ -46,7 +46,7 @@ def option(default: Any, help: str, group: str, **limits: Any) -> Any:
 
 
 def part(help: str, **limits: Any) -> Any:
-    """A field that the objective of the same name in `algorithms.objective` sets, where unset."""
+    """An option that overrides the part of that name of the learner's `Objective`."""
     return option(None, f"{help}; not set: as the learner's", OBJECTIVE, is_part=True, **limits)
 
 
@@ -101,7 +101,7 @@ class Config:
         5.0, "a completion whose reward takes longer gets 0", TASK, over=0, at_most=3600, unit="s"
     )
     allow_unsandboxed_code: bool = option(
-        False, "run code of the model's with limits only, where it cannot be shut in", TASK
+        False, "run code of the model's with limits only, where it cannot be sandboxed", TASK
     )
 
     run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
@@ -136,7 +136,7 @@ class Config:
     lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
     lr_schedule: str = option(
         "constant",
-        "course of the learning rate",
+        "schedule of the learning rate",
         TRAINING,
         choices=("constant", "linear", "cosine"),
     )

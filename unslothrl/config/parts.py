@@ -28,8 +28,8 @@ def with_objective(config: Config) -> Config:
         config = replace(config, kl="loss")
     if config.kl == "none" and config.kl_coefficient is None:
         config = replace(config, kl_coefficient=0.0)
-    own = objectives.load(config.learner)
-    if config.kl == "reward" and config.kl_estimator is None and own.kl != "reward":
+    learners_kl = objectives.load(config.learner).kl
+    if config.kl == "reward" and config.kl_estimator is None and learners_kl != "reward":
         config = replace(config, kl_estimator="k1")  # see algorithms/divergence.py
     objective = objective_of(config)
     parts = {name: getattr(objective, name) for name in PARTS}
@@ -53,13 +53,13 @@ def part_of(learner: str, name: str, value: Any) -> Any:
 
 
 def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe for another learner: what it has only because of its own learner is left out."""
-    own = with_objective(
+    """A recipe for another learner: without the parts that are as the recipe's learner has them."""
+    usual = with_objective(
         replace(Config(), **{k: recipe[k] for k in ("learner", "max_new_tokens") if k in recipe})
     )
     of_the_learner = (*PARTS, "overlong_cache")
     return {
         name: value
         for name, value in recipe.items()
-        if name not in of_the_learner or value != getattr(own, name)
+        if name not in of_the_learner or value != getattr(usual, name)
     }

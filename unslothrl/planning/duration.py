@@ -9,7 +9,7 @@ from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 
 RATE = 100_000  # tokens a second of one generator
-SHARE = 0.1  # of max_new_tokens that a completion takes
+SHARE = 0.1  # of max_new_tokens that a completion is long
 MOST_YEARS = 10
 LONG_DAYS = 30
 DAY = 86_400
@@ -17,7 +17,7 @@ YEAR = 365.25 * DAY
 
 
 def least_seconds(config: Config, steps: int, eval_problems: int) -> float:
-    """Of a run of so many steps with so many evaluation problems in all sets together."""
+    """Seconds that a run takes at the least; `eval_problems` are those of all sets together."""
     completions = steps * config.completions_per_step
     if config.eval_every:
         evaluations = 1 + -(-steps // config.eval_every)
@@ -35,7 +35,7 @@ def check(config: Config, steps: int, eval_problems: int) -> list[str]:
         f"{steps:,} steps of {config.batch_size:,} x {config.num_candidates:,} completions of up "
         f"to {config.max_new_tokens:,} tokens"
     )
-    mend = "set --max_steps, --batch_size, --num_candidates or --max_new_tokens lower"
+    remedy = "set --max_steps, --batch_size, --num_candidates or --max_new_tokens lower"
     if seconds > MOST_YEARS * YEAR:
-        raise UserError(f"{what} take over {seconds / YEAR:,.0f} years at the least: {mend}")
+        raise UserError(f"{what} take over {seconds / YEAR:,.0f} years at the least: {remedy}")
     return [f"warning: {what} take {seconds / DAY:,.0f} days at the least"]

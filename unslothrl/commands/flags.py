@@ -1,0 +1,80 @@
+"""Flags of the commands, made from the table of options."""
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from unslothrl.config.options import OPTIONS, kind
+from unslothrl.config.values import choices_of, limits_text
+
+METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
+
+
+class GroupedCommand(typer.core.TyperCommand):
+    """Options under their groups' names. No flag is cut, however narrow the terminal."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault(group, []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS)) -> Any:
+    """`function`, which takes **flags, with one typed parameter for each option instead, which
+    typer reads its flags from; its other parameters come first."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind != parameter.VAR_KEYWORD
+    ]
+    parameters += [flag(name) for name in names]
+    function.__signature__ = inspect.Signature(parameters)
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    return function
+
+
+def flag(name: str) -> inspect.Parameter:
+    """The command-line parameter of an option; its value arrives as text and is read by config."""
+    is_bool, is_list = kind(name) is bool, kind(name) is tuple
+    info = typer.Option(
+        None,
+        f"--{name}/--no_{name}" if is_bool else f"--{name}",
+        help=help_text(name),
+        metavar="NAME" if choices_of(name) else METAVARS[kind(name)],
+        show_default=False,
+        rich_help_panel=OPTIONS[name].metadata["group"],
+    )
+    annotation = list[str] | None if is_list else (bool if is_bool else str) | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
+    )
+
+
+def help_text(name: str) -> str:
+    """The option's help, its unit, limits and default."""
+    entry, choices = OPTIONS[name], choices_of(name)
+    default = None if entry.default in (None, ()) else f"default {entry.default}"
+    known_names = f"one of {', '.join(choices)}" if choices else None
+    facts = [known_names, entry.metadata.get("unit"), limits_text(name), default]
+    known = ", ".join(fact for fact in facts if fact)
+    return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that are there: name -> value."""
+    return {name: value for name, value in flags.items() if value is not None and value != []}
+
+
+def finite(value: float | None) -> float | None:
+    """Refuses nan, which a number's limits let through."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value

@@ -1,0 +1,14 @@
+"""`unslothrl train`: resolves the flags and runs the trainer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unslothrl.resolve import resolve
+
+
+def train(flags: Mapping[str, Any]) -> int:
+    """-> the exit code of a run. UserError for a wrong flag, before torch is imported."""
+    resolved = resolve(flags)
+    from unslothrl.run import run
+
+    return run(resolved.config, resolved.notes)
