@@ -17,7 +17,7 @@ from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
 
 def ask(
-    name: str,
+    adapter: str,
     question: str,
     max_new_tokens: int | None = None,
     temperature: float | None = None,
@@ -31,17 +31,17 @@ def ask(
     """
     if not question.strip():
         raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')
-    adapter_check.check_format(name)
-    found = adapter_use.read(expanded(name))
-    use = found or assumed(name, model)
+    adapter_check.check_format(adapter)
+    recorded = adapter_use.read(expanded(adapter))
+    use = recorded or assumed_use(adapter, model)
     use = dataclasses.replace(use, base=model or use.base)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
-    adapter_check.check(name, base_model.find(use.base, weights=False))
+    adapter_check.check(adapter, base_model.find(use.base, weights=False))
     base = base_model.prepare(use.base)
-    if found is None:
+    if recorded is None:
         print(
-            f"adapter {name}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
+            f"adapter {adapter}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
             f"template, no system prompt, top_p {use.top_p:g}",
             file=err or sys.stderr,
         )
@@ -50,31 +50,31 @@ def ask(
         tokenizer.chat_template = use.chat_template
     prompt = prompts.render(tokenizer, question, use.system_prompt)
     (ids,) = prompts.tokenise(tokenizer, [prompt])
-    tokens = use.max_new_tokens if max_new_tokens is None else max_new_tokens
-    sampling = sampling_of(use, min(tokens, room(base, len(ids))), temperature)
+    most = use.max_new_tokens if max_new_tokens is None else max_new_tokens
+    sampling = sampling_of(use, min(most, tokens_left(base, len(ids))), temperature)
     request = Request("question", tuple(ids), seed_of(question), sampling)
-    drawn = complete(expanded(name), base, request)
-    return str(tokenizer.decode(list(drawn), skip_special_tokens=True))
+    completion = complete(expanded(adapter), base, request)
+    return str(tokenizer.decode(list(completion), skip_special_tokens=True))
 
 
 def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sampling:
-    """As its run was evaluated, but for what is given; temperature 0 is the likeliest token."""
+    """As the adapter's run was evaluated; temperature 0 takes the likeliest token."""
     if temperature == 0:
         return Sampling(1.0, 1.0, 1, max_new_tokens)
     used = use.temperature if temperature is None else temperature
     return Sampling(used, use.top_p, 0, max_new_tokens)
 
 
-def assumed(name: str, model: str | None) -> Use:
+def assumed_use(adapter: str, model: str | None) -> Use:
     """How an adapter without its file is used: by what PEFT's settings say. UserError."""
-    base = model or adapter_check.check_settings(name).base
+    base = model or adapter_check.check_settings(adapter).base
     if not base:
-        raise UserError(f"adapter {name}: it does not name its base: set --model")
+        raise UserError(f"adapter {adapter}: it does not name its base: set --model")
     return Use(base=base, system_prompt="")
 
 
-def room(base: Path, prompt: int) -> int:
-    """Tokens that the base's context leaves after so many. UserError where it leaves none."""
+def tokens_left(base: Path, prompt: int) -> int:
+    """Of the base's context, after a prompt of so many. UserError where there are none."""
     context = base_model.read_config(base).get("max_position_embeddings")
     left = context - prompt if isinstance(context, int) else MOST_NEW_TOKENS
     if left < 1:
@@ -86,7 +86,7 @@ def room(base: Path, prompt: int) -> int:
 
 
 def complete(adapter: Path, base: Path, request: Request) -> tuple[int, ...]:
-    """-> the ids of a completion, drawn by transformers."""
+    """-> the ids of a completion, generated with transformers."""
     import torch
 
     from unslothrl.backends.peft import PeftBackend
@@ -97,5 +97,5 @@ def complete(adapter: Path, base: Path, request: Request) -> tuple[int, ...]:
     dtype = getattr(torch, half_precision(capability))
     backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
     engine = TransformersEngine(backend, base, max_num_seqs=1, has_own_base=False)
-    (drawn,) = generate(engine, [request])
-    return drawn.token_ids
+    (completion,) = generate(engine, [request])
+    return completion.token_ids
