@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unslothrl.config.options import vllm_rank
 from unslothrl.engines.base import Finished
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
@@ -19,8 +20,6 @@ from unslothrl.types import Adapter, Completion, Request, seed_of
 from unslothrl.variables import SCRATCH
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import write_adapter
-
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
@@ -102,7 +101,7 @@ def options(
         "max_num_seqs": max_num_seqs,
         "enforce_eager": not on_gpu,
         "enable_lora": True,
-        "max_lora_rank": next(allowed for allowed in RANKS if allowed >= rank),
+        "max_lora_rank": vllm_rank(rank),
         "max_loras": max_loras,
         "logprobs_mode": "processed_logprobs",
         "skip_tokenizer_init": True,  # token ids in, token ids out
