@@ -21,7 +21,8 @@ import answers_made
 import answers_unseen
 from facts import facts
 
-from unslothrl.rewards.workers import Call, Workers
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.processes import ProcessPool
 
 HERE = Path(__file__).parent
 WRITTEN = HERE / "answers" / "written.jsonl"
@@ -46,7 +47,7 @@ def pairs(cases: Iterable[dict]) -> list[tuple[str, str, str, bool]]:
 def measure(cases: list[dict], function: str) -> dict:
     asked = pairs(cases)
     started = time.perf_counter()
-    with Workers(2) as workers:
+    with ProcessPool(2) as workers:
         results = workers.call([Call(function, (answer, gold)) for _, gold, answer, _ in asked])
     seconds = time.perf_counter() - started
     kinds: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)

@@ -16,8 +16,9 @@ from facts import facts
 
 from unslothrl import rewards, sandbox
 from unslothrl.data import formats, sources, tasks
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.processes import ProcessPool
 from unslothrl.rewards.scorer import Scorable, Scorer
-from unslothrl.rewards.workers import Call, Workers
 from unslothrl.types import Completion, Task
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,7 +58,7 @@ def maths(path: str, reward: str) -> dict[str, float]:
     }
 
 
-def programs(level: str, workers: Workers) -> float:
+def programs(level: str, workers: ProcessPool) -> float:
     """Programs a second, each printing a number."""
     call = Call("rewards_programs:run_one", (level,), deadline_s=60)
     workers.call([call] * 8)
@@ -79,7 +80,7 @@ def main() -> None:
         for reward in ("boxed", "think_answer_tags") if path else ():
             found[f"{reward}, {name}"] = maths(path, reward)
             print(f"{reward}, {name}: {found[f'{reward}, {name}']}", flush=True)
-    with Workers(2) as workers:  # they see this folder, and with it rewards_programs
+    with ProcessPool(2) as workers:  # they see this folder, and with it rewards_programs
         for level in sandbox.LEVELS:
             if sandbox.available(level) is None:
                 rates = [programs(level, workers) for _ in range(REPEATS)]

@@ -17,8 +17,9 @@ from unslothrl import rewards
 from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards import answers, checked, maths
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.processes import ProcessPool
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.rewards.workers import Call, Workers
 
 SAME = "unslothrl.rewards.maths:same"
 
@@ -128,13 +129,13 @@ def test_think_answer_tags(completion, expected):
 
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
     calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
-    with Workers(2, deadline_s=1.0) as workers:
+    with ProcessPool(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
-        before = {worker.process.pid for worker in (*workers.working, workers.spare)}
+        before = {worker.child.pid for worker in (*workers.working, workers.spare)}
         results = workers.call(calls)
         assert results[0].error == "took longer than 1 s" and 1 <= results[0].seconds < 2
         assert [result.value for result in results[1:]] == [i == 1 for i in range(20)]
-        after = {worker.process.pid for worker in (*workers.working, workers.spare)}
+        after = {worker.child.pid for worker in (*workers.working, workers.spare)}
         assert len(before & after) == 2 and len(after) == 3
     assert not any(psutil.pid_exists(pid) for pid in before | after)
 
@@ -291,7 +292,7 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
 
 
 def test_memory_is_limited_but_for_functions_of_the_users_own(own):
-    with Workers(1) as workers:
+    with ProcessPool(1) as workers:
         (result,) = workers.call([Call(f"{own}:hungry", ("", ""))])
     assert result.error is not None and "Cannot allocate memory" in result.error
     assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model

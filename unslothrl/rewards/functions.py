@@ -1,4 +1,4 @@
-"""Loads functions by their names, and puts what they return or raise into JSON. In workers."""
+"""Loads functions by their names, and puts what they return or raise into JSON."""
 
 import importlib
 import importlib.util

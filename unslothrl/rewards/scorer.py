@@ -12,18 +12,17 @@ from typing import Any
 from unslothrl import rewards, sandbox
 from unslothrl.errors import UserError
 from unslothrl.rewards import overlong, own
+from unslothrl.rewards.calls import Call, Result
 from unslothrl.rewards.code import WALL_OF_CPU, program
+from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
-from unslothrl.rewards.workers import (
-    AHEAD,
+from unslothrl.rewards.processes import (
     DEADLINE_S,
+    MAX_QUEUED,
     MEMORY_MB,
-    START_S,
     TOO_LONG,
-    Call,
     Closed,
-    Result,
-    Workers,
+    ProcessPool,
 )
 from unslothrl.types import Completion, Failure, Task
 
@@ -57,7 +56,7 @@ class Scorer:
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed = allow_unsandboxed
         self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
-        self._pools: dict[int | None, Workers] = {}  # by the memory of a process
+        self._pools: dict[int | None, ProcessPool] = {}  # by the memory of a process
         self._closed = False
         self._lock = threading.Lock()  # `close` may come from another thread
 
@@ -67,22 +66,22 @@ class Scorer:
         return any(one.own is not None and one.own.is_batch for one in self.chosen)
 
     @property
-    def workers(self) -> Workers:
+    def workers(self) -> ProcessPool:
         """For what this package does with the model's text, in little memory."""
         return self._pool(MEMORY_MB)
 
     @property
-    def own_workers(self) -> Workers:
+    def own_workers(self) -> ProcessPool:
         """For functions of the user's own, which may load what they like."""
         return self._pool(None)
 
-    def _pool(self, memory_mb: int | None) -> Workers:
+    def _pool(self, memory_mb: int | None) -> ProcessPool:
         with self._lock:
             if self._closed:
                 raise Closed
             if memory_mb not in self._pools:
                 count = max(1, len(os.sched_getaffinity(0)))
-                self._pools[memory_mb] = Workers(count, self.deadline_s, memory_mb)
+                self._pools[memory_mb] = ProcessPool(count, self.deadline_s, memory_mb)
             return self._pools[memory_mb]
 
     def check(self) -> None:
@@ -141,7 +140,7 @@ class Scorer:
             return [here(function, given(chosen, *pair)) for pair in completed]
         if chosen.runs == rewards.WORKER:
             calls = [Call(chosen.function, given(chosen, *pair)) for pair in completed]
-            return self.workers.call(calls, AHEAD)
+            return self.workers.call(calls, MAX_QUEUED)
         if chosen.runs == rewards.PROGRAMS:
             return self._programs(chosen, completed)
         assert chosen.own is not None
@@ -170,7 +169,7 @@ class Scorer:
         by_group: dict[int, list[Result]] = {group: [] for group in range(len(completed))}
         for call, result in zip(calls, self.workers.call(calls), strict=True):
             assert call.group is not None
-            if not result.left_out:
+            if not result.skipped:
                 by_group[call.group].append(result)
         return [joined(results) for results in by_group.values()]
 

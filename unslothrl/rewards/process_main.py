@@ -1,4 +1,4 @@
-"""A process of `workers`: reads a call a line from stdin, answers each with a line on stdout.
+"""What a reward process runs: reads a call a line from stdin, answers each with a line on stdout.
 
     [function, arguments, named arguments]  ->  "imported" where it is new, then [value, error]
 

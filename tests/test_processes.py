@@ -11,7 +11,8 @@ import time
 import pytest
 from users import AS_NOBODY, copy_package, python_for_everyone
 
-from unslothrl.rewards.workers import Call, Workers
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.processes import ProcessPool
 
 PAGE = 4096
 
@@ -30,36 +31,36 @@ def own(tmp_path) -> str:
     return str(tmp_path / "own.py")
 
 
-def small_pipes(workers: Workers) -> None:
-    for worker in (*workers.working, workers.spare):
-        assert fcntl.fcntl(worker.process.stdin, fcntl.F_SETPIPE_SZ, PAGE) == PAGE
+def small_pipes(pool: ProcessPool) -> None:
+    for process in (*pool.working, pool.spare):
+        assert fcntl.fcntl(process.child.stdin, fcntl.F_SETPIPE_SZ, PAGE) == PAGE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux")
 def test_a_deadline_holds_though_a_pipe_has_a_single_page(own):
     lengths = range(0, 20 * PAGE, PAGE // 2)
-    with Workers(2, deadline_s=0.5) as workers:
-        workers.call([Call(f"{own}:length", ("",))] * 4)
-        small_pipes(workers)
-        found = workers.call([Call(f"{own}:length", ("x" * n,)) for n in lengths], ahead=32)
+    with ProcessPool(2, deadline_s=0.5) as pool:
+        pool.call([Call(f"{own}:length", ("",))] * 4)
+        small_pipes(pool)
+        found = pool.call([Call(f"{own}:length", ("x" * n,)) for n in lengths], ahead=32)
         assert [one.value for one in found] == list(lengths)
         stalls = Call(f"{own}:stalls", ("",))
-        workers.call([stalls], ahead=32)
-        small_pipes(workers)
+        pool.call([stalls], ahead=32)
+        small_pipes(pool)
         started = time.monotonic()
         after = [Call(f"{own}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
-        found = workers.call([stalls, *after], ahead=32)
+        found = pool.call([stalls, *after], ahead=32)
         assert time.monotonic() - started < 5
     assert [one.value for one in found] == [None] + [2 * PAGE] * 40
     assert found[0].error is not None and found[0].error.startswith("took longer than 0.5 s")
 
 
 def test_a_deadline_holds_though_a_process_reads_nothing(own):
-    with Workers(1, deadline_s=0.5) as workers:
-        workers.call([Call(f"{own}:length", ("",))])
-        os.kill(workers.working[0].process.pid, signal.SIGSTOP)
+    with ProcessPool(1, deadline_s=0.5) as pool:
+        pool.call([Call(f"{own}:length", ("",))])
+        os.kill(pool.working[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
-        found = workers.call([Call(f"{own}:length", ("x" * 10**6,))] * 2)
+        found = pool.call([Call(f"{own}:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
     assert [one.value for one in found] == [None, 10**6]
 
@@ -67,7 +68,8 @@ def test_a_deadline_holds_though_a_process_reads_nothing(own):
 # As a user whose pages of pipes are used up, so that new pipes get a page or two.
 EXHAUSTED = """
 import fcntl, json, os, resource, sys, time
-from unslothrl.rewards.workers import Call, Workers
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.processes import ProcessPool
 resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
 held = []
 while True:
@@ -77,12 +79,12 @@ while True:
         break
     assert len(held) < 40000
 own = sys.argv[1]
-with Workers(2, deadline_s=1.0) as workers:
-    size = fcntl.fcntl(workers.working[0].process.stdin, fcntl.F_GETPIPE_SZ)
-    workers.call([Call(own + ":length", ("",))] * 4)
+with ProcessPool(2, deadline_s=1.0) as pool:
+    size = fcntl.fcntl(pool.working[0].child.stdin, fcntl.F_GETPIPE_SZ)
+    pool.call([Call(own + ":length", ("",))] * 4)
     started = time.monotonic()
     after = [Call(own + ":length", ("x" * 8192,))] * 40
-    found = workers.call([Call(own + ":stalls", ("",)), *after], 32)
+    found = pool.call([Call(own + ":stalls", ("",)), *after], 32)
     seconds = time.monotonic() - started
 print(json.dumps([size, [one.value for one in found], found[0].error, seconds]))
 """

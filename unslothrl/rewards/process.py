@@ -1,0 +1,105 @@
+"""A process that computes rewards and can be killed at any time."""
+
+import collections
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from unslothrl.rewards.calls import Call
+from unslothrl.rewards.loading import START_S
+
+CHUNK = 1 << 16  # bytes that are read or written at once
+MAX_QUEUED_BYTES = 32 << 10  # of calls that a process holds, where it holds more than one
+
+
+@dataclass
+class SentCall:
+    """A call that a process holds."""
+
+    index: int  # of it among the calls of its round
+    call: Call
+    size: int  # bytes
+    allowed_s: float  # for the call itself
+    is_first: bool  # of its function in its process
+
+
+class RewardProcess:
+    """The parent's side of a process that runs `process_main` and answers each line with a line.
+
+    It keeps what it has imported. Calls are queued here; the process works on the first.
+    """
+
+    def __init__(self, memory_mb: int | None):
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "unslothrl.rewards.process_main", str(memory_mb or 0)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # so that what it starts is killed with it
+        )
+        self.queue: collections.deque[SentCall] = collections.deque()
+        self.started = self.deadline = 0.0  # of the first call, on the monotonic clock
+        self.imported: set[str] = set()  # functions
+        self.answered: set[str] = set()  # functions that have answered at least once
+        self.unsent = bytearray()  # what its pipe has no room for, which may hold a page or less
+        self.is_selected_for_writing = False  # whether the selector waits for room in its pipe
+        self.partial_line = b""
+        assert self.child.stdin is not None
+        os.set_blocking(self.child.stdin.fileno(), False)
+
+    def has_room(self, size: int) -> bool:
+        """Whether it may hold a further call of this many bytes."""
+        waiting = sum(sent.size for sent in self.queue)
+        return not self.queue or waiting + size <= MAX_QUEUED_BYTES
+
+    def send(self, line: bytes, sent: SentCall) -> None:
+        """Raises BrokenPipeError where the process has ended."""
+        self.queue.append(sent)
+        if len(self.queue) == 1:
+            self.start_clock()
+        self.unsent += line
+        self.write()
+
+    def write(self) -> None:
+        """Writes what its pipe takes now, without waiting: while waiting for a stalled process, the
+        deadlines of others would be missed. Raises BrokenPipeError."""
+        assert self.child.stdin is not None
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                del self.unsent[: os.write(self.child.stdin.fileno(), self.unsent[:CHUNK])]
+
+    def start_clock(self) -> None:
+        """Sets the deadline of the first call, which counts from the import of its function."""
+        if self.queue:
+            first = self.queue[0]
+            self.started = time.monotonic()
+            is_imported = first.call.function in self.imported
+            self.deadline = self.started + (first.allowed_s if is_imported else START_S)
+
+    def record_import(self) -> None:
+        """The function of the first call has been imported: its deadline counts from now."""
+        self.imported.add(self.queue[0].call.function)
+        self.start_clock()
+
+    def read(self) -> list[bytes] | None:
+        """The lines that have arrived whole; None when the process has ended."""
+        assert self.child.stdout is not None
+        data = os.read(self.child.stdout.fileno(), CHUNK)
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
+        return lines if data else None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, 9)
+        self.child.wait()
+
+    def close(self) -> None:
+        """After `kill`, when nothing reads its pipes any more."""
+        for pipe in (self.child.stdin, self.child.stdout):
+            assert pipe is not None
+            pipe.close()
