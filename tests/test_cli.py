@@ -170,6 +170,15 @@ def test_a_wrong_flag_costs_no_heavy_import():
     assert done.stdout == "[]\n"
 
 
+def test_help_imports_no_numerics():
+    code = (
+        "import sys; from unslothrl.commands.cli import main; main(['--help']);"
+        "print(sorted({'numpy', 'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    )
+    done, _ = start("-c", code)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0

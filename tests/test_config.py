@@ -1,16 +1,18 @@
 """Options: defaults, layers, limits, and TOML that reads back as it was written."""
 
+import ast
 import dataclasses
 import math
 import os
 import pickle
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl.config import sampling
+from unslothrl.config import options, sampling
 from unslothrl.config.options import OPTIONS, Config, is_optional, vllm_rank
 from unslothrl.config.options import kind as kind_of
 from unslothrl.config.reading import read_recipe, read_toml
@@ -283,6 +285,13 @@ def test_how_completions_are_drawn():
     config = Config(temperature=1.1, top_p=0.9, sampling_top_k=5, max_new_tokens=7)
     assert sampling.training(config) == Sampling(1.1, 0.9, 5, 7)
     assert sampling.evaluation(config) == Sampling(0.6, 0.95, 0, 7)
+
+
+def test_the_table_of_options_imports_nothing_of_ours():
+    """So that every layer may read a config."""
+    tree = ast.parse(Path(options.__file__).read_text(encoding="utf-8"))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
+    assert imported and "unslothrl" not in "".join(map(ast.unparse, imported))
 
 
 def test_a_config_crosses_processes():
