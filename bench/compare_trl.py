@@ -105,13 +105,15 @@ def watched(command: list[str], log: Path, environment: dict[str, str]) -> float
 
 def tasks_of(work: dict) -> list[dict[str, str]]:
     """The training problems in the order that our run draws them, as rows for the peer."""
+    from unslothrl.build import data_options
     from unslothrl.data import tasks
     from unslothrl.resolve import resolve
     from unslothrl.weights import base_model
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
     tokenizer = base_model.load_tokenizer(base_model.prepare(work["model"]))
-    drawn, _ = tasks.load(config, tokenizer).train.draw(0, work["prompts"] * work["steps"])
+    train = tasks.load(data_options(config), tokenizer).train
+    drawn, _ = train.draw(0, work["prompts"] * work["steps"])
     if any(tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids for task in drawn):
         raise SystemExit("TRL would train on other prompts: the tokenizer adds tokens")
     return [{"prompt": task.prompt, "answer": task.answer} for task in drawn]
@@ -129,7 +131,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     given |= {"max_lora_rank": work["rank"], "lora_alpha": work["alpha"]}
     config = resolve(given).config
     base = base_model.prepare(work["model"])
-    data = tasks.load(config, base_model.load_tokenizer(base))
+    data = tasks.load(workers.data_options(config), base_model.load_tokenizer(base))
     (held_out,) = data.evals.values()
     actor = workers.build_actor(config, base, 0)
     found = []

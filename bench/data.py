@@ -22,12 +22,13 @@ import sys, time
 started = time.perf_counter()
 from unslothrl import embedded
 from unslothrl.weights import base_model
+from unslothrl.build import data_options
 from unslothrl.config.options import Config
 from unslothrl.data import tasks
 config = Config(dataset=sys.argv[1], max_prompt_tokens=2000)
 tokenizer = base_model.load_tokenizer(embedded.BASE)
 ready = time.perf_counter()
-data = tasks.load(config, tokenizer)
+data = tasks.load(data_options(config), tokenizer)
 loaded, position = time.perf_counter(), 0
 for _ in range(20):
     drawn, position = data.train.draw(position, 32)

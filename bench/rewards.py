@@ -15,7 +15,8 @@ from pathlib import Path
 from facts import facts
 
 from unslothrl import rewards, sandbox
-from unslothrl.data import formats, sources, tasks
+from unslothrl.data import formats, sources
+from unslothrl.data.rendering import numbered
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.processes import ProcessPool
 from unslothrl.rewards.scorer import Scorable, Scorer
@@ -29,7 +30,7 @@ PROGRAMS = 200
 def completions(path: str, form: str) -> list[Scorable]:
     splits = sources.load_splits(sources.parse(path))
     found = []
-    for number, row in tasks.numbered(splits[sources.train_of(splits)]):
+    for number, row in numbered(splits[sources.train_of(splits)]):
         gold = formats.read(row).answer
         made = gold if number % 2 else gold[:-1] + ("1" if gold[-1:] != "1" else "2")
         found.append((Task("", "", gold, "", ()), Completion.of_text(form % made)))

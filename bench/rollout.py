@@ -45,7 +45,7 @@ def main() -> None:
     config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
     base = base_model.prepare(given.model)
     tokenizer = base_model.load_tokenizer(base)
-    drawn, _ = tasks.load(config, tokenizer).train.draw(0, 32)
+    drawn, _ = tasks.load(workers.data_options(config), tokenizer).train.draw(0, 32)
     actor = workers.build_actor(config, base, 0)
     actor.load(workers.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights

@@ -129,7 +129,8 @@ def main() -> None:
     kv_cache_mb = 4096 if machine.gpus else 64
     config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
     base = base_model.prepare(given.model)
-    drawn, _ = tasks.load(config, base_model.load_tokenizer(base)).train.draw(0, PROMPTS)
+    options = workers.data_options(config)
+    drawn, _ = tasks.load(options, base_model.load_tokenizer(base)).train.draw(0, PROMPTS)
     actor = workers.build_actor(config, base, 0)
     actor.load(workers.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights

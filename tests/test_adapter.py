@@ -230,8 +230,8 @@ def test_what_a_run_says_of_itself_reads_back(tmp_path):
     from unslothrl.weights.base_model import load_tokenizer
 
     tokenizer = load_tokenizer(embedded.BASE)
-    config = Config(model="embedded", dataset="embedded", system_prompt="Be brief.", eval_top_p=0.5)
-    made = adapter_use.of_run(config, tokenizer)
+    config = Config(model="embedded", dataset="embedded", eval_top_p=0.5)
+    made = adapter_use.of_run(config, "Be brief.", tokenizer)
     (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(made))
     assert adapter_use.read(tmp_path) == made
     assert (made.base, made.system_prompt, made.top_p) == ("embedded", "Be brief.", 0.5)

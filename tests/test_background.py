@@ -88,9 +88,10 @@ from unslothrl import embedded
 from unslothrl.weights import base_model
 from unslothrl.background import DrawnAhead
 from unslothrl.config.options import Config
+from unslothrl.build import data_options
 from unslothrl.data import tasks
 config = Config(model="embedded", dataset="embedded", eval_problems=1)
-data = tasks.load(config, base_model.load_tokenizer(embedded.BASE))
+data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 drawing = DrawnAhead(data.train)
 drawing.submit(0, 1).result()

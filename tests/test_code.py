@@ -10,7 +10,7 @@ from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.commands import cli
-from unslothrl.rewards import code
+from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.sandbox import LongInteger
 
@@ -200,7 +200,7 @@ def test_tests_run_at_the_same_time():
     scorer = Scorer(rewards.choose(("code",)))
     try:
         scorer.check()
-        count = len(scorer.workers.working)
+        count = len(scorer.processes.working)
         started = time.monotonic()
         found = scorer.score([completed(waits, 1, "", {"tests": tests})])
         elapsed = time.monotonic() - started

@@ -4,19 +4,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from unslothrl import embedded
+from unslothrl import embedded, rewards
+from unslothrl.build import data_options
+from unslothrl.columns import UnusableRow
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks
-from unslothrl.data.formats import Columns, Unusable
+from unslothrl.data.formats import Columns
+from unslothrl.data.options import DataOptions
+from unslothrl.data.rendering import Skipped, check_usable
 from unslothrl.errors import UserError
-from unslothrl.rewards import forms
+from unslothrl.rewards.builtin import boxed, code, countdown
+from unslothrl.rewards.reward import THINK_AND_ANSWER
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
@@ -27,20 +31,19 @@ def tokenizer():
     return base_model.load_tokenizer(embedded.BASE)
 
 
-def options(dataset, **changes):
+def options(dataset, reward=(), **changes):
+    chosen = rewards.choose(reward)
     values = {
         "dataset": str(dataset),
-        "eval_dataset": (),
-        "prompt_column": None,
-        "answer_column": None,
-        "reward": (),
-        "system_prompt": "",
-        "max_prompt_tokens": 200,
-        "seed": 0,
         "holdout": 0.25,
         "eval_problems": 0,
+        "max_prompt_tokens": 200,
+        "seed": 0,
+        "needs": rewards.needs_of(chosen),
+        "system_prompt": "",
+        "reward_prompt": rewards.system_prompt(chosen),
     }
-    return SimpleNamespace(**{**values, **changes})
+    return DataOptions(**{**values, **changes})
 
 
 def write(path, rows):
@@ -89,12 +92,12 @@ SAME_ROW = {
 def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer, tmp_path):
     asked = options("x", reward=(reward,), system_prompt=None, max_prompt_tokens=1000)
     renderer = tasks.renderer_of(asked, tokenizer)
-    left = tasks.Left()
+    skipped = Skipped()
     rows = list(enumerate(SAME_ROW.values(), start=1))
-    found = list(renderer.tasks("x", rows, left))
-    assert not left.unusable and len(found) == len(SAME_ROW)
+    found = list(renderer.tasks("x", rows, skipped))
+    assert not skipped.unusable and len(found) == len(SAME_ROW)
     assert {one.prompt for one in found} == {
-        f"<|im_start|>system\n{tasks.system_prompt_of(asked)}<|im_end|>\n"
+        f"<|im_start|>system\n{asked.added_system_prompt}<|im_end|>\n"
         f"<|im_start|>user\n{PROBLEM}<|im_end|>\n<|im_start|>assistant\n"
     }
     assert len({one.prompt_ids for one in found}) == 1
@@ -146,9 +149,9 @@ def test_columns_can_be_chosen():
     record = formats.read(row, Columns("text", "meta.deep.gold"))
     assert (record.problem, record.answers) == ("1+1?", ("2",))
     assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
-    with pytest.raises(Unusable, match=r"no column txt; it has text.*--prompt_column"):
+    with pytest.raises(UnusableRow, match=r"no column txt; it has text.*--prompt_column"):
         formats.read(row, Columns("txt"))
-    with pytest.raises(Unusable, match="no column gold"):
+    with pytest.raises(UnusableRow, match="no column gold"):
         formats.read(row, Columns("text", "gold"))
 
 
@@ -172,7 +175,7 @@ def test_columns_can_be_chosen():
     ],
 )
 def test_rows_that_mean_nothing_say_why(row, said):
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UnusableRow, match=said):
         formats.read(row)
 
 
@@ -190,12 +193,16 @@ def test_rows_that_mean_nothing_say_why(row, said):
             {"input_output": {"inputs": [["1", "2"]], "outputs": [["3"]]}},
             {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": None},
         ),
-        ({"reward_model": {"ground_truth": "7"}}, None),
-        ({"answer": "7"}, None),
     ],
 )
 def test_tests_of_a_row(row, expected):
-    assert formats.tests_of(row) == expected
+    assert code.read(row) == {"tests": expected}
+
+
+@pytest.mark.parametrize("row", [{"reward_model": {"ground_truth": "7"}}, {"answer": "7"}])
+def test_a_row_without_tests_says_where_they_were_looked_for(row):
+    with pytest.raises(UnusableRow, match="no tests, in no column of test_cases, tests, input_out"):
+        code.read(row)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +217,8 @@ def test_tests_of_a_row(row, expected):
     ],
 )
 def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer, tmp_path):
-    with pytest.raises(Unusable, match=said):
-        formats.tests_of({"test_cases": tests})
+    with pytest.raises(UnusableRow, match=said):
+        code.read({"test_cases": tests})
     rows = [{"problem": f"p{i}", "test_cases": tests} for i in range(5)]
     path = write(tmp_path / "a.jsonl", rows)
     with pytest.raises(UserError, match=r"row 1: .*5 of 5 rows cannot be used|5 of 5|4 of 4"):
@@ -219,18 +226,23 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer
 
 
 def test_countdown_games_need_no_prompt():
-    record = formats.read({"nums": [4, 19, 35], "target": 58})
+    """Whichever reward is asked for."""
+    reader = options("x", reward=("format",)).reader
+    record = reader.record({"nums": [4, 19, 35], "target": 58})
     assert "[4, 19, 35]" in record.problem and "58" in record.problem
-    assert formats.numbers_of({"nums": [4, 19.0], "target": "58"}) == {
+    assert record.columns == Columns("numbers, target", None)
+    assert record.extra == {"nums": [4, 19, 35], "target": 58}
+    assert countdown.read({"nums": [4, 19.0], "target": "58"}) == {
         "numbers": [4, 19],
         "target": 58,
     }
     nested = {"prompt": "p", "extra_info": {"numbers": [1], "target": 1}}
-    assert formats.numbers_of(nested) == {"numbers": [1], "target": 1}
-    assert formats.numbers_of({"answer": "7"}) is None
+    assert countdown.read(nested) == {"numbers": [1], "target": 1}
+    with pytest.raises(UnusableRow, match="no numbers and target, in no column of numbers, nums"):
+        countdown.read({"answer": "7"})
     for row in ({"nums": [], "target": 1}, {"nums": ["x"], "target": 1}, {"target": 1}):
-        with pytest.raises(Unusable, match="whole numbers"):
-            formats.numbers_of(row)
+        with pytest.raises(UnusableRow, match="whole numbers"):
+            countdown.read(row)
 
 
 # Sources
@@ -482,8 +494,8 @@ def test_a_large_set_is_rendered_when_it_is_drawn(tmp_path, tokenizer, monkeypat
     path = write(tmp_path / "a.jsonl", rows)
     asked = options(path, eval_dataset=(str(path),), eval_problems=7)
     small = tasks.load(asked, tokenizer)
-    monkeypatch.setattr(tasks, "AT_ONCE", 100)
-    monkeypatch.setattr(tasks, "TRIED", 50)
+    monkeypatch.setattr(tasks, "MOST_EAGER", 100)
+    monkeypatch.setattr(tasks, "PROBED", 50)
     large = tasks.load(asked, tokenizer)
     assert isinstance(large.train.tasks, tasks.LazyTasks) and len(eval_of(large)) == 7
     assert any("of 50 rows not used" in note for note in large.notes)
@@ -513,7 +525,7 @@ def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
 
 def test_an_empty_split_is_told(tokenizer):
     with pytest.raises(UserError, match="eval set x: it is empty"):
-        tasks.check_usable("eval set x", tasks.Left(), 0, None)
+        check_usable("eval set x", Skipped(), 0, 200)
 
 
 def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
@@ -534,15 +546,13 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
     mine = str(write(tmp_path / "mine.jsonl", columns))
     for given in ((f"first={path}", f"MATH-500={other}[:3]"),
                   (json.dumps({"first": path, "MATH-500": f"{other}[:3]"}),)):  # fmt: skip
-        asked = options(mine, eval_dataset=given, prompt_column="text", answer_column="gold")
+        asked = options(mine, eval_dataset=given, columns=Columns("text", "gold"))
         data = tasks.load(asked, tokenizer)  # whose columns are the training set's alone
         assert {name: len(found) for name, found in data.evals.items()} == {
             "first": 20,
             "MATH-500": 3,
         }
-    assert list(sources.eval_sources(options("x", eval_dataset=("HuggingFaceH4/MATH-500",)))) == [
-        "MATH-500"
-    ]
+    assert list(sources.eval_sources(("HuggingFaceH4/MATH-500",))) == ["MATH-500"]
     for given, said in [
         ((f"a={path}", f"a={path}"), "given twice"),
         ((path, path), "given twice"),
@@ -551,7 +561,7 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
         (("a=",), "no source after ="),
     ]:
         with pytest.raises(UserError, match=said):
-            sources.eval_sources(options("x", eval_dataset=given))
+            sources.eval_sources(given)
 
 
 def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
@@ -594,17 +604,18 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("def f(completion): return 1")
     for reward, expected in [
-        ((), forms.THINK_AND_ANSWER),
-        (("boxed", "format=0.1"), forms.BOXED),
-        (("code",), forms.CODE),
+        ((), THINK_AND_ANSWER),
+        (("boxed", "format=0.1"), boxed.PROMPT),
+        (("code",), code.PROMPT),
         ((f"{mine}:f",), ""),
-        ((f"{mine}:f", "boxed=0"), forms.BOXED),
+        ((f"{mine}:f", "boxed=0"), boxed.PROMPT),
     ]:
-        assert tasks.system_prompt_of(options(path, system_prompt=None, reward=reward)) == expected
-    assert tasks.system_prompt_of(options("embedded", system_prompt=None)) == ""
-    assert tasks.system_prompt_of(options(path, system_prompt="mine")) == "mine"
+        asked = options(path, reward, system_prompt=None)
+        assert asked.added_system_prompt == expected
+    assert options("embedded", system_prompt=None).added_system_prompt == ""
+    assert options(path, system_prompt="mine").added_system_prompt == "mine"
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        assert tag in forms.THINK_AND_ANSWER
+        assert tag in THINK_AND_ANSWER
 
 
 # The embedded generator
@@ -655,7 +666,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
     first = found["prompts"][0]
     assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
-    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == forms.BOXED
+    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == boxed.PROMPT
     assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
@@ -668,14 +679,15 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
 
 GIGABYTE = """
 import sys
-from types import SimpleNamespace
+from unslothrl.columns import RowNeeds
 from unslothrl.data import tasks
+from unslothrl.data.options import DataOptions
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, 3]] * len(texts)}
-asked = SimpleNamespace(dataset=path, eval_dataset=(), prompt_column=None, answer_column=None,
-    reward=(), system_prompt="", max_prompt_tokens=9, seed=0, holdout=0.1, eval_problems=100)
+asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
+    needs=RowNeeds(answer=True))
 data = tasks.load(asked, Tokenizer())
 position = 0
 for _ in range(20):
@@ -720,7 +732,7 @@ def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path, row, column
     path.write_text((json.dumps(row) + "\n") * 12)
     config = Config(dataset=str(path), prompt_column=column)
     with pytest.raises(UserError, match=said):
-        splits.split(config, sources.parse(str(path)))
+        splits.split(data_options(config), sources.parse(str(path)))
 
 
 def test_a_line_that_is_not_json_is_told_its_own_column(tmp_path):

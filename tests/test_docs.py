@@ -19,6 +19,8 @@ from unslothrl.commands import cli
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_recipe
 from unslothrl.data import formats
+from unslothrl.rewards import builtin
+from unslothrl.rewards.builtin import code, countdown
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking import run_folder
 
@@ -78,11 +80,9 @@ def test_the_documented_rewards_run(tmp_path):
 
 def test_every_reward_is_documented():
     text = (ROOT / "docs" / "rewards.md").read_text()
-    for name, one in rewards.REWARDS.items():
-        (row,) = [
-            line for line in text.splitlines() if line.startswith(f"| `{name}` | ") and one.weight
-        ]
-        assert f"| {one.weight:g} |" in row
+    for name in builtin.names():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` | ")]
+        assert f"| {builtin.load(name).weight:g} |" in row
 
 
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("recipes/*"))]
@@ -147,13 +147,13 @@ def table(path: str, heading: str) -> list[list[str]]:
 
 
 def test_every_column_that_is_documented_is_read():
-    known = {*formats.PROMPTS, *formats.ANSWERS, *formats.TESTS, *formats.NUMBERS}
+    known = {*formats.PROMPTS, *formats.ANSWERS, *code.COLUMNS, *countdown.NUMBERS}
     known |= {"completion", "solution", "target", "messages"}
     rows = table("docs/data.md", "Formats")
     assert len(rows) >= 10
     named = {name for columns, *_ in rows for name in re.findall(r"`([a-z_.]+)`", columns)}
     assert named - known == set()
-    assert {*formats.PROMPTS, *formats.TESTS} <= named
+    assert {*formats.PROMPTS, *code.COLUMNS} <= named
 
 
 def test_every_file_of_a_run_is_documented():
@@ -181,4 +181,4 @@ def test_every_learner_and_reward_is_in_the_readme():
         if line.startswith("| `")
         for word in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    assert {name for name in rewards.REWARDS if name not in named} <= {"format", "tags"}
+    assert {name for name in builtin.names() if name not in named} <= {"format", "tags"}

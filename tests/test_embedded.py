@@ -170,7 +170,7 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
     """48 held-out problems, 8 completions at 1.0: works additions out, guesses subtractions, and
     now and then works one of those out as well, which is what there is to reinforce."""
     from unslothrl.actor import Actor
-    from unslothrl.data.tasks import Left, Renderer, numbered
+    from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling
 
@@ -179,7 +179,7 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
         make_backend(base, trained=False), base, max_num_seqs=400, has_own_base=False
     )
     rows = list(itertools.islice(task.problems("test", 0), 48))
-    problems = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Left()))
+    problems = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     assert len(problems) == 48
     actor = Actor("a", engine, tokenizer)
     groups = actor.generate(problems, 8, Sampling(1.0, 1.0, 0, 64), ("ability",)).groups

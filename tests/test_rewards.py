@@ -7,8 +7,11 @@ import pytest
 from fakes import completed
 
 from unslothrl import rewards
+from unslothrl.columns import UnusableRow
 from unslothrl.data import formats
-from unslothrl.rewards import countdown, search, tags
+from unslothrl.rewards import builtin
+from unslothrl.rewards.builtin import accuracy, countdown, format, search, tags
+from unslothrl.rewards.reward import Reward
 from unslothrl.rewards.scorer import Scorer
 
 GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
@@ -31,7 +34,7 @@ GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
     ],
 )
 def test_accuracy(completion, answer, expected):
-    assert tags.accuracy(completion, answer) == expected
+    assert accuracy.accuracy(completion, answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_accuracy(completion, answer, expected):
     ],
 )
 def test_format(completion, expected):
-    assert tags.think_answer_format(completion) == pytest.approx(10 * expected)
+    assert format.think_answer_format(completion) == pytest.approx(10 * expected)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,27 @@ def test_rewards_come_by_name_and_completion():
     assert found.scores == [1.0, 0.0]
 
 
+def test_every_file_of_builtin_describes_a_reward():
+    assert builtin.names() == (
+        "accuracy", "boxed", "code", "countdown", "format", "search", "tags", "think_answer_tags",
+    )  # fmt: skip
+    for name in builtin.names():
+        reward = builtin.load(name)
+        assert reward.function.startswith(f"unslothrl.rewards.builtin.{name}:")
+        assert (reward.trials is not None) == (reward.runs == rewards.IN_SANDBOX)
+        assert bool(reward.read) == bool(reward.columns)
+
+
+def test_a_column_of_a_reward_is_read_by_its_name():
+    reward = Reward(len, columns=("words", "meta.level"))
+    row = {"words": 3, "meta": '{"level": "hard"}', "other": 1}
+    assert reward.read_row(row) == {"words": 3, "meta.level": "hard"}
+    with pytest.raises(UnusableRow, match=r"column words is missing; the row has meta: the rew"):
+        reward.read_row({"meta": {"level": 1}})
+    with pytest.raises(UnusableRow, match="column words is empty"):
+        reward.read_row({"words": None})
+
+
 def test_hostile_text_is_only_text():
     for text in ("<answer>" * 10_000, "</think>" * 10_000, "\x00\ud800<answer>\x00</answer>"):
         Scorer(rewards.choose(())).score([completed(text, 1, "2")])
@@ -90,8 +114,8 @@ def test_gold_answers_of_gsm8k_score_full_accuracy():
     assert len(rows) == 1319
     for row in rows:
         gold = formats.read(row).answer
-        assert tags.accuracy(f"<think>so</think>\n<answer>{gold}</answer>", gold) == 1
-        assert tags.accuracy(f"<answer>{row['answer'].split('####')[1]}</answer>", gold) == 1
+        assert accuracy.accuracy(f"<think>so</think>\n<answer>{gold}</answer>", gold) == 1
+        assert accuracy.accuracy(f"<answer>{row['answer'].split('####')[1]}</answer>", gold) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from fakes import completed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl import rewards
+from unslothrl import answers, rewards
 from unslothrl.data import formats
 from unslothrl.errors import UserError
-from unslothrl.rewards import answers, checked, maths
+from unslothrl.rewards import maths
+from unslothrl.rewards.builtin import boxed, think_answer_tags
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.processes import ProcessPool
 from unslothrl.rewards.scorer import Scorer
@@ -61,7 +62,7 @@ def test_boxed_answers(text, expected):
     ],
 )
 def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion, gold, expected):
-    assert checked.boxed(completion, gold) == expected
+    assert boxed.boxed(completion, gold) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_decimals_are_compared_exactly(number, more):
     ],
 )
 def test_think_answer_tags(completion, expected):
-    assert checked.think_answer_tags(completion, "0.5") == expected
+    assert think_answer_tags.think_answer_tags(completion, "0.5") == expected
 
 
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():

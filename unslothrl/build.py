@@ -10,6 +10,8 @@ from pathlib import Path
 from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
+from unslothrl.data.formats import Columns
+from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory, of_actor, of_learner
@@ -67,7 +69,25 @@ def learner_share(config: Config, seat: Seat) -> float | None:
     return of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
 
 
+def data_options(config: Config) -> DataOptions:
+    """What a run is trained and evaluated on. UserError for a reward that cannot be."""
+    chosen = rewards.choose(config.reward)
+    return DataOptions(
+        dataset=config.dataset,
+        eval_dataset=config.eval_dataset,
+        holdout=config.holdout,
+        eval_problems=config.eval_problems,
+        max_prompt_tokens=config.max_prompt_tokens,
+        seed=config.seed,
+        columns=Columns(config.prompt_column, config.answer_column),
+        needs=rewards.needs_of(chosen),
+        system_prompt=config.system_prompt,
+        reward_prompt=rewards.system_prompt(chosen),
+    )
+
+
 def scorer_of(config: Config) -> Scorer:
+    """What scores a run's completions. UserError for a reward that cannot be."""
     cache = config.overlong_cache
     punish = Overlong(config.max_new_tokens, cache) if cache else None
     return Scorer(

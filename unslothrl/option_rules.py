@@ -73,12 +73,12 @@ RULES = (
     ),
     Rule(
         ("reward_timeout",),
-        lambda run: not run.runs(rewards.WORKER, rewards.PROGRAMS, rewards.OWN),
+        lambda run: not run.runs(rewards.IN_PROCESS, rewards.IN_SANDBOX),
         "no reward of this run can stall",
     ),
     Rule(
         ("allow_unsandboxed_code",),
-        lambda run: not run.runs(rewards.PROGRAMS),
+        lambda run: not run.runs(rewards.IN_SANDBOX),
         "no reward of this run executes programs",
     ),
     Rule(

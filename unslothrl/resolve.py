@@ -190,7 +190,8 @@ def check_named(config: Config) -> None:
 def check_paths(config: Config) -> None:
     if _is_path(config.model) and not exists(config.model):
         raise UserError(f"model {config.model}: no such file or folder: check the path")
-    named = [text for text in sources.eval_sources(config).values() if text is not None]
+    evals = sources.eval_sources(config.eval_dataset)
+    named = [text for text in evals.values() if text is not None]
     for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
         source = sources.parse(text)
         if source.is_local and not exists(source.name):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unslothrl import __version__, cluster, variables
-from unslothrl.build import scorer_of
+from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import failures, joining
@@ -46,7 +46,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     base = base_model.prepare(config.model)
     level = check_rewards(config)
     tokenizer = base_model.load_tokenizer(base)
-    data = tasks.load(config, tokenizer)
+    options = data_options(config)
+    data = tasks.load(options, tokenizer)
     steps = total_steps(config, data)
     notes = [*notes, *duration.check(config, steps, sum(map(len, data.evals.values())))]
     resumed = resumable(config.resume) if config.resume else None
@@ -56,7 +57,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
         joining.check(config.ray_address)
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
-    use = adapter_use.of_run(config, tokenizer)
+    use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
     folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:

@@ -10,9 +10,11 @@ from typing import TextIO
 
 import numpy as np
 
+from unslothrl.build import data_options
+from unslothrl.columns import UnusableRow
 from unslothrl.config.options import Config
-from unslothrl.data import sources, splits, tasks
-from unslothrl.data.formats import Unusable
+from unslothrl.data import rendering, sources, splits, tasks
+from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -20,7 +22,7 @@ from unslothrl.types import Task
 from unslothrl.weights import base_model
 
 SHOWN = 5  # prompts
-LOOKED_AT = 2_000  # rows of a set with more than `tasks.AT_ONCE`
+LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
 BINS, BAR = 10, 40  # of the histogram: lines, characters
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
@@ -58,26 +60,24 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
 
 def look(config: Config) -> Description:
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
-    renderer = tasks.renderer_of(config, tokenizer)
+    renderer = tasks.renderer_of(data_options(config), tokenizer)
     rows, by_split = open_rows(config)
     looked_at = rows
-    if len(rows) > tasks.AT_ONCE:
+    if len(rows) > tasks.MOST_EAGER:
         picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
         looked_at = PickedRows(rows, np.sort(picked))
-    left, wide = (
-        tasks.Left(source=looked_at),
-        dataclasses.replace(renderer, max_prompt_tokens=LONGEST),
-    )
+    skipped = rendering.Skipped(source=looked_at)
+    wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
     name = sources.parse(config.dataset).label
     lengths: list[int] = []
     shown: list[Task] = []
-    for task in wide.tasks(name, tasks.numbered(looked_at), left):
+    for task in wide.tasks(name, rendering.numbered(looked_at), skipped):
         lengths.append(len(task.prompt_ids))
         shown += [task] if len(shown) < SHOWN else []
-    tasks.check_usable(f"dataset {name}", left, len(lengths), renderer)
-    left.too_long = [length for length in lengths if length > config.max_prompt_tokens]
+    rendering.check_usable(f"dataset {name}", skipped, len(lengths), config.max_prompt_tokens)
+    skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
     columns, turns, with_system = recognised(looked_at, renderer.reader)
-    keys = splits.problem_keys(looked_at, renderer.reader.columns)
+    keys = splits.problem_keys(looked_at, renderer.reader)
     return Description(
         source=config.dataset,
         rows=len(rows),
@@ -91,7 +91,7 @@ def look(config: Config) -> Description:
         max_prompt_tokens=config.max_prompt_tokens,
         lengths=lengths,
         repeated=len(keys) - len(np.unique(keys)),
-        not_used=left.lines(config.max_prompt_tokens),
+        not_used=skipped.lines(config.max_prompt_tokens),
         prompts=[
             {"prompt": one.prompt, "tokens": len(one.prompt_ids), "answer": one.answer}
             for one in shown
@@ -108,15 +108,15 @@ def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
     return found[sources.train_of(found)], {name: len(rows) for name, rows in found.items()}
 
 
-def recognised(rows: Rows, reader: tasks.Reader) -> tuple[dict[str, int], dict[int, int], int]:
+def recognised(rows: Rows, reader: Reader) -> tuple[dict[str, int], dict[int, int], int]:
     """-> rows by their columns, rows by their turns, rows with a system prompt of their own."""
     columns: Counter[str] = Counter()
     turns: Counter[int] = Counter()
     with_system = 0
-    for _, row in tasks.numbered(rows):
+    for _, row in rendering.numbered(rows):
         try:
             record = reader.record(row)
-        except Unusable:
+        except UnusableRow:
             continue
         columns[f"{record.columns.prompt} -> {record.columns.answer or 'no answer'}"] += 1
         turns[len(record.messages)] += 1

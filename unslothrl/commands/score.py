@@ -6,16 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from unslothrl import rewards
-from unslothrl.data import sources, tasks
-from unslothrl.data.formats import Columns, Unusable
+from unslothrl import answers, rewards
+from unslothrl.columns import UnusableRow
+from unslothrl.data import sources
+from unslothrl.data.formats import Columns
+from unslothrl.data.reader import Reader
+from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
-from unslothrl.rewards import answers, code
 from unslothrl.rewards.scorer import Scorable, Scored, Scorer
 from unslothrl.types import Completion, Task
 
-AT_ONCE = 2_000  # completions
-
+BATCH = 2_000  # completions that are scored in one call
 COMPLETION = "completion"
 
 
@@ -35,29 +36,29 @@ def score(
     """
     out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(tuple(texts))
-    reader = tasks.reader_of(chosen, columns or Columns())
+    reader = Reader(columns or Columns(), rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
     scorer = Scorer(chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()  # kinds of failures
     count = failed = 0
     total = seconds = 0.0
     try:
         scorer.check()
-        for part in tasks.batches(tasks.numbered(rows), AT_ONCE):
+        for part in batches(numbered(rows), BATCH):
             completed = [
                 read(reader, row, f"dataset {source} row {number}") for number, row in part
             ]
             started = time.perf_counter()
-            found = scorer.score(completed)
+            scored = scorer.score(completed)
             seconds += time.perf_counter() - started
-            write(found, completed, chosen[0], out)
-            for failure in found.failures:
-                if failure.kind not in told:
-                    told.add(failure.kind)
+            write(scored, completed, chosen[0], out)
+            for failure in scored.failures:
+                if failure.kind not in reported:
+                    reported.add(failure.kind)
                     print(failure, file=err)
-            count, failed = count + len(completed), failed + len(found.failures)
-            total += sum(found.scores)
+            count, failed = count + len(completed), failed + len(scored.failures)
+            total += sum(scored.scores)
     finally:
         scorer.close()
     print(
@@ -67,21 +68,23 @@ def score(
     )
 
 
-def write(found: Scored, completed: Sequence[Scorable], first: rewards.Chosen, out: TextIO) -> None:
+def write(
+    scored: Scored, completed: Sequence[Scorable], first: rewards.Chosen, out: TextIO
+) -> None:
+    """A line of JSON for each completion; its answer is the part that the first reward grades."""
+    answer = answers.tagged if first.reward is None else first.reward.answer
     for i, (_, completion) in enumerate(completed):
         row = {
-            "rewards": {name: values[i] for name, values in found.rewards.items()},
-            "score": found.scores[i],
-            "answer": READ.get(first.name, answers.tagged)(completion.text),
-            "seconds": round(found.seconds[i], 6),
+            "rewards": {name: values[i] for name, values in scored.rewards.items()},
+            "score": scored.scores[i],
+            "answer": answer(completion.text),
+            "seconds": round(scored.seconds[i], 6),
         }
         print(json.dumps(row), file=out)
 
 
-READ = {"boxed": answers.boxed, "code": code.program}  # what a reward looks at
-
-
-def read(reader: tasks.Reader, row: Mapping, where: str) -> Scorable:
+def read(reader: Reader, row: Mapping, where: str) -> Scorable:
+    """A row's completion with its task. UserError, which begins with `where`."""
     completion = row.get(COMPLETION)
     if not isinstance(completion, str):
         raise UserError(
@@ -90,7 +93,7 @@ def read(reader: tasks.Reader, row: Mapping, where: str) -> Scorable:
         )
     try:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
-    except Unusable as error:
+    except UnusableRow as error:
         raise UserError(f"{where}: {error}") from None
     task = Task(where, record.problem, record.answer, record.problem, (), record.extra)
     return task, Completion.of_text(completion)

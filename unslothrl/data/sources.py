@@ -9,7 +9,7 @@ are. Without a split, a slice is one of the training rows.
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """What it is called, wherever it lies: seeds and names of eval sets hang on it."""
+        """Its name, wherever it lies: task ids and names of eval sets are made of it."""
         return self.path.name if self.is_local else self.name
 
 
@@ -65,19 +65,19 @@ def parse(text: str) -> Source:
     """UserError for a text that names nothing."""
     if exists(text):
         return Source(text)
-    found = FORM.fullmatch(text)
-    if found is None or not text.strip() or (text.endswith("]") and found["start"] is None):
+    parts = FORM.fullmatch(text)
+    if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(
             f"dataset {text}: a source is written NAME, NAME@SPLIT or NAME@SPLIT[:1000], its slice "
             "in whole numbers"
         )
-    name, config = found["name"], found["config"]
+    name, config = parts["name"], parts["config"]
     if name == EMBEDDED and text != EMBEDDED:
         raise UserError(f"dataset {text}: the embedded problems have no splits: set {EMBEDDED}")
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon
-    start, stop = (int(found[key]) if found[key] else None for key in ("start", "stop"))
-    return Source(name, config, found["split"], start, stop)
+    start, stop = (int(parts[key]) if parts[key] else None for key in ("start", "stop"))
+    return Source(name, config, parts["split"], start, stop)
 
 
 def load_splits(source: Source) -> dict[str, Rows]:
@@ -105,46 +105,49 @@ def load_splits(source: Source) -> dict[str, Rows]:
 
 
 def train_of(splits: dict[str, Rows]) -> str:
+    """The name of the split that is trained on: the first where none has a usual name."""
     return next((name for name in TRAIN if name in splits), next(iter(splits)))
 
 
 def test_of(splits: dict[str, Rows]) -> str | None:
+    """The name of the split that is evaluated on, None without one of a usual name."""
     return next((name for name in TEST if name in splits), None)
 
 
 def local_splits(path: Path) -> dict[str, Rows]:
+    """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
-    found: dict[str, list[Rows]] = {}
+    by_split: dict[str, list[Rows]] = {}
     for file in files_below(path):
         if file.suffix.lower() in files.READERS and file.is_file() and file.name not in NOT_ROWS:
-            found.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
-    if not found:
+            by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
+    if not by_split:
         raise UserError(
             f"dataset {path}: no file with rows in this folder: use {', '.join(files.READERS)}"
         )
-    return {name: joined(parts) for name, parts in found.items()}
+    return {name: joined(parts) for name, parts in by_split.items()}
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file in a folder and those below it, in order, hidden ones left out. UserError where
-    there are so many that it cannot be a data set."""
-    found: list[Path] = []
-    looked_at = 0
+    """All files in a folder and below it, in order, without hidden ones. UserError where there are
+    so many that it cannot be a data set."""
+    paths: list[Path] = []
+    seen = 0
     for parent, folders, names in os.walk(folder):
-        looked_at += len(folders) + len(names)
-        if looked_at > MOST_FILES:
+        seen += len(folders) + len(names)
+        if seen > MOST_FILES:
             raise UserError(
                 f"dataset {folder}: it has more than {MOST_FILES:,} files and folders in it: give "
                 "the folder that holds the rows"
             )
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
-    return sorted(found)
+        paths += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
+    return sorted(paths)
 
 
 def split_of(file: Path) -> str:
-    """The split that a file's name or a folder above it says, e.g. train-00000-of-00002.parquet."""
+    """The split in the name of a file, such as train-00000-of-00002.parquet, or of its folders."""
     words = [word for part in (file.stem, *file.parts[-2::-1]) for word in words_of(part)]
     return next((word for word in words if word in (*TRAIN, *TEST)), WHOLE)
 
@@ -161,39 +164,40 @@ def from_hub(source: Source) -> dict[str, Rows]:
     disable_progress_bars()
     try:
         try:
-            found = load_dataset(source.name, source.config)
+            splits = load_dataset(source.name, source.config)
         except ValueError as error:  # several configurations, like openai/gsm8k
             if source.config is not None or "Config name is missing" not in str(error):
                 raise
-            found = load_dataset(source.name, "main")
+            splits = load_dataset(source.name, "main")
     except (DatasetNotFoundError, ConnectionError, ValueError, OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"dataset {source.name}: not a local file, and the hub did not give it ({reason}): "
             "check the name and the network, or give a .jsonl file"
         ) from None
-    return {str(split): rows for split, rows in found.items()}
+    return {str(split): rows for split, rows in splits.items()}
 
 
-def eval_sources(config) -> dict[str, str | None]:
+def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
     """Name of each eval set -> its source; None: what the training set holds out. UserError.
 
-    `--eval_dataset` is a source, name=source, or a JSON map of both, repeated or not.
+    Each text of `--eval_dataset` is a source, name=source, or a JSON map of both.
     """
-    if not config.eval_dataset:
+    if not eval_dataset:
         return {HELD_OUT: None}
-    found: dict[str, str | None] = {}
-    for text in config.eval_dataset:
+    by_name: dict[str, str | None] = {}
+    for text in eval_dataset:
         for name, source in named_sources(text):
-            if name in found:
+            if name in by_name:
                 raise UserError(
                     f"eval_dataset {name} is given twice: set --eval_dataset NAME={source}"
                 )
-            found[name] = source
-    return found
+            by_name[name] = source
+    return by_name
 
 
 def named_sources(text: str) -> Iterator[tuple[str, str]]:
+    """The eval sets that one text names, with their sources. UserError."""
     if text.lstrip().startswith("{"):
         try:
             table = json.loads(text)

@@ -5,15 +5,17 @@ import json
 
 import numpy as np
 
-from unslothrl.data import formats, sources
-from unslothrl.data.formats import Columns, Unusable
+from unslothrl.columns import UnusableRow
+from unslothrl.data import sources
+from unslothrl.data.options import DataOptions
+from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
 from unslothrl.types import seed_of
 
 
-def split(config, source: Source) -> tuple[Rows, Rows]:
+def split(options: DataOptions, source: Source) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single
@@ -23,17 +25,16 @@ def split(config, source: Source) -> tuple[Rows, Rows]:
     train, test = sources.train_of(splits), sources.test_of(splits)
     rows = splits[train]
     if not len(rows):
-        raise UserError(f"dataset {config.dataset}: it is empty: give one with at least 2 rows")
-    if config.eval_dataset:
+        raise UserError(f"dataset {options.dataset}: it is empty: give one with at least 2 rows")
+    if options.eval_dataset:
         return rows, []
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
-    columns = Columns(config.prompt_column, config.answer_column)
-    keys = problem_keys(rows, columns, seed_of(config.seed, "held out"))
+    keys = problem_keys(rows, options.reader, seed_of(options.seed, "held out"))
     try:
-        held_out = least(keys, config.holdout, config.dataset)
+        held_out = least(keys, options.holdout, options.dataset)
     except UserError:
-        check_readable(rows, columns, config.dataset)  # then that is why so few differ
+        check_readable(rows, options.reader, options.dataset)  # then that is why so few differ
         raise
     del keys
     return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
@@ -56,13 +57,13 @@ def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
     return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
 
 
-def check_readable(rows: Rows, columns: Columns, name: str) -> None:
+def check_readable(rows: Rows, reader: Reader, name: str) -> None:
     """UserError, with the first reason, where more than half of the rows have no problem."""
     reasons: list[tuple[int, str]] = []
     for index in range(len(rows)):
         try:
-            formats.read(rows[index], columns)
-        except Unusable as error:
+            reader.prompt(rows[index])
+        except UnusableRow as error:
             reasons.append((index + 1, str(error)))
     if len(reasons) > len(rows) / 2:
         row, reason = reasons[0]
@@ -77,14 +78,14 @@ def indices(mask: np.ndarray) -> np.ndarray:
     return np.flatnonzero(mask).astype(np.uint32)
 
 
-def problem_keys(rows: Rows, columns: Columns, seed: int = 0) -> np.ndarray:
+def problem_keys(rows: Rows, reader: Reader, seed: int = 0) -> np.ndarray:
     """A hash of the seed and each row's conversation, [rows]."""
     keys = np.empty(len(rows), np.uint64)
     for index in range(len(rows)):
         try:
-            text = json.dumps(formats.read(rows[index], columns).messages)
-        except Unusable:
-            text = ""  # told of when the row is rendered
+            text = json.dumps(reader.prompt(rows[index]))
+        except UnusableRow:
+            text = ""  # reported when the row is rendered
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
         keys[index] = int.from_bytes(digest, "big")
     return keys

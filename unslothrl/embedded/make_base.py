@@ -162,7 +162,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
 
     from unslothrl.actor import Actor
     from unslothrl.backends.peft import PeftBackend
-    from unslothrl.data.tasks import Left, Renderer, numbered
+    from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling
     from unslothrl.weights import base_model
@@ -176,7 +176,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
         tokenizer,
     )
     rows = list(itertools.islice(task.problems("test", 0), 200))
-    tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Left()))
+    tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     figures: dict[str, float] = {}
     for temperature in temperatures:
         groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",)).groups

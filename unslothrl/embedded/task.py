@@ -31,15 +31,18 @@ def draw_operands(draw: random.Random) -> tuple[int, str, int]:
 
 
 def is_held_out(a: int, sign: str, b: int) -> bool:
+    """Whether a problem belongs to the test split, in every run."""
     digest = hashlib.sha256(f"{a}{sign}{b}".encode()).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 
 
 def text(a: int, sign: str, b: int) -> str:
+    """The problem as the model reads it."""
     return f"What is {a} {sign} {b}?"
 
 
 def result(a: int, sign: str, b: int) -> int:
+    """a + b or a - b."""
     return a + b if sign == "+" else a - b
 
 
@@ -68,4 +71,5 @@ def careless_answer(a: int, sign: str, b: int, draw: random.Random) -> str:
 
 
 def answer_form(thought: str, answer: str) -> str:
+    """The form that the rewards ask for by default."""
     return f"<think>{thought}</think>\n<answer>{answer}</answer>"

@@ -1,66 +1,69 @@
 """Rewards by name: what a completion earns, given what its task knows.
 
-A full mark earns the weight: `--reward boxed --reward format=0.5`. Plain text work runs where it is
-asked for; mathematics and a user's own functions run in `workers`, where they may stall or fail;
-code runs there in the sandbox.
+A full mark earns the weight: `--reward boxed --reward format=0.5`. A reward of the package is a
+file of `builtin`, a custom one a function in a file of the user's. Plain text work runs where it is
+asked for; mathematics and custom functions run in `processes`, where they may stall or fail; code
+runs there in the sandbox.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unslothrl.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
-from unslothrl.rewards import forms
-from unslothrl.rewards.own import Signature, signature_of
+from unslothrl.rewards import builtin
+from unslothrl.rewards.custom import Signature, signature_of
+from unslothrl.rewards.reward import IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
 from unslothrl.untrusted import plain
 
-HERE, WORKER, PROGRAMS, OWN = "here", "worker", "programs", "own"
+DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 
-
-@dataclass(frozen=True)
-class Reward:
-    """A reward of this package. Its function returns 0 to 1."""
-
-    function: str  # "module:function", of the completion's text and what it needs
-    runs: str  # HERE, WORKER or PROGRAMS
-    needs: str  # "answer", "tests", "numbers", "": what a task must have
-    prompt: str = forms.THINK_AND_ANSWER  # the system prompt that asks for its form
-    weight: float = 1.0  # where the user gives none
-
-
-REWARDS = {
-    "accuracy": Reward("unslothrl.rewards.tags:accuracy", HERE, "answer"),
-    "format": Reward("unslothrl.rewards.tags:think_answer_format", HERE, "", weight=0.1),
-    "tags": Reward("unslothrl.rewards.tags:tag_count", HERE, "", weight=0.2),
-    "think_answer_tags": Reward("unslothrl.rewards.checked:think_answer_tags", WORKER, "answer"),
-    "boxed": Reward("unslothrl.rewards.checked:boxed", WORKER, "answer", forms.BOXED),
-    "code": Reward("unslothrl.rewards.code:passes", PROGRAMS, "tests", forms.CODE),
-    "countdown": Reward("unslothrl.rewards.countdown:solves", HERE, "numbers"),
-    "search": Reward("unslothrl.rewards.search:exact_match", HERE, "answer"),
-}
-USUAL = ("accuracy", "format", "tags")  # where none is asked for
+__all__ = ["DEFAULTS", "IN_PLACE", "IN_PROCESS", "IN_SANDBOX", "Chosen", "Reward", "builtin"]
+__all__ += ["choose", "needs_of", "system_prompt"]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A reward of a run."""
+    """A reward of a run: either `reward` or `signature` says what it takes."""
 
     name: str
     weight: float
     function: str  # "module:function" or "file.py:function"
-    runs: str
-    needs: frozenset[str]
-    prompt: str = ""
-    own: Signature | None = None  # of a function of the user's own
+    runs: str  # IN_PLACE, IN_PROCESS or IN_SANDBOX
+    needs_answer: bool
+    reward: Reward | None = None  # of the package
+    signature: Signature | None = None  # of a custom function
 
 
 def choose(texts: tuple[str, ...]) -> list[Chosen]:
     """The rewards that "name", "name=weight" or "file.py:function=weight" name. UserError."""
-    chosen = [_choose(text) for text in texts or USUAL]
-    names = [one.name for one in chosen]
+    chosen = [_choose(text) for text in texts or DEFAULTS]
+    names = [each.name for each in chosen]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"reward {name} is given twice: give it once, with its weight")
     return chosen
+
+
+def system_prompt(chosen: Sequence[Chosen]) -> str:
+    """What asks for the form that the rewards expect; "" where they are all custom."""
+    prompts = (each.reward.prompt for each in chosen if each.reward is not None)
+    return next((prompt for prompt in prompts if prompt), "")
+
+
+def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
+    """What the rewards need of a row. Every reward of the package may write a missing prompt."""
+    rewards = [each.reward for each in chosen if each.reward is not None]
+    package = [builtin.load(name) for name in builtin.names()]
+    return RowNeeds(
+        answer=any(each.needs_answer for each in chosen),
+        readers=tuple(reward.read_row for reward in rewards if reward.columns),
+        replaced=frozenset(name for reward in rewards for name in reward.replaces),
+        problems=tuple(
+            (", ".join(reward.columns), reward.problem) for reward in package if reward.problem
+        ),
+    )
 
 
 def _choose(text: str) -> Chosen:
@@ -72,21 +75,20 @@ def _choose(text: str) -> Chosen:
     if weight is not None and not -1e6 < weight < 1e6:
         raise UserError(f"reward {text}: its weight must be a number: set --reward {name}=0.5")
     if ".py:" in name:
-        return _of_the_user(name, 1.0 if weight is None else weight)
+        return _custom(name, 1.0 if weight is None else weight)
     if name.endswith(".py"):
         raise UserError(f"reward {name}: name a function of the file: write {name}:FUNCTION")
-    if name not in REWARDS:
+    if name not in builtin.names():
         raise UserError(
-            f"reward must be one of {', '.join(REWARDS)}, or file.py:function, got {name!r}: "
-            "set --reward accuracy"
+            f"reward must be one of {', '.join(builtin.names())}, or file.py:function, got "
+            f"{name!r}: set --reward accuracy"
         )
-    one = REWARDS[name]
-    needs = frozenset({one.needs} - {""})
-    weight = one.weight if weight is None else weight
-    return Chosen(name, weight, one.function, one.runs, needs, one.prompt)
+    reward = builtin.load(name)
+    weight = reward.weight if weight is None else weight
+    return Chosen(name, weight, reward.function, reward.runs, reward.needs_answer, reward)
 
 
-def _of_the_user(name: str, weight: float) -> Chosen:
+def _custom(name: str, weight: float) -> Chosen:
     file, _, function = name.rpartition(":")
     path = expanded(file)
     if not is_file(path):
@@ -94,5 +96,11 @@ def _of_the_user(name: str, weight: float) -> Chosen:
     if not function.isidentifier():
         raise UserError(f"reward {name}: {function!r} is no name: write file.py:function")
     signature = signature_of(path, function)
-    needs = frozenset({"answer"} if signature.takes_answer else ())
-    return Chosen(function, weight, f"{path.absolute()}:{function}", OWN, needs, own=signature)
+    return Chosen(
+        function,
+        weight,
+        f"{path.absolute()}:{function}",
+        IN_PROCESS,
+        signature.takes_answer,
+        signature=signature,
+    )

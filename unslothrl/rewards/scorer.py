@@ -1,19 +1,17 @@
 """Scores completions by the rewards of a run."""
 
-import functools
-import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl import rewards, sandbox
+from unslothrl import sandbox
 from unslothrl.errors import UserError
-from unslothrl.rewards import overlong, own
+from unslothrl.rewards import IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
 from unslothrl.rewards.calls import Call, Result
-from unslothrl.rewards.code import WALL_OF_CPU, program
+from unslothrl.rewards.custom import ALL, Known, Signature
 from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
@@ -24,12 +22,13 @@ from unslothrl.rewards.processes import (
     Closed,
     ProcessPool,
 )
+from unslothrl.rewards.reward import WALL_OF_CPU, Reward
 from unslothrl.types import Completion, Failure, Task
 
-GRACE_S = 10.0  # that a worker has to report on what it has itself given up
+GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
-AT_ONCE = 64  # calls of an async function
-
+CONCURRENT = 64  # calls of an async function in a process
+CHECK, TOGETHER = "unslothrl.rewards.custom:check", "unslothrl.rewards.custom:together"
 
 Scorable = tuple[Task, Completion]
 """A completion whose text is set, and the task that it answers."""
@@ -37,6 +36,8 @@ Scorable = tuple[Task, Completion]
 
 @dataclass
 class Scored:
+    """What completions have earned."""
+
     rewards: dict[str, list[float]]  # name -> [completions], weights applied
     scores: list[float]  # [completions], what is reported as correct, without its weight
     seconds: list[float]  # [completions], for all its rewards
@@ -44,11 +45,14 @@ class Scored:
 
 
 class Scorer:
-    """The first reward is what is reported as correct. Processes start when first needed."""
+    """Scores by `chosen`, the first of which is what is reported as correct.
+
+    Processes start when they are first needed.
+    """
 
     def __init__(
         self,
-        chosen: Sequence[rewards.Chosen],
+        chosen: Sequence[Chosen],
         punish: Overlong | None = None,
         deadline_s: float = DEADLINE_S,
         allow_unsandboxed: bool = False,
@@ -63,16 +67,16 @@ class Scorer:
     @property
     def takes_all(self) -> bool:
         """Whether a reward wants all completions of a rollout in one call."""
-        return any(one.own is not None and one.own.is_batch for one in self.chosen)
+        return any(each.signature is not None and each.signature.is_batch for each in self.chosen)
 
     @property
-    def workers(self) -> ProcessPool:
+    def processes(self) -> ProcessPool:
         """For what this package does with the model's text, in little memory."""
         return self._pool(MEMORY_MB)
 
     @property
-    def own_workers(self) -> ProcessPool:
-        """For functions of the user's own, which may load what they like."""
+    def custom_processes(self) -> ProcessPool:
+        """For custom functions, which may load what they like."""
         return self._pool(None)
 
     def _pool(self, memory_mb: int | None) -> ProcessPool:
@@ -85,101 +89,105 @@ class Scorer:
             return self._pools[memory_mb]
 
     def check(self) -> None:
-        """Loads the user's functions and chooses the sandbox, before a run. UserError."""
-        for one in self.chosen:
-            if one.runs == rewards.OWN:
-                call = Call("unslothrl.rewards.own:check", (one.function,), deadline_s=START_S)
-                (result,) = self.own_workers.call([call])
+        """Loads custom functions and chooses the sandbox, before a run. UserError."""
+        for each in self.chosen:
+            if each.signature is not None:
+                call = Call(CHECK, (each.function,), deadline_s=START_S)
+                (result,) = self.custom_processes.call([call])
                 if result.error is not None:
-                    raise UserError(f"reward {one.function}: {result.error}: fix it")
-            elif one.runs == rewards.PROGRAMS:
+                    raise UserError(f"reward {each.function}: {result.error}: fix it")
+            elif each.runs == IN_SANDBOX:
                 self.level = self.level or self._choose_level()
 
     def _choose_level(self) -> str:
-        call = Call("unslothrl.rewards.code:choose", (self.allow_unsandboxed,))
-        return self._try_sandbox(call)
+        return self._try_sandbox(Call("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
         runs none. UserError where it does not work here: no lower one is taken."""
         if level is not None:
-            self._try_sandbox(Call("unslothrl.rewards.code:require", (level,)))
+            self._try_sandbox(Call("unslothrl.sandbox:require", (level,)))
             self.level = level
 
     def _try_sandbox(self, call: Call) -> Any:
-        (result,) = self.workers.call([replace(call, deadline_s=TRIALS_S)])
+        (result,) = self.processes.call([replace(call, deadline_s=TRIALS_S)])
         if result.error is not None:
             raise UserError(result.error.removeprefix("UserError: "))
         return result.value
 
     def score(self, completed: Sequence[Scorable]) -> Scored:
         """All rewards of all completions, in order."""
-        found: dict[str, list[float]] = {}
+        earned: dict[str, list[float]] = {}
         failures: list[Failure] = []
         scores: list[float] = []
         seconds = [0.0] * len(completed)
-        for one in self.chosen:
-            results = [as_number(result) for result in self._results(one, completed)]
+        for chosen in self.chosen:
+            results = [as_number(result) for result in self._results(chosen, completed)]
             values = [0.0 if r.error is not None else r.value for r in results]
-            found[one.name] = [one.weight * float(part(value, "reward")) for value in values]
+            earned[chosen.name] = [chosen.weight * float(part(v, "reward")) for v in values]
             failures += [
-                Failure(one.name, result.error, what.text, index, is_late(result.error))
-                for index, (result, (_, what)) in enumerate(zip(results, completed, strict=True))
+                Failure(chosen.name, result.error, done.text, index, is_late(result.error))
+                for index, (result, (_, done)) in enumerate(zip(results, completed, strict=True))
                 if result.error is not None
             ]
             scores = scores or [float(part(value, "score")) for value in values]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
-            found[overlong.NAME] = [self.punish(len(what.token_ids)) for _, what in completed]
-        return Scored(found, scores, seconds, failures)
+            earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
+        return Scored(earned, scores, seconds, failures)
 
-    def _results(self, chosen: rewards.Chosen, completed: Sequence[Scorable]) -> list[Result]:
-        """One for each completion."""
-        if chosen.runs == rewards.HERE:
-            function = imported(chosen.function)
-            return [here(function, given(chosen, *pair)) for pair in completed]
-        if chosen.runs == rewards.WORKER:
-            calls = [Call(chosen.function, given(chosen, *pair)) for pair in completed]
-            return self.workers.call(calls, MAX_QUEUED)
-        if chosen.runs == rewards.PROGRAMS:
-            return self._programs(chosen, completed)
-        assert chosen.own is not None
-        if chosen.own.is_batch:
-            return self._for_all(chosen, chosen.own, completed)
-        if chosen.own.is_async:
-            return self._together(chosen, chosen.own, completed)
-        return self.own_workers.call(
-            [
-                Call(chosen.function, (one.text,), chosen.own.named(known(task)), may_load=True)
-                for task, one in completed
-            ]
-        )
+    def _results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
+        """A result for each completion."""
+        if chosen.signature is not None:
+            return self._custom(chosen.function, chosen.signature, completed)
+        assert chosen.reward is not None
+        given = [arguments(chosen.reward, *pair) for pair in completed]
+        if chosen.runs == IN_PLACE:
+            return [in_place(chosen.reward, values) for values in given]
+        if chosen.runs == IN_PROCESS:
+            calls = [Call(chosen.function, values) for values in given]
+            return self.processes.call(calls, MAX_QUEUED)
+        return self._programs(chosen.reward, given)
 
-    def _programs(self, chosen: rewards.Chosen, completed: Sequence[Scorable]) -> list[Result]:
-        """Every test of every program is a call; a program's first failure ends its group."""
+    def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
+        """Each trial of each completion is a call; the first failure of a completion ends its
+        group of calls."""
+        assert reward.trials is not None
         calls: list[Call] = []
         self.level = self.level or self._choose_level()
         deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
-        for group, (task, one) in enumerate(completed):
-            text, tests = program(one.text), task.extra["tests"]
-            for pair in zip(tests["inputs"], tests["outputs"], strict=True) if text else ():
-                more = (self.deadline_s, self.level)
-                arguments = (text, tests["fn_name"], *pair, *more)
-                calls.append(Call(chosen.function, arguments, {}, group, deadline_s))
-        by_group: dict[int, list[Result]] = {group: [] for group in range(len(completed))}
-        for call, result in zip(calls, self.workers.call(calls), strict=True):
+        for group, values in enumerate(given):
+            for trial in reward.trials(*values):
+                limits = (self.deadline_s, self.level)
+                calls.append(Call(reward.function, (*trial, *limits), {}, group, deadline_s))
+        by_group: dict[int, list[Result]] = {group: [] for group in range(len(given))}
+        for call, result in zip(calls, self.processes.call(calls), strict=True):
             assert call.group is not None
             if not result.skipped:
                 by_group[call.group].append(result)
         return [joined(results) for results in by_group.values()]
 
+    def _custom(
+        self, function: str, signature: Signature, completed: Sequence[Scorable]
+    ) -> list[Result]:
+        if signature.is_batch:
+            return self._for_all(function, signature, completed)
+        if signature.is_async:
+            return self._together(function, signature, completed)
+        return self.custom_processes.call(
+            [
+                Call(function, (done.text,), signature.named(known(task)), may_load=True)
+                for task, done in completed
+            ]
+        )
+
     def _for_all(
-        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Scorable]
+        self, function: str, signature: Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
         named = signature.named_for_all([known(task) for task, _ in completed])
-        named[own.ALL] = signature.completions([one.text for _, one in completed])
-        (result,) = self.own_workers.call([Call(chosen.function, (), named, may_load=True)])
+        named[ALL] = signature.completions([done.text for _, done in completed])
+        (result,) = self.custom_processes.call([Call(function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -189,24 +197,22 @@ class Scorer:
         return [Result(value, None, share) for value in values]
 
     def _together(
-        self, chosen: rewards.Chosen, signature: own.Signature, completed: Sequence[Scorable]
+        self, function: str, signature: Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
-        """Async calls, `AT_ONCE` of them in a worker at the same time."""
-        pairs = [(one.text, signature.named(known(task))) for task, one in completed]
-        parts = [pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE)]
+        """Async calls, `CONCURRENT` of them in a process at the same time."""
+        pairs = [(done.text, signature.named(known(task))) for task, done in completed]
+        parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
+        deadline_s = self.deadline_s + START_S
         calls = [
-            Call(
-                "unslothrl.rewards.own:together",
-                (chosen.function, self.deadline_s, part),
-                deadline_s=self.deadline_s + START_S,
-            )
-            for part in parts
+            Call(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
+            for pairs in parts
         ]
-        found: list[Result] = []
-        for part, result in zip(parts, self.own_workers.call(calls), strict=True):
-            each = result.value or [[None, result.error]] * len(part)
-            found += [Result(value, error, result.seconds / len(part)) for value, error in each]
-        return found
+        results: list[Result] = []
+        for pairs, result in zip(parts, self.custom_processes.call(calls), strict=True):
+            each = result.value or [[None, result.error]] * len(pairs)
+            seconds = result.seconds / len(pairs)
+            results += [Result(value, error, seconds) for value, error in each]
+        return results
 
     def close(self) -> None:
         """Ends the processes, for good; `score` in another thread raises Closed."""
@@ -216,33 +222,26 @@ class Scorer:
                 pool.close()
 
 
-def given(chosen: rewards.Chosen, task: Task, completion: Completion) -> tuple:
-    """What a reward of this package is called with."""
-    if "answer" in chosen.needs:
-        return (completion.text, *(task.extra.get("answers") or (task.answer,)))
-    if "numbers" in chosen.needs:
-        return (completion.text, task.extra["numbers"], task.extra["target"])
-    return (completion.text,)
+def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
+    """What a reward's `grade` is called with: the text, its columns, the gold answers."""
+    columns = (task.extra[name] for name in reward.columns)
+    golds = task.extra.get("answers") or (task.answer,)
+    return (completion.text, *columns, *(golds if reward.needs_answer else ()))
 
 
-def known(task: Task) -> own.Known:
-    """What a function of the user's own may ask for by name."""
-    return own.Known(task.answer, task.prompt, task.extra, task.problem)
+def known(task: Task) -> Known:
+    """What a custom function may ask for by name."""
+    return Known(task.answer, task.prompt, task.extra, task.problem)
 
 
 def is_late(reason: str) -> bool:
     return reason.startswith(TOO_LONG)
 
 
-@functools.cache
-def imported(function: str) -> Callable[..., float]:
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def here(function: Callable[..., float], arguments: tuple) -> Result:
+def in_place(reward: Reward, values: tuple) -> Result:
+    """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    value = function(*arguments)
+    value = reward.grade(*values)
     return Result(value, None, time.perf_counter() - started)
 
 

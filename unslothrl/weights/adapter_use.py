@@ -11,7 +11,6 @@ from typing import Any
 
 from unslothrl import __version__
 from unslothrl.config.options import Config
-from unslothrl.data import tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
@@ -35,12 +34,13 @@ class Use:
     max_new_tokens: int = 1200
 
 
-def of_run(config: Config, tokenizer: Any) -> Use:
+def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
+    """How the adapters of a run are used."""
     is_folder = config.model != EMBEDDED and exists(config.model)
     template = tokenizer.chat_template  # some models have several, by name
     return Use(
         base=str(expanded(config.model).resolve()) if is_folder else config.model,
-        system_prompt=tasks.system_prompt_of(config),
+        system_prompt=system_prompt,
         chat_template=template if isinstance(template, str) else None,
         temperature=config.eval_temperature,
         top_p=config.eval_top_p,

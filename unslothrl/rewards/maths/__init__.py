@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from unslothrl.rewards.answers import normalise
+from unslothrl.answers import normalise
 from unslothrl.rewards.maths.comparing import comparison
 from unslothrl.rewards.maths.comparing.quantities import is_close
 from unslothrl.rewards.maths.errors import Unreadable

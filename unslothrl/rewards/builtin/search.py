@@ -11,7 +11,8 @@ it is, so that it never is equal to an empty one.
 import re
 import string
 
-from unslothrl.rewards.answers import tagged
+from unslothrl.answers import tagged
+from unslothrl.rewards.reward import Reward
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
@@ -26,10 +27,9 @@ _KEPT = re.compile(
 _PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]")
 
 
-def exact_match(completion: str, *answers: str) -> float:
-    found = tagged(completion)
-    found = reduced(found) if found else ""
-    return float(found != "" and found in {reduced(one) for one in answers})
+def exact_match(completion: str, *golds: str) -> float:
+    answer = reduced(tagged(completion) or "")
+    return float(answer != "" and answer in {reduced(gold) for gold in golds})
 
 
 def reduced(text: str) -> str:
@@ -37,9 +37,12 @@ def reduced(text: str) -> str:
     text = text.lower().translate(_DASHES).strip()
     text = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
     text = re.sub(r"(?<=\d)\s+%", "%", text)
-    kept = {found.start() for found in _KEPT.finditer(text)}
+    kept = {match.start() for match in _KEPT.finditer(text)}
     words = _PUNCTUATION.sub(lambda sign: sign[0] if sign.start() in kept else "", text)
-    for one in (_ARTICLES.sub(" ", words), words, text):
-        if one.split():
-            return " ".join(one.split())
+    for candidate in (_ARTICLES.sub(" ", words), words, text):
+        if candidate.split():
+            return " ".join(candidate.split())
     return ""
+
+
+REWARD = Reward(exact_match, needs_answer=True)

@@ -3,38 +3,61 @@
 The program is the last block that begins with ```python. A test gives it stdin and compares stdout,
 line by line without trailing blanks; or, where the tests name a function, calls that with arguments
 and compares what it returns. Each test runs in a sandbox of its own that knows no expected answer.
+
+A row has its tests in the first of `COLUMNS` that it has, as an object or as JSON text:
+{"inputs": [...], "outputs": [...]}, with "fn_name" where a function is called.
 """
 
 import math
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unslothrl import long_json, sandbox
+from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
 from unslothrl.sandbox import Limits, LongInteger, Program
+
+COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
+PROMPT = (
+    "Solve the problem with a program in Python. Reason first, then write the whole program in one "
+    "block that begins with ```python and ends with ```. Unless the problem asks for a function, "
+    "the program reads from standard input and prints to standard output."
+)
 
 _OPEN = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 CLOSE_ENOUGH = 1e-9  # relative, of two floats
-WALL_OF_CPU = 2.0  # wall time that a program gets for each second of CPU time
 
 
 def program(completion: str) -> str | None:
     """The last block of Python that closes; None without one."""
-    found = None
+    text = None
     at = 0
     while opening := _OPEN.search(completion, at):
         closing = _CLOSE.search(completion, opening.end())
         if closing is None:
             break
-        found, at = completion[opening.end() : closing.start()].strip("\r\n"), closing.end()
-    return found
+        text, at = completion[opening.end() : closing.start()].strip("\r\n"), closing.end()
+    return text
+
+
+def trials(completion: str, tests: dict[str, Any]) -> list[tuple]:
+    """The program, the function's name, the input and the expected output of each test."""
+    text = program(completion)
+    if not text:
+        return []
+    pairs = zip(tests["inputs"], tests["outputs"], strict=True)
+    return [(text, tests["fn_name"], *pair) for pair in pairs]
 
 
 def passes(
     text: str, name: str | None, given: Any, expected: Any, seconds: float, level: str
 ) -> bool:
-    """Whether a program passes one test: it ends well, in time, with the right output or result.
-    Runs in a worker. OSError where the sandbox fails."""
+    """Whether a program passes a test: it ends well, in time, with the right output or result.
+
+    `seconds` are of CPU time. Raises OSError where the sandbox fails.
+    """
     limits = Limits(cpu_s=seconds, wall_s=WALL_OF_CPU * seconds)
     if name is None:
         outcome = sandbox.run(Program(text, stdin=given), limits, level)
@@ -93,11 +116,51 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
-def choose(allow_unsandboxed: bool) -> str:
-    """-> the level that a run's programs run at. Runs in a worker. UserError."""
-    return sandbox.choose(allow_unsandboxed)
+def read(row: Mapping) -> dict[str, Any]:
+    """-> {"tests": {"inputs": [...], "outputs": [...], "fn_name": name or None}}.
+
+    UnusableRow where a row has none, or where they are malformed or empty: a program that meets no
+    test would be right.
+    """
+    for column in COLUMNS:
+        value = parsed(value_of(row, column))
+        if isinstance(value, Mapping) and "inputs" in value and "outputs" in value:
+            return {"tests": checked_tests(value, column)}
+        if value is not None and column != COLUMNS[-1]:  # which may hold an answer instead
+            raise UnusableRow(f'column {column} must be {{"inputs": [...], "outputs": [...]}}')
+    raise missing("no tests", COLUMNS)
 
 
-def require(level: str) -> None:
-    """Tries the level that a run has chosen elsewhere. Runs in a worker. UserError."""
-    sandbox.require(level)
+def checked_tests(value: Mapping, column: str) -> dict[str, Any]:
+    inputs, outputs, name = value["inputs"], value["outputs"], value.get("fn_name")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
+        raise UnusableRow(f"column {column} has no tests")
+    if len(inputs) != len(outputs):
+        raise UnusableRow(f"column {column} has {len(inputs)} inputs and {len(outputs)} outputs")
+    if name is not None and not (isinstance(name, str) and name.isidentifier()):
+        raise UnusableRow(f"column {column} has fn_name {name!r:.60}, which is no name")
+    if name is None:
+        inputs, outputs = list(as_text(inputs, column)), list(as_text(outputs, column))
+    return {"inputs": inputs, "outputs": outputs, "fn_name": name}
+
+
+def as_text(values: list, column: str) -> Iterator[str]:
+    """stdin and stdout as text; a list is joined, an item a line."""
+    for value in values:
+        if isinstance(value, list) and all(isinstance(line, str) for line in value):
+            value = "\n".join(value)
+        if not isinstance(value, str):
+            raise UnusableRow(f"column {column} has {value!r:.60} where text must be")
+        yield value
+
+
+REWARD = Reward(
+    passes,
+    columns=("tests",),
+    read=read,
+    replaces=COLUMNS,
+    prompt=PROMPT,
+    answer=program,
+    runs=IN_SANDBOX,
+    trials=trials,
+)

@@ -9,7 +9,7 @@ from fakes import completed
 from test_scoring import scored
 
 from unslothrl import rewards
-from unslothrl.rewards import own
+from unslothrl.rewards import custom
 from unslothrl.rewards.scorer import Scorer
 
 TRL = """
@@ -111,12 +111,12 @@ def test_a_scalar_of_torch_is_a_number(tmp_path):
 
 
 def test_the_last_turn_of_the_user_is_what_messages_hold(trl):
-    known = own.Known("7", "<user>What?</user>", {}, "What?")
-    signature = own.signature_of(trl, "correctness")
+    known = custom.Known("7", "<user>What?</user>", {}, "What?")
+    signature = custom.signature_of(trl, "correctness")
     assert signature.wants_messages
     named = signature.named_for_all([known])
     assert named["prompts"] == [[{"role": "user", "content": "What?"}]]
-    assert not own.signature_of(trl, "text").wants_messages
+    assert not custom.signature_of(trl, "text").wants_messages
 
 
 LOADS = """

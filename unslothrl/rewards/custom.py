@@ -1,4 +1,4 @@
-"""A user's own reward: a function in a file, read here without running it.
+"""A custom reward: a function in a file of the user's, read here without running it.
 
     def reward(completion, answer): ...                  a number, or {"reward": ..., "score": ...}
     async def reward(completion, answer, row): ...       many at the same time
@@ -75,17 +75,17 @@ class Signature:
     def named(self, known: Known) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
         names = {*self.names, *((ANSWER[0], PROMPT[0], *known.row) if self.takes_rest else ())}
-        found = {name: self.value(name, known) for name in names}
-        return {name: value for name, value in found.items() if value is not MISSING}
+        values = {name: self.value(name, known) for name in names}
+        return {name: value for name, value in values.items() if value is not MISSING}
 
-    def named_for_all(self, every: Sequence[Known]) -> dict[str, list]:
+    def named_for_all(self, tasks: Sequence[Known]) -> dict[str, list]:
         """The arguments for all completions, a list each; None for a row without that column."""
-        columns = {name for one in every for name in one.row}
+        columns = {name for task in tasks for name in task.row}
         names = {*self.names, *((*ANSWER, PROMPT[1], *columns) if self.takes_rest else ())}
-        found = {name: [self.value(name, one) for one in every] for name in names}
+        lists = {name: [self.value(name, task) for task in tasks] for name in names}
         return {
             name: [None if value is MISSING else value for value in values]
-            for name, values in found.items()
+            for name, values in lists.items()
             if any(value is not MISSING for value in values)
         }
 
@@ -120,8 +120,8 @@ def signature_of(path: Path, name: str) -> Signature:
 
 def _signature(path: Path, function: Function) -> Signature:
     arguments = function.args
-    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    is_batch = ALL in (*names, *(one.arg for one in arguments.kwonlyargs))
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    is_batch = ALL in (*names, *(argument.arg for argument in arguments.kwonlyargs))
     if not names and not is_batch:
         raise UserError(
             f"reward {path}: {function.name} takes no completion: write "
@@ -129,12 +129,12 @@ def _signature(path: Path, function: Function) -> Signature:
         )
     required = set(names[: len(names) - len(arguments.defaults)])
     by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    required |= {one.arg for one, default in by_name if default is None}
-    others = [one for one in names if one != (ALL if is_batch else names[0])]
-    wanted = {*required, *ANSWER, *PROMPT, *ROW}  # an option of its own keeps its default
-    every = (*others, *(one.arg for one in arguments.kwonlyargs if one.arg != ALL))
+    required |= {argument.arg for argument, default in by_name if default is None}
+    others = [name for name in names if name != (ALL if is_batch else names[0])]
+    wanted = {*required, *ANSWER, *PROMPT, *ROW}  # other options keep their defaults
+    by_keyword = (argument.arg for argument in arguments.kwonlyargs if argument.arg != ALL)
     return Signature(
-        names=tuple(one for one in every if one in wanted),
+        names=tuple(name for name in (*others, *by_keyword) if name in wanted),
         second=others[0] if others and others[0] in required else None,
         is_batch=is_batch,
         is_async=isinstance(function, ast.AsyncFunctionDef),
@@ -145,20 +145,20 @@ def _signature(path: Path, function: Function) -> Signature:
 def _wants_messages(function: Function, functions: dict[str, Function]) -> bool:
     """By the annotation of `completions`, or by what the function and those it names read."""
     arguments = function.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    annotation = next(one.annotation for one in every if one.arg == ALL)
-    said = ast.unparse(annotation).lower() if annotation is not None else ""
-    if "dict" in said or "str" in said:
-        return "dict" in said
+    parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    annotation = next(each.annotation for each in parameters if each.arg == ALL)
+    annotated = ast.unparse(annotation).lower() if annotation is not None else ""
+    if "dict" in annotated or "str" in annotated:
+        return "dict" in annotated
     seen: dict[str, Function] = {}
     waiting = [function]
     while waiting:
-        one = waiting.pop()
-        if one.name not in seen:
-            seen[one.name] = one
-            names = {node.id for node in ast.walk(one) if isinstance(node, ast.Name)}
+        each = waiting.pop()
+        if each.name not in seen:
+            seen[each.name] = each
+            names = {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
             waiting += [functions[name] for name in names & functions.keys()]
-    return any(_reads_content(node) for one in seen.values() for node in ast.walk(one))
+    return any(_reads_content(node) for each in seen.values() for node in ast.walk(each))
 
 
 def _reads_content(node: ast.AST) -> bool:
@@ -178,14 +178,14 @@ def _reads_content(node: ast.AST) -> bool:
 
 
 def check(function: str) -> None:
-    """Runs in a worker: loads a function, so that what is wrong with its file is known."""
+    """Runs in a reward process: loads a function, which raises what is wrong with its file."""
     from unslothrl.rewards.functions import load
 
     load(function)
 
 
 def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
-    """Runs in a worker: many calls of an async function at once. -> [value, error] of each.
+    """Runs in a reward process: calls an async function concurrently. -> [value, error] of each.
 
     Time in which one of them keeps all others waiting, as one that loads a model, does not count.
     """
@@ -195,14 +195,14 @@ def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
 
     loaded = load(function)
 
-    async def one(text: str, named: dict[str, Any]) -> list:
+    async def result(text: str, named: dict[str, Any]) -> list:
         try:
             return [as_json(await loaded(text, **named)), None]
         except Exception as error:
             return [None, reason(error)]
 
     async def all_of_them() -> list[list]:
-        tasks = [asyncio.create_task(one(text, named)) for text, named in calls]
+        tasks = [asyncio.create_task(result(text, named)) for text, named in calls]
         pending, spent = set(tasks), 0.0
         while pending and spent < deadline_s:
             tick = min(TICK_S, deadline_s - spent)

@@ -4,16 +4,27 @@ The answer (between the last `<answer>` tags) may use each number exactly once, 
 parentheses, and nothing else. A minus sign turns a number or a parenthesis around where it stands
 first, as in "-(19 - 44) + 35"; after another sign it must belong to a given negative number, as in
 "5 - -3". An equals sign may follow, and the target. Computed exactly.
+
+A row has `numbers` or `nums`, and `target`, in its columns, in `extra_info` or in
+`reward_model.ground_truth`. One without a prompt is asked by `PROBLEM`.
 """
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
-from unslothrl.rewards.answers import tagged
+from unslothrl.answers import tagged
+from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl.rewards.reward import Reward, missing
 
+NUMBERS = ("numbers", "nums")
+PROBLEM = (
+    "Using the numbers {numbers}, write an equation that equals {target}. Use each number exactly "
+    "once, and only +, -, *, / and parentheses."
+)
 LONGEST = 500  # characters of an equation
 SIGNS = {
     ast.Add: lambda a, b: a + b,
@@ -28,10 +39,10 @@ _VALUE = re.compile(r"\s*(-?\d+)\s*")
 
 def solves(completion: str, numbers: Sequence[int], target: int) -> float:
     """1 if the answer uses exactly `numbers` and equals `target`, else 0."""
-    found = tagged(completion)
-    if found is None or len(found) > LONGEST:
+    answer = tagged(completion)
+    if answer is None or len(answer) > LONGEST:
         return 0.0
-    formula, equals, rest = found.partition("=")
+    formula, equals, rest = answer.partition("=")
     stated = _VALUE.fullmatch(rest)
     if equals and (stated is None or int(stated[1]) != target):
         return 0.0
@@ -76,3 +87,39 @@ def uses_each_once(used: Sequence[tuple[int, bool]], numbers: Sequence[int]) -> 
     all_used = Counter(number for number, _ in used)
     sizes = Counter(abs(number) for number in numbers)
     return all_used == sizes and all(plain[number] <= given[number] for number in plain)
+
+
+def read(row: Mapping) -> dict[str, Any]:
+    """-> {"numbers": [...], "target": ...}. Raises UnusableRow where the row has no such game."""
+    place = row if "target" in row else parsed(row.get("extra_info"))
+    if not isinstance(place, Mapping) or "target" not in place:
+        place = parsed(value_of(row, "reward_model.ground_truth"))
+    if not isinstance(place, Mapping) or "target" not in place:
+        raise missing("no numbers and target", NUMBERS)
+    numbers = next((parsed(place[name]) for name in NUMBERS if name in place), None)
+    values = [whole(value) for value in numbers] if isinstance(numbers, list) else []
+    target = whole(place["target"])
+    if not values or target is None or None in values:
+        raise UnusableRow("a countdown game needs numbers, a list of whole numbers, and a target")
+    return {"numbers": values, "target": target}
+
+
+def whole(value: Any) -> int | None:
+    """A number or its text as a whole number, None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return int(value) if float(value).is_integer() else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def problem(row: Mapping) -> str | None:
+    """The game in words; None where the row has none in its columns."""
+    if "target" not in row or not any(name in row for name in NUMBERS):
+        return None
+    numbers = next(row[name] for name in NUMBERS if name in row)
+    return PROBLEM.format(numbers=numbers, target=row["target"])
+
+
+REWARD = Reward(solves, columns=("numbers", "target"), read=read, problem=problem)

@@ -1,0 +1,67 @@
+"""The columns of a row, and what the rewards of a run read from them.
+
+Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl import long_json
+
+
+class UnusableRow(ValueError):
+    """A row that cannot be trained on. The message says why."""
+
+
+# Functions that write the problem of a row without a prompt, or return None: each with the columns
+# that it reads, for messages.
+Problems = tuple[tuple[str, Callable[[Mapping], str | None]], ...]
+
+
+@dataclass(frozen=True)
+class RowNeeds:
+    """What the rewards of a run need of a row besides its prompt."""
+
+    answer: bool = False  # whether a gold answer is needed
+    # row -> columns of the task, e.g. {"tests": ...}; raises UnusableRow
+    readers: tuple[Callable[[Mapping], dict[str, Any]], ...] = ()
+    # columns of the row that the readers have turned into others, which the task does without
+    replaced: frozenset[str] = frozenset()
+    problems: Problems = ()
+
+
+def value_of(row: Mapping, name: str) -> Any:
+    """The value of a column, None where it is not there.
+
+    A name with dots goes into what a column holds: "extra_info.answer".
+    """
+    if name in row:
+        return row[name]
+    first, _, rest = name.partition(".")
+    inside = parsed(row.get(first))
+    return value_of(inside, rest) if rest and isinstance(inside, Mapping) else None
+
+
+def parsed(value: Any) -> Any:
+    """The object or list of a text that is JSON; any other value as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return long_json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def plain_value(value: Any) -> Any:
+    """A value in the types of JSON; others, such as dates, as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def names_of(row: Mapping) -> str:
+    """The names of a row's columns, for a message."""
+    return ", ".join(map(str, row)) or "none"

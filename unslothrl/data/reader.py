@@ -1,0 +1,44 @@
+"""From a row to a record that has what the rewards of a run need."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unslothrl.columns import RowNeeds, UnusableRow, names_of
+from unslothrl.data import formats
+from unslothrl.data.formats import Columns, Record, Turns
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads rows whose columns are named or recognised."""
+
+    columns: Columns = field(default_factory=Columns)
+    needs: RowNeeds = field(default_factory=RowNeeds)
+
+    def prompt(self, row: Mapping) -> Turns:
+        """The row's conversation, whatever else it may lack. Raises UnusableRow."""
+        return formats.read(row, self.columns, self.needs.problems).messages
+
+    def record(self, row: Mapping) -> Record:
+        """Raises UnusableRow, also for a row that lacks what is needed."""
+        record = formats.read(row, self.columns, self.needs.problems)
+        if self.needs.answer and not record.answers:
+            raise no_answer(row)
+        extra = dict(record.extra)
+        if len(record.answers) > 1:
+            extra["answers"] = list(record.answers)
+        extra = {name: extra[name] for name in extra if name not in self.needs.replaced}
+        for read in self.needs.readers:
+            extra |= read(row)
+        return dataclasses.replace(record, extra=extra)
+
+
+def no_answer(row: Mapping) -> UnusableRow:
+    """The error for a row without a gold answer."""
+    empty = [name for name in formats.ANSWERS if name in row and row[name] is None]
+    if empty:
+        return UnusableRow(f"column {' and '.join(empty)} is empty")
+    return UnusableRow(
+        f"no column {' or '.join(formats.ANSWERS)}; it has {names_of(row)}: set --answer_column"
+    )

@@ -1,0 +1,119 @@
+"""Rows to tasks: read, rendered and tokenised; rows that cannot be used are counted."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from unslothrl.columns import UnusableRow
+from unslothrl.data import prompts
+from unslothrl.data.formats import Record
+from unslothrl.data.reader import Reader
+from unslothrl.data.rows import Rows, number_of
+from unslothrl.errors import UserError
+from unslothrl.types import Task
+
+BATCH = 1_000  # prompts tokenised in one call
+
+
+@dataclass
+class Skipped:
+    """Rows that do not become tasks: how many, and why."""
+
+    rows: int = 0  # that were read, skipped or not
+    too_long: list[int] = field(default_factory=list)  # lengths in tokens
+    unusable: dict[str, list[int]] = field(default_factory=dict)  # reason -> [count, first row]
+    source: Rows | None = None  # whose rows are numbered; it may be a share of a file's
+
+    def add(self, reason: str, row: int) -> None:
+        """Counts an unusable row; `row` is its number in `source`, from 1 on."""
+        if self.source is not None:
+            row = number_of(self.source, row - 1)
+        self.unusable.setdefault(reason, [0, row])[0] += 1
+
+    @property
+    def unusable_rows(self) -> int:
+        return sum(count for count, _ in self.unusable.values())
+
+    def lines(self, limit: int) -> list[str]:
+        """A line for each reason, with the number of rows; `limit` is that of prompts in tokens."""
+        lines = [f"{count} {why} (row {row})" for why, (count, row) in self.unusable.items()]
+        if self.too_long:
+            longest = max(self.too_long)
+            lines.append(
+                f"{len(self.too_long)} longer than {limit} tokens (the longest: {longest})"
+            )
+        return lines
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Turns rows into tasks; prompts over `max_prompt_tokens` are dropped, never cut."""
+
+    tokenizer: object
+    system_prompt: str
+    max_prompt_tokens: int
+    replaces: bool = False  # whether the system prompt replaces a row's own
+    reader: Reader = field(default_factory=Reader)
+
+    def text(self, record: Record) -> str:
+        """The prompt as the model reads it."""
+        return prompts.render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
+
+    def tasks(
+        self, name: str, rows: Iterable[tuple[int, Mapping]], skipped: Skipped
+    ) -> Iterator[Task]:
+        """The tasks of (number, row) pairs; what is not used is counted in `skipped`."""
+        for batch in batches(rows, BATCH):
+            kept: list[tuple[int, Record, str]] = []
+            for number, row in batch:
+                skipped.rows += 1
+                try:
+                    record = self.reader.record(row)
+                    kept.append((number, record, self.text(record)))
+                except UnusableRow as error:
+                    skipped.add(str(error), number)
+            ids = prompts.tokenise(self.tokenizer, [text for _, _, text in kept])
+            for (number, record, text), tokens in zip(kept, ids, strict=True):
+                if len(tokens) > self.max_prompt_tokens:
+                    skipped.too_long.append(len(tokens))
+                else:
+                    yield task_of(f"{name}/{number - 1}", record, text, tokens)
+
+
+def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:
+    return Task(name, record.problem, record.answer, prompt, tuple(tokens), record.extra)
+
+
+def batches(items: Iterable, size: int) -> Iterator[list]:
+    """The items in lists of `size`, the last of which may be shorter."""
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
+    """(number from 1 on, row) of all rows."""
+    for index in range(len(rows)):
+        yield index + 1, rows[index]
+
+
+def check_usable(name: str, skipped: Skipped, kept: int, limit: int) -> None:
+    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
+    if skipped.unusable_rows > skipped.rows / 2:
+        reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
+        counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
+        raise UserError(
+            f"{name} row {row}: {reason}; fix or drop the row{counts if skipped.rows > 1 else ''}"
+        )
+    if not skipped.rows:
+        raise UserError(f"{name}: it is empty: give one with rows")
+    if not kept:
+        raise_all_dropped(name, skipped.too_long, limit)
+
+
+def raise_all_dropped(name: str, lengths: Sequence[int], limit: int) -> NoReturn:
+    raise UserError(
+        f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer (the shortest "
+        f"has {min(lengths)} tokens): set --max_prompt_tokens {max(lengths)} to keep every one"
+    )

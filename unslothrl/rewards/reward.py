@@ -1,0 +1,71 @@
+"""What a reward of this package says of itself: the record REWARD of a file in `builtin`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl.answers import tagged
+from unslothrl.columns import UnusableRow, names_of, plain_value, value_of
+
+# Where a reward is computed
+IN_PLACE = "in place"  # in the process that asks: plain text work that cannot stall
+IN_PROCESS = "process"  # in a process that is killed at its deadline
+IN_SANDBOX = "sandbox"  # there too, and it runs programs of the model's in the sandbox
+
+WALL_OF_CPU = 2.0  # wall time that a sandboxed program gets for each second of CPU time
+
+THINK_AND_ANSWER = (
+    "You are talking with a user who asks a question, and you solve it.\n"
+    "First think the problem through, step by step, then give the user your final answer.\n"
+    "Write your response in exactly this form:\n"
+    "<think> your reasoning </think>\n"
+    "<answer> the final answer only </answer>\n"
+)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward: a function of a completion, what it needs of a row, and the form that it expects.
+
+    `grade` is called as grade(completion, *values of `columns`, *gold answers) and returns 0 to 1.
+    IN_SANDBOX it is called for each of `trials` as grade(*trial, seconds of CPU time, level of the
+    sandbox), and the completion earns the full mark if there are trials and all return True.
+    """
+
+    grade: Callable[..., float | bool]
+    needs_answer: bool = False  # any of the gold answers is right
+    columns: tuple[str, ...] = ()  # of the task
+    # row -> these columns, raises UnusableRow; None: they are the row's columns of these names
+    read: Callable[[Mapping], dict[str, Any]] | None = None
+    replaces: tuple[str, ...] = ()  # columns of the row that `read` makes superfluous in the task
+    problem: Callable[[Mapping], str | None] | None = None  # of a row that lacks a prompt
+    prompt: str = THINK_AND_ANSWER  # the system prompt that asks for the form
+    answer: Callable[[str], str | None] = tagged  # the part of a completion that is graded
+    weight: float = 1.0  # where the user gives none
+    runs: str = IN_PLACE  # or IN_PROCESS, IN_SANDBOX
+    trials: Callable[..., list[tuple]] | None = None  # (completion, *values of `columns`) -> calls
+
+    @property
+    def function(self) -> str:
+        """`grade` as another process imports it, "module:function"."""
+        return f"{self.grade.__module__}:{self.grade.__qualname__}"
+
+    def read_row(self, row: Mapping) -> dict[str, Any]:
+        """The columns that `grade` needs. Raises UnusableRow where the row lacks one."""
+        if self.read is not None:
+            return self.read(row)
+        return {name: needed(row, name) for name in self.columns}
+
+
+def needed(row: Mapping, name: str) -> Any:
+    """The value of a column that a reward cannot do without. Raises UnusableRow."""
+    value = value_of(row, name)
+    if value is None:
+        reason = "is empty" if name in row else f"is missing; the row has {names_of(row)}"
+        raise UnusableRow(f"column {name} {reason}: the reward needs it")
+    return plain_value(value)
+
+
+def missing(what: str, columns: tuple[str, ...]) -> UnusableRow:
+    """The error for a row that has `what` in none of `columns`."""
+    return UnusableRow(f"{what}, in no column of {', '.join(columns)}: the reward takes them")
