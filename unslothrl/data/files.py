@@ -42,10 +42,12 @@ def read(path: Path) -> Rows:
 
 
 def refuse(path: Path, what: str) -> NoReturn:
+    """Raises UserError that names the file."""
     raise UserError(f"dataset {path}: {what}")
 
 
 def one_line(error: Exception) -> str:
+    """An error's message without line breaks, cut to 200 characters."""
     return " ".join(str(error).split())[:200]
 
 
@@ -81,6 +83,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def decoded(path: Path, data: bytes, begin: int) -> str:
+    """The text of bytes that begin at `begin` of the file. UserError where they are not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -88,6 +91,7 @@ def decoded(path: Path, data: bytes, begin: int) -> str:
 
 
 def check_object(path: Path, text: str, where: str) -> None:
+    """UserError where a line is not JSON, or not an object."""
     try:
         row = long_json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -115,7 +119,7 @@ def read_json(path: Path) -> Rows:
 
 
 def read_array(path: Path) -> Rows:
-    """The objects of one long list, found without reading it whole."""
+    """The objects of a long list, which is not held in memory whole."""
     text = Window(path)
     text.skip("[")
     starts, last = array("q"), 0
@@ -174,12 +178,12 @@ class Window:
                 return ""
 
     def skip(self, character: str) -> None:
-        found = self.peek()
-        if found != character:
+        following = self.peek()
+        if following != character:
             refuse(
                 self.path,
                 f"it is not JSON (line {self.line}: {character!r} was expected, "
-                f"got {found or 'the end'!r}): fix it, or name the file .jsonl if it has one "
+                f"got {following or 'the end'!r}): fix it, or name the file .jsonl if it has one "
                 "object a line",
             )
         self.use(self.at + 1)
@@ -248,6 +252,7 @@ class Lines:
 
 
 def check_header(path: Path, header: list[str]) -> list[str]:
+    """The names of a CSV file's columns. UserError where one stands twice."""
     twice = [name for name in header if header.count(name) > 1]
     if twice:
         refuse(path, f"its header has {twice[0]!r} twice: rename one")
@@ -255,6 +260,7 @@ def check_header(path: Path, header: list[str]) -> list[str]:
 
 
 def read_parquet(path: Path) -> Rows:
+    """A Parquet file, in memory up to `IN_MEMORY` bytes."""
     import pyarrow.parquet
 
     try:
