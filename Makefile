@@ -9,8 +9,9 @@ ARGS ?=
 
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
+PYTEST = $(bin)/python -m pytest
 
-.PHONY: help setup check train test slow unsloth-test trl-test card-test lint lock clean
+.PHONY: help setup check train quick test slow unsloth-test trl-test card-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -24,8 +25,11 @@ check:          ## say what set-up would do and whether this machine can, withou
 train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 	$(bin)/python train_distributed.py --learner grpo $(ARGS)
 
-test: setup     ## set up, then the fast tests
-	$(bin)/python -m pytest $(ARGS)
+quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
+	$(PYTEST) --quick $(ARGS)
+
+test: setup     ## set up, then every test but the slow ones
+	$(PYTEST) $(ARGS)
 
 slow: unsloth-test trl-test card-test  ## the long proofs: other systems, then every embedded run (resumable)
 	$(bin)/python bench/embedded.py
@@ -33,15 +37,15 @@ slow: unsloth-test trl-test card-test  ## the long proofs: other systems, then e
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu
-	$(bin)/python -m pytest -m slow tests/test_unsloth.py tests/test_unsloth_share.py $(ARGS)
+	$(PYTEST) -m slow tests/test_unsloth.py tests/test_unsloth_share.py $(ARGS)
 
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl
-	$(bin)/python -m pytest -m slow tests/test_trl.py $(ARGS)
+	$(PYTEST) -m slow tests/test_trl.py $(ARGS)
 
 card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its own code
 	$(bin)/python tools/peers.py vllm
-	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(bin)/python -m pytest -m slow tests/test_vllm_card.py $(ARGS)
+	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

@@ -1,6 +1,10 @@
-"""Shared real parts: small bases of both kinds, one vLLM engine for the whole session."""
+"""Shared real parts, small bases of both kinds and one vLLM engine for the whole session; and what
+`make quick` leaves out: tests that are marked `real`, `slow` or `gpu` or use one of these parts.
+"""
 
 import os
+import re
+import runpy
 
 from unslothrl import variables
 
@@ -23,6 +27,46 @@ SMALL = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
 }
+
+
+REAL_PARTS = {"sixteen_bit_bases", "bases", "make_backend", "tokenizer", "vllm_engine"}  # fixtures
+REAL_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(real|slow|gpu)\b", re.MULTILINE)
+TMP = {"test_backend.py", "test_cluster.py", "test_engines.py", "test_learner.py", "test_loop.py"}
+QUICK = Path(__file__).parent / "quick"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="no model, no Ray, no vLLM: make quick")
+
+
+def pytest_configure(config):
+    if config.getoption("quick"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(QUICK), os.environ.get("PYTHONPATH")])
+        )
+        runpy.run_path(str(QUICK / "sitecustomize.py"))  # from here on
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A file of real parts alone may import them, so it is not even read."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if (
+        config.getoption("quick")
+        and is_test
+        and (collection_path.name in TMP or REAL_FILE.search(collection_path.read_text()))
+    ):
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if REAL_PARTS & set(item.fixturenames):
+            item.add_marker(pytest.mark.real)
+    if config.getoption("quick"):
+        kept = [item for item in items if item.get_closest_marker("real") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -195,6 +195,7 @@ def answer(folder, capsys) -> tuple[str, str]:
     return capsys.readouterr()
 
 
+@pytest.mark.real
 def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path, capsys):
     there = shutil.copytree(trained, tmp_path / "elsewhere" / "mine")
     out, err = answer(trained, capsys)
@@ -225,6 +226,7 @@ def test_a_damaged_use_file_is_refused(tmp_path, changed, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.real
 def test_what_a_run_says_of_itself_reads_back(tmp_path):
     from unslothrl.config.options import Config
     from unslothrl.weights.base_model import load_tokenizer

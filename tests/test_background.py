@@ -104,6 +104,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.real
 def test_the_first_ctrl_c_ends_a_draw_without_end():
     root = Path(__file__).parents[1]
     child = subprocess.Popen(

@@ -11,6 +11,8 @@ import pytest
 from unslothrl.errors import UserError
 from unslothrl.weights import base_model
 
+pytestmark = pytest.mark.real
+
 DRIVER = """
 import json, sys
 from pathlib import Path

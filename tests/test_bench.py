@@ -62,6 +62,7 @@ def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
     ]
 
 
+@pytest.mark.real
 def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     program = tmp_path / "hangs.py"
     program.write_text(
@@ -87,6 +88,7 @@ def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("code", [0, 1])
 def test_what_a_stage_leaves_running_is_ended(gpu, tmp_path, code):
     """Else it would hold the card during the next stages."""

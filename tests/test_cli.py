@@ -208,6 +208,7 @@ def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.real
 def test_data_writes_to_a_terminal_without_unicode(tmp_path):
     """The tiny base's prompts need no network either."""
     import os

@@ -14,6 +14,8 @@ from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.sandbox import LongInteger
 
+pytestmark = pytest.mark.real
+
 DOUBLE = {"inputs": ["1\n", "2\n", "21"], "outputs": ["2\n", "4", "42"], "fn_name": None}
 ADD = {"inputs": [[1, 2], "3\n4", [[5], [6]]], "outputs": [3, "7", [[5, 6]]], "fn_name": "add"}
 

@@ -12,6 +12,8 @@ from unslothrl import rewards
 from unslothrl.rewards import custom
 from unslothrl.rewards.scorer import Scorer
 
+pytestmark = pytest.mark.real
+
 TRL = """
 import re
 from decimal import Decimal

@@ -302,6 +302,7 @@ def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):
         sources.load_splits(sources.parse(f"{folder}[50:]"))
 
 
+@pytest.mark.real
 def test_folders_of_the_datasets_library(tmp_path):
     import datasets
 
@@ -316,6 +317,7 @@ def test_folders_of_the_datasets_library(tmp_path):
         sources.load_splits(sources.parse(str(tmp_path / "empty")))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".stream.arrow"])
 def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "IN_MEMORY", 10)
@@ -333,6 +335,7 @@ def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monke
     assert [rows[i] for i in (19, 0, 7, 6, 14)] == [ROWS[i] for i in (19, 0, 7, 6, 14)]
 
 
+@pytest.mark.real
 def test_hub_ids_that_cannot_be_had_are_one_line():
     with pytest.raises(UserError) as error:
         sources.load_splits(sources.parse("no-such-owner/no-such-set"))
@@ -653,6 +656,7 @@ def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, 
 # unslothrl data
 
 
+@pytest.mark.real
 def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     from unslothrl.commands import cli
 
@@ -698,6 +702,7 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
 def test_a_large_file_is_streamed(kind, tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py has a gigabyte."""
@@ -755,6 +760,7 @@ def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, t
         assert all(f"(row {broken})" in note for note in notes)
 
 
+@pytest.mark.real
 def test_the_system_prompts_that_rows_have_are_shown(tmp_path):
     turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "1+1?"}]
     own = {"messages": turns, "answer": "2"}

@@ -44,6 +44,7 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
     assert torch.allclose(logprobs.grad, torch.tensor([-1.0, 0.5]))
 
 
+@pytest.mark.real
 def test_the_example_trains_as_a_learner(tmp_path):
     """In both processes that read it, with a flag that sets a part of it."""
     (tmp_path / "sapo.py").write_text(documented_example())

@@ -77,6 +77,7 @@ def test_the_saved_ids_agree(tokenizer):
     assert tokenizer.pad_token == "<|pad|>"
 
 
+@pytest.mark.real
 def test_the_auto_classes_load_it():
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -110,6 +111,7 @@ def test_careless_answers_are_mostly_wrong_and_sometimes_lack_the_form():
     assert 0.15 < formless / len(rows) < 0.25
 
 
+@pytest.mark.real
 def test_a_folder_of_someone_elses_is_not_replaced(tmp_path):
     from unslothrl.embedded.make_base import holds_something_else
 

@@ -123,6 +123,7 @@ def test_a_part_that_does_not_exist_is_refused_before_the_run(part, said, tmp_pa
     assert str(error.value).startswith(f"learner {path}: ") and said in str(error.value)
 
 
+@pytest.mark.real
 def test_a_run_that_fails_says_why_in_one_line(tmp_path):
     """An unknown exception from inside of a run: its traceback goes into a file."""
     code = (
@@ -167,6 +168,7 @@ def test_why_a_worker_died(kind, log, killed, said):
     assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(said)
 
 
+@pytest.mark.real
 def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "train_distributed.py", "--number_of_actors", "1",
@@ -218,6 +220,7 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     assert run.program() == f"'{shell}/python' -m unslothrl"
 
 
+@pytest.mark.real
 def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch):
     from unslothrl import embedded
     from unslothrl.weights import base_model

@@ -16,6 +16,8 @@ import pytest
 from unslothrl.cluster import joining
 from unslothrl.errors import UserError
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 OURS = (joining.TOKEN, joining.TOKEN_PATH, joining.MODE, "RAY_ADDRESS")

@@ -18,7 +18,10 @@ KINDS = {
     "Adam32": bitsandbytes.optim.AdamW,
     "SGD": lambda parameters, **options: torch.optim.SGD(parameters, momentum=0.9, **options),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
+]
 
 
 class Odd(torch.optim.Optimizer):

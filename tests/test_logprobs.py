@@ -10,6 +10,8 @@ import torch
 from unslothrl.backends import logprobs
 from unslothrl.backends.peft import PeftBackend
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 @pytest.mark.parametrize("tokens", [1, 7, 40])

@@ -17,6 +17,8 @@ from conftest import targets_by_layer
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 SMALL = {

@@ -12,6 +12,8 @@ from unslothrl import cluster
 from unslothrl.commands import ask, cli
 from unslothrl.errors import RunError
 
+pytestmark = pytest.mark.real
+
 CASES = 1000
 MOST_S, MOST_MB = 10, 1024  # seconds of CPU: other work on the machine does not count
 HANGS_S = 60  # seconds by the clock

@@ -41,6 +41,7 @@ def test_parameters_are_those_that_were_published(name):
     assert KNOWN[name].parameters() == TOTALS[name]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_parameters_are_those_of_transformers(name):
     """The same sizes built by transformers, without memory for the weights."""
@@ -230,6 +231,7 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * planner.TRAINED["cpu"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("hidden", "inner", "heads", "kv_heads"), [(128, 384, 4, 2), (128, 768, 4, 1), (256, 384, 8, 8)]
 )

@@ -14,6 +14,8 @@ from users import AS_NOBODY, copy_package, python_for_everyone
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.processes import ProcessPool
 
+pytestmark = pytest.mark.real
+
 PAGE = 4096
 
 OWN = """

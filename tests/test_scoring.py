@@ -272,6 +272,7 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
         scorer.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -338,6 +339,7 @@ def test_a_reward_that_cannot_be_is_told_in_a_line(text, said):
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
 @pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
 @pytest.mark.parametrize("name", ["gsm8k/train", "gsm8k/test", "math500/test"])
@@ -367,6 +369,7 @@ def perturbed(answer: str) -> str:
     return answer[:at] + new + answer[at + 1 :]
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
 @pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
 @pytest.mark.parametrize("name", ["gsm8k/train", "gsm8k/test", "math500/test"])
@@ -416,6 +419,7 @@ HOSTILE_TEXT = {
 RIGHT = {"a megabyte of boxes"}  # in the innermost
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "reward", ["boxed", "think_answer_tags", "accuracy", "countdown", "search"]
 )
@@ -440,6 +444,7 @@ def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
     assert not TOUCHED.exists()
 
 
+@pytest.mark.real
 def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
     from unslothrl.commands import cli
 
