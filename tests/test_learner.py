@@ -8,6 +8,7 @@ import torch
 from test_backend import LENGTHS, LRS, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
+from unslothrl.learner import update_in_turn
 from unslothrl.types import Batch
 
 TOKENS = sum(completion for _, completion in LENGTHS)
@@ -189,3 +190,51 @@ def test_weight_decay_reaches_the_optimiser(bases, make_backend):
     learner.settings = dataclasses.replace(learner.settings, weight_decay=0.5)
     optimizer = learner._optimizer(learner.backend.parameters())
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.5}
+
+
+def test_update_is_a_gradient_and_a_step(bases, make_backend):
+    one, other = (learner_of(make_backend(bases["plain"]), bases["plain"]) for _ in "ab")
+    done = one.update(batch(samples()), LRS)
+    stats = other.forward_backward(batch(samples()))
+    assert done.result.grad_norm == other.optim_step(LRS).grad_norm
+    assert done.stats.loss == stats.loss and one.save_state() == other.save_state()
+    spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in samples()]
+    skipped = one.update(batch(spoilt), LRS).result
+    assert skipped.skipped and np.isnan(skipped.grad_norm)
+    assert one.save_state() == other.save_state()
+
+
+@pytest.mark.parametrize("objective", ["grpo", "ppo"])
+def test_a_part_may_be_empty(objective, bases, make_backend):
+    """Alone it changes nothing but what weight decay and moments do; its arrays have no tokens."""
+    learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective=objective)
+    before = learner.publish(1)
+    done = learner.update(batch([]), LRS)
+    assert (done.stats.loss, done.result.grad_norm, done.result.skipped) == (0.0, 0.0, False)
+    assert len(done.stats.sampler_logprobs) == len(done.stats.learner_logprobs) == 0
+    assert (done.stats.values is None) == (objective == "grpo")
+    assert learner.measure([], reference=True) == [] and learner.publish(1) == before
+
+
+@pytest.mark.parametrize("train_policy", [True, False])
+def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
+    """The first gradient within 1e-6 of its norm of the whole batch's, and both learners alike."""
+    whole, *pair = (
+        learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"], objective="ppo")
+        for _ in "abc"
+    )
+    told = measured(whole)
+    expected = whole.update(batch(told), LRS, train_policy).result
+    parts = [batch(told[0::2]), batch(told[1::2])]
+    results = [done.result for done in update_in_turn(pair, parts, LRS, train_policy)]
+    for result in results:
+        assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
+        assert result.critic_grad_norm == pytest.approx(expected.critic_grad_norm, rel=1e-5)
+    for _ in "ab":
+        update_in_turn(pair, parts, LRS, train_policy)
+    assert pair[0].save_state() == pair[1].save_state()
+    before = pair[0].save_state()
+    spoilt = [dataclasses.replace(s, returns=s.returns * np.nan) for s in told[1::2]]
+    done = update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
+    assert [one.result.skipped for one in done] == [True, True]
+    assert pair[0].save_state() == pair[1].save_state() == before

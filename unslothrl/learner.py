@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from unslothrl import exchange
 from unslothrl.actor import Actor, Rollout
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
@@ -26,6 +27,7 @@ from unslothrl.types import (
     Sampling,
     StepResult,
     Task,
+    Update,
     UpdateStats,
 )
 
@@ -64,6 +66,8 @@ class Learner:
             backend.add_critic(settings.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress = actor.progress
+        self.listener: exchange.Listener | None = None
+        self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Its learning rate comes with every step."""
@@ -243,6 +247,78 @@ class Learner:
         difference = own - self._reference_logprobs(samples[::every])
         return divergence.k3(difference.double()).cpu().numpy()
 
+    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool = True) -> Update:
+        """One optimiser step on the whole batch, of which `batch` is this learner's part.
+
+        `lrs` has a learning rate for "lora" and, with a critic, for "critic". The part may be
+        empty. The other learners update at the same time, and the sum of all gradients makes
+        every one of them take the same step. Where a loss or a gradient is not finite in any
+        learner, nothing is changed in all of them. RunError where another one does not come.
+        """
+        stats = self.forward_backward(batch, train_policy)
+        finite = is_finite(stats)
+        if self.exchange is not None:
+            finite = self.take_sum(self.exchange.sum(self.part_of_sum(finite)))
+        return Update(stats, self.step(lrs, finite))
+
+    def part_of_sum(self, finite: bool) -> torch.Tensor:
+        """The accumulated gradient as it goes to the other learners: see `exchange.pack`."""
+        return exchange.pack(self._parameters(), finite)
+
+    def take_sum(self, total: torch.Tensor) -> bool:
+        """All learners' gradients in place of this one's. -> whether each loss was finite."""
+        return exchange.unpack(total, self._parameters())
+
+    def step(self, lrs: dict[str, float], finite: bool) -> StepResult:
+        """One step of each optimiser; none where the loss or a gradient is not `finite`."""
+        norms = {"lora": float("nan")}
+        if finite:
+            norms = self._clip_gradients()
+            finite = all(np.isfinite(norm) for norm in norms.values())
+        for kind, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = lrs[kind]
+            if finite:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        memory_mb = self.backend.memory_mb()
+        return StepResult(norms["lora"], not finite, memory_mb, norms.get("critic", 0.0))
+
+    def _clip_gradients(self) -> dict[str, float]:
+        """-> the norm of each optimiser's gradient before it was clipped."""
+        limit = self.settings.max_grad_norm or float("inf")
+        return {
+            kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
+            for kind, parameters in self._trained().items()
+        }
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [p for parameters in self._trained().values() for p in parameters.values()]
+
+    def listen(self, host: str | None = None) -> str:
+        """Of learner 0, before all `join`: opens a port. -> its "host:port" for the others.
+
+        `host` is this node's address; None: found out.
+        """
+        self.listener = exchange.Listener(host)
+        return self.listener.address
+
+    def join(
+        self,
+        rank: int,
+        world_size: int,
+        address: str,
+        deadline_s: float = exchange.DEADLINE_S,
+    ) -> None:
+        """Makes this learner one of `world_size` that update together; returns when all are there.
+
+        `address` is what learner 0's `listen` returned. RunError where one does not come within
+        `deadline_s`, now and at each later update.
+        """
+        self.exchange = exchange.Exchange(
+            rank, world_size, address, listener=self.listener, deadline_s=deadline_s
+        )
+
     def gradients(self) -> bytes:
         """This learner's accumulated gradients, safetensors, for the other learners."""
         return safetensors.torch.save(
@@ -270,21 +346,7 @@ class Learner:
                     parameter.grad = (
                         torch.stack(present).sum(0).to(parameter.device) if present else None
                     )
-        limit = self.settings.max_grad_norm or float("inf")
-        norms = {
-            kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
-            for kind, parameters in trained.items()
-        }
-        finite = all(np.isfinite(norm) for norm in norms.values())
-        for kind, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                group["lr"] = lrs[kind]
-            if finite:
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return StepResult(
-            norms["lora"], not finite, self.backend.memory_mb(), norms.get("critic", 0.0)
-        )
+        return self.step(lrs, finite=True)
 
     def discard_gradients(self) -> StepResult:
         """In place of `optim_step` where the loss is not finite: nothing is changed."""
@@ -339,6 +401,8 @@ class Learner:
         return self.backend.fingerprint()
 
     def close(self) -> None:
+        if self.exchange is not None:
+            self.exchange.close()
         self.actor.close()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
@@ -368,13 +432,42 @@ class _Sums:
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
+def update_in_turn(
+    learners: Sequence[Learner],
+    parts: Sequence[Batch],
+    lrs: dict[str, float],
+    train_policy: bool = True,
+) -> list[Update]:
+    """`Learner.update` of several learners in one process, one after the other.
+
+    Their gradients are added up in the learners' order.
+    """
+    stats = [
+        learner.forward_backward(part, train_policy)
+        for learner, part in zip(learners, parts, strict=True)
+    ]
+    total = sum(
+        learner.part_of_sum(is_finite(of_part))
+        for learner, of_part in zip(learners, stats, strict=True)
+    )
+    assert isinstance(total, torch.Tensor)
+    return [
+        Update(of_part, learner.step(lrs, learner.take_sum(total.clone())))
+        for learner, of_part in zip(learners, stats, strict=True)
+    ]
+
+
+def is_finite(stats: UpdateStats) -> bool:
+    return bool(np.isfinite(stats.loss + stats.value_loss))
+
+
 def _tensor(parts: Sequence, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(_joined(parts)).to(like.device)
 
 
 def _joined(parts: Sequence) -> np.ndarray:
     """Arrays, or sequences of numbers, one after the other in float32."""
-    return np.concatenate([np.asarray(part, np.float32) for part in parts])
+    return np.concatenate([np.zeros(0, np.float32), *(np.asarray(p, np.float32) for p in parts)])
 
 
 def _split(values: torch.Tensor, lengths: Sequence[int]) -> list[np.ndarray]:

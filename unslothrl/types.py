@@ -198,6 +198,14 @@ class StepResult:
     critic_grad_norm: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """One learner's part of an update, and the step that all learners took together."""
+
+    stats: UpdateStats
+    result: StepResult
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """An immutable policy version: the LoRA in PEFT's format, bfloat16, as it travels."""

@@ -1,0 +1,179 @@
+"""The sum of the learners' gradients, once an update: each learner gets the same, bit for bit.
+
+A learner's part travels as one flat float32 buffer: its gradients, for each parameter whether it
+has one (1 or 0), and whether its loss was not finite. So nobody steps where anybody's loss is not a
+number, and a parameter without a gradient anywhere stays without one.
+
+Over gloo on a CPU and where learners share a card, over NCCL where each has a card of its own. The
+process groups are built directly, without torch's default group, which belongs to vLLM in a learner
+that generates with it.
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+from unslothrl.errors import RunError
+
+DEADLINE_S = 1800.0  # of each wait for the other learners, the longest update included
+POLL_S = 5e-4
+
+
+def pack(parameters: Sequence[torch.nn.Parameter], is_finite: bool) -> torch.Tensor:
+    """-> [gradients' elements + parameters + 1] float32: a learner's part of the sum."""
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in parameters
+    ]
+    flags = [float(parameter.grad is not None) for parameter in parameters]
+    tail = torch.tensor([*flags, float(not is_finite)], device=gradients[0].device)
+    return torch.cat([*(gradient.detach().float().flatten() for gradient in gradients), tail])
+
+
+def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> bool:
+    """Makes the sum the parameters' gradients, views of it. -> whether each loss was finite."""
+    *flags, not_finite = total[-len(parameters) - 1 :].tolist()
+    sums = total[: -len(parameters) - 1].split([parameter.numel() for parameter in parameters])
+    for parameter, gradient, having in zip(parameters, sums, flags, strict=True):
+        parameter.grad = gradient.view_as(parameter).to(parameter) if having else None
+    return not not_finite
+
+
+class Listener:
+    """Where the learners meet: rank 0 opens a free port before any of them joins."""
+
+    def __init__(self, host: str | None = None, deadline_s: float = DEADLINE_S):
+        """`host`: this node's address as the other learners reach it; None: found out."""
+        host = node_address() if host is None else host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as server:
+            port = server.getsockname()[1]
+            self.store = TCPStore(
+                host,
+                port,
+                is_master=True,
+                timeout=timedelta(seconds=deadline_s),
+                wait_for_workers=False,
+                master_listen_fd=server.detach(),
+            )
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Exchange:
+    """One learner's end. Every rank joins, and then calls `sum` as often as the others do.
+
+    Each wait ends after `deadline_s`. RunError names the learners that it waited for.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        address: str,
+        *,
+        listener: Listener | None = None,
+        deadline_s: float = DEADLINE_S,
+    ):
+        """`address` is the listener's, which rank 0 passes itself."""
+        self.rank, self.world_size, self.deadline_s = rank, world_size, deadline_s
+        self.calls = 0
+        host, _, port = address.rpartition(":")
+        host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
+        with self._waiting("join"):
+            if listener is not None:
+                self.store = listener.store
+            else:
+                self.store = TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
+            self.store.set(f"join/{rank}", own_card())
+            names = [self.store.get(f"join/{other}") for other in range(world_size)]
+            self.is_nccl = all(names) and len(set(names)) == world_size
+            build = nccl_group if self.is_nccl else gloo_group
+            own = own_address(host, int(port))
+            self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, own)
+
+    def sum(self, part: torch.Tensor) -> torch.Tensor:
+        """[n], the same n in every learner -> the sum over all of them, on the same device."""
+        self.calls += 1
+        key = f"sum-{self.calls}"
+        total = part if self.is_nccl else part.cpu()
+        with self._waiting(key):
+            self.store.set(f"{key}/{self.rank}", "here")
+            work = self.group.allreduce([total])
+            until = time.monotonic() + self.deadline_s
+            while not work.is_completed():
+                if time.monotonic() > until:
+                    raise TimeoutError
+                time.sleep(POLL_S)
+            work.wait()
+        return total.to(part.device)
+
+    def close(self) -> None:
+        """Leaves the group: learners that still wait for this one fail at once."""
+        with contextlib.suppress(RuntimeError):
+            self.group.abort()
+
+    @contextlib.contextmanager
+    def _waiting(self, key: str) -> Iterator[None]:
+        """Turns what torch raises inside into a RunError that names who did not come to `key`."""
+        try:
+            yield
+        except (RuntimeError, TimeoutError) as error:  # torch's DistError is a RuntimeError
+            late = self._late(key)
+            who = " and ".join(f"learner {rank}" for rank in late) or "another learner"
+            text = " ".join(str(error).split()) or f"nothing within {self.deadline_s:g} s"
+            reason = text.rpartition("] ")[2].partition(". This is")[0][:200]
+            raise RunError(
+                f"learner {self.rank} of {self.world_size} waited for {who} in vain ({reason}): "
+                "see that learner's log, and go on from the last checkpoint with --resume"
+            ) from None
+
+    def _late(self, key: str) -> list[int]:
+        """The ranks that have not come to `key`; rank 0 where its store does not answer."""
+        try:
+            return [r for r in range(self.world_size) if not self.store.check([f"{key}/{r}"])]
+        except (AttributeError, RuntimeError):
+            return [0]
+
+
+def gloo_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+    return ProcessGroupGloo(store, rank, world_size, options)
+
+
+def nccl_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:
+    from torch.distributed import ProcessGroupNCCL  # not in torch's CPU build
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, world_size, options)
+
+
+def own_card() -> str:
+    """The card that this process computes on; "" where it computes on a CPU."""
+    if not torch.cuda.is_available():
+        return ""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+
+
+def own_address(host: str, port: int) -> str:
+    """The address from which this process reaches `host`: one that the other learners reach too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # sends nothing
+        return probe.getsockname()[0]
+
+
+def node_address() -> str:
+    """This machine's address in its network; the loopback's where it has none."""
+    try:
+        return own_address("8.8.8.8", 53)
+    except OSError:
+        return "127.0.0.1"
