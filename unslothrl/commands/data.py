@@ -29,7 +29,7 @@ LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
 @dataclass(frozen=True)
 class Description:
-    """Of the rows that a run would train on."""
+    """What a data set is to a run; of the rows that it would train on."""
 
     source: str
     rows: int
@@ -42,7 +42,7 @@ class Description:
     model: str  # whose tokens are counted
     max_prompt_tokens: int
     lengths: list[int]  # of every prompt, in tokens
-    repeated: int  # rows whose problem stood before
+    repeated: int  # rows with the problem of an earlier row
     not_used: list[str]
     prompts: list[dict[str, object]]  # the first few
 
@@ -50,30 +50,28 @@ class Description:
 def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what `config.dataset` is. Raises UserError where a run would."""
     out = out or sys.stdout
-    found = look(config)
+    description = look(config)
     if as_json:
-        print(json.dumps(dataclasses.asdict(found)), file=out)
+        print(json.dumps(dataclasses.asdict(description)), file=out)
     else:
         is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-        print("\n".join(lines(found, "█" if is_unicode else "#")), file=out)
+        print("\n".join(lines(description, "█" if is_unicode else "#")), file=out)
 
 
 def look(config: Config) -> Description:
+    """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(data_options(config), tokenizer)
     rows, by_split = open_rows(config)
-    looked_at = rows
-    if len(rows) > tasks.MOST_EAGER:
-        picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
-        looked_at = PickedRows(rows, np.sort(picked))
+    looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
     name = sources.parse(config.dataset).label
     lengths: list[int] = []
-    shown: list[Task] = []
+    first: list[Task] = []
     for task in wide.tasks(name, rendering.numbered(looked_at), skipped):
         lengths.append(len(task.prompt_ids))
-        shown += [task] if len(shown) < SHOWN else []
+        first += [task] if len(first) < SHOWN else []
     rendering.check_usable(f"dataset {name}", skipped, len(lengths), config.max_prompt_tokens)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
     columns, turns, with_system = recognised(looked_at, renderer.reader)
@@ -93,8 +91,8 @@ def look(config: Config) -> Description:
         repeated=len(keys) - len(np.unique(keys)),
         not_used=skipped.lines(config.max_prompt_tokens),
         prompts=[
-            {"prompt": one.prompt, "tokens": len(one.prompt_ids), "answer": one.answer}
-            for one in shown
+            {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
+            for task in first
         ],
     )
 
@@ -104,8 +102,16 @@ def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
     if config.dataset == EMBEDDED:  # it has no end
         made = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
         return made, {"train": len(made)}
-    found = sources.load_splits(sources.parse(config.dataset))
-    return found[sources.train_of(found)], {name: len(rows) for name, rows in found.items()}
+    by_name = sources.load_splits(sources.parse(config.dataset))
+    return by_name[sources.train_of(by_name)], {name: len(rows) for name, rows in by_name.items()}
+
+
+def sampled(rows: Rows) -> Rows:
+    """`LOOKED_AT` rows of a long set, in their order; all of a short one."""
+    if len(rows) <= tasks.MOST_EAGER:
+        return rows
+    picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
+    return PickedRows(rows, np.sort(picked))
 
 
 def recognised(rows: Rows, reader: Reader) -> tuple[dict[str, int], dict[int, int], int]:
@@ -124,45 +130,45 @@ def recognised(rows: Rows, reader: Reader) -> tuple[dict[str, int], dict[int, in
     return dict(columns.most_common()), dict(sorted(turns.items())), with_system
 
 
-def lines(found: Description, bar: str = "█") -> list[str]:
-    of = "" if found.looked_at == found.rows else f" (of {found.looked_at:,} rows looked at)"
+def lines(data: Description, bar: str = "█") -> list[str]:
+    """The description for people."""
+    sample = "" if data.looked_at == data.rows else f" (of {data.looked_at:,} rows looked at)"
     written = [
-        f"{found.source}: {found.rows:,} rows" + of,
-        "splits         " + ", ".join(f"{name} {count:,}" for name, count in found.splits.items()),
-        "columns        " + many(found.columns),
-        "turns          " + many({str(turns): count for turns, count in found.turns.items()}),
-        f"repeated       {found.repeated:,} rows repeat the problem of an earlier row",
-        "system prompt  " + system_prompts(found),
+        f"{data.source}: {data.rows:,} rows" + sample,
+        "splits         " + ", ".join(f"{name} {count:,}" for name, count in data.splits.items()),
+        "columns        " + with_counts(data.columns),
+        "turns          " + with_counts({str(turns): count for turns, count in data.turns.items()}),
+        f"repeated       {data.repeated:,} rows repeat the problem of an earlier row",
+        "system prompt  " + system_prompts(data),
         "",
     ]
-    for number, one in enumerate(found.prompts, start=1):
-        written += [f"--- prompt {number}, {one['tokens']} tokens, answer {one['answer']!r}"]
-        written += [str(one["prompt"])]
-    written += [f"--- prompt lengths in tokens of {found.model}"]
-    written += histogram(found.lengths, bar)
-    written += [f"--- rows not used, with --max_prompt_tokens {found.max_prompt_tokens}"]
-    written += found.not_used or ["none"]
-    if min(found.lengths) > found.max_prompt_tokens:
+    for number, prompt in enumerate(data.prompts, start=1):
+        written += [f"--- prompt {number}, {prompt['tokens']} tokens, answer {prompt['answer']!r}"]
+        written += [str(prompt["prompt"])]
+    written += [f"--- prompt lengths in tokens of {data.model}"]
+    written += histogram(data.lengths, bar)
+    written += [f"--- rows not used, with --max_prompt_tokens {data.max_prompt_tokens}"]
+    written += data.not_used or ["none"]
+    if min(data.lengths) > data.max_prompt_tokens:
         written += [
             "every prompt is longer, so a run would be refused: set --max_prompt_tokens "
-            f"{max(found.lengths)}"
+            f"{max(data.lengths)}"
         ]
     return written
 
 
-def system_prompts(found: Description) -> str:
-    """What rows get, by how many."""
-    given = json.dumps(found.system_prompt) if found.system_prompt else "none"
-    own = found.own_system_prompts
-    if not own:
-        return given
-    if own == found.looked_at:
+def system_prompts(data: Description) -> str:
+    """Which system prompts the rows get, and how many rows each."""
+    common = json.dumps(data.system_prompt) if data.system_prompt else "none"
+    if not data.own_system_prompts:
+        return common
+    if data.own_system_prompts == data.looked_at:
         return "each row's own"
-    return f"{own:,} rows have their own, the others {given}"
+    return f"{data.own_system_prompts:,} rows have their own, the others {common}"
 
 
-def many(counts: dict[str, int]) -> str:
-    """One thing without its count; several with theirs."""
+def with_counts(counts: dict[str, int]) -> str:
+    """Names with their rows; a single one without."""
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
