@@ -26,6 +26,19 @@ def result_file(name: str) -> Path:
     return Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"{name}-{where}.json"
 
 
+def commit() -> str | None:
+    """The commit that is checked out, with -dirty where code differs from it; None without git."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess:
+        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    if shutil.which("git") is None or (head := git("rev-parse", "--short", "HEAD")).returncode:
+        return None
+    others = git("diff", "--quiet", "HEAD", "--", ".", ":!bench/results").returncode
+    return head.stdout.strip() + "-dirty" * bool(others)
+
+
 def facts(packages: tuple[str, ...] = PACKAGES) -> dict[str, object]:
     """`packages` that are not installed are left out."""
     versions = {}
@@ -35,6 +48,7 @@ def facts(packages: tuple[str, ...] = PACKAGES) -> dict[str, object]:
         except PackageNotFoundError:
             continue
     return {
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, {card() or 'no GPU'}",
         "versions": versions,

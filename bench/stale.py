@@ -1,0 +1,113 @@
+"""Which results are older than the code that they measure?
+
+    python bench/stale.py
+
+For each file of bench/results: the commit that was measured (bench/facts.py records it) against the
+history of the paths that it measures. A report for whoever reads it: the exit code is 0.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = "bench/results"
+
+RUN = ("unslothrl", "train_distributed.py", "requirements-cpu.txt")
+SCORING = ("unslothrl/rewards", "unslothrl/answers.py", "unslothrl/sandbox")
+MEASURES = {  # result -> what it measures; the program that measures comes first
+    "answers-cpu": ("bench/answers.py", "unslothrl/answers.py"),
+    "answers-math-verify-cpu": ("bench/answers.py", "bench/answers_peer.py"),
+    "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
+    "data-cpu": ("bench/data.py", "unslothrl/data"),
+    "embedded-cpu": ("bench/embedded.py", *RUN),
+    "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
+    "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learner.py"),
+    "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
+    "objectives-cpu": ("bench/objectives.py", *RUN),
+    "rewards-cpu": ("bench/rewards.py", *SCORING),
+    "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actor.py"),
+    "same-numbers-cpu": ("bench/same_numbers.py",),  # a record that must hold for later code
+    "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actor.py"),
+}
+FOR_GOOD = {"answers-unseen-first"}  # a first measurement, which is not taken again
+
+
+@dataclass(frozen=True)
+class Report:
+    """`commit`: what was measured; `commits`: how many since then touched what it measures."""
+
+    name: str
+    commit: str = ""
+    date: str = ""
+    commits: int = 0
+    problem: str = ""
+
+    def line(self) -> str:
+        if self.problem:
+            return f"{self.name}: {self.problem}"
+        if self.commits:
+            since = f"since {self.commit}, {self.date}"
+            return f"stale: {self.name}, {self.commits} commits to what it measures {since}"
+        return f"fresh: {self.name}, {self.commit}, {self.date}"
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """-> what git prints, None where it fails."""
+    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def recorded(path: Path) -> tuple[str | None, str]:
+    """(commit, date) of a result."""
+    content = json.loads(path.read_text())
+    content = content.get("facts", content)
+    return content.get("commit"), content.get("date", "no date")
+
+
+def report(root: Path, path: Path, paths: tuple[str, ...]) -> Report:
+    commit, date = recorded(path)
+    shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
+    if commit is None and shallow:
+        return Report(path.stem, problem=f"no commit in it ({date}), and this clone is shallow")
+    if commit is None:  # the best that is known: the one that brought the figures
+        commit = git(root, "log", "-1", "--format=%h", "--", str(path))
+        date += ", no commit in it: that of the file is taken"
+    if not commit:
+        return Report(path.stem, problem=f"no commit in it, and it is not committed ({date})")
+    clean = commit.removesuffix("-dirty")
+    if git(root, "merge-base", "--is-ancestor", clean, "HEAD") is None:
+        why = "this clone is shallow" if shallow else "it is of another branch"
+        problem = f"{commit} is not in the history here ({why}): not compared"
+        return Report(path.stem, problem=problem)
+    if missing := [one for one in paths if not (root / one).exists()]:
+        return Report(path.stem, problem=f"bench/stale.py names {missing[0]}, which is gone")
+    since = git(root, "rev-list", "--count", f"{clean}..HEAD", "--", *paths)
+    return Report(path.stem, commit, date, int(since or 0))
+
+
+def reports(root: Path, measures: dict[str, tuple[str, ...]]) -> list[Report]:
+    """Of every result that is committed or lies there, by name."""
+    found = []
+    for path in sorted((root / RESULTS).glob("*.json")):
+        if path.stem in measures:
+            found.append(report(root, path, measures[path.stem]))
+        elif path.stem not in FOR_GOOD:
+            problem = "bench/stale.py does not say what it measures"
+            found.append(Report(path.stem, problem=problem))
+    return found
+
+
+def main() -> int:
+    if git(ROOT, "rev-parse", "HEAD") is None:
+        print("results: no git history here, so their age is not known")
+        return 0
+    for one in reports(ROOT, MEASURES):
+        print(one.line())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Results that are older than what they measure, in a git repository made for the test."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MEASURES = {"speed": ("code.py",), "memory": ("code.py", "other.py")}
+
+
+@pytest.fixture
+def stale(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import stale
+
+    return stale
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", *who, "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "x")
+    return git(folder, "rev-parse", "--short", "HEAD")
+
+
+def result(folder: Path, name: str, **content) -> None:
+    (folder / "bench" / "results" / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    folder = tmp_path / "repository"
+    (folder / "bench" / "results").mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+def test_commits_to_what_a_result_measures_are_counted(stale, repository):
+    first = commit(repository, code_py="1", other_py="1")
+    result(repository, "speed", commit=first, date="2026-11-21")
+    result(repository, "memory", facts={"commit": f"{first}-dirty", "date": "2026-11-21"})
+    commit(repository, readme_md="1")  # measured by none
+    assert [one.commits for one in stale.reports(repository, MEASURES)] == [0, 0]
+    commit(repository, other_py="2")
+    commit(repository, code_py="2")
+    memory, speed = stale.reports(repository, MEASURES)
+    assert (memory.commits, speed.commits) == (2, 1)
+    assert speed.line() == (
+        f"stale: speed, 1 commits to what it measures since {first}, 2026-11-21"
+    )
+
+
+def test_a_result_without_a_commit_is_as_old_as_its_file(stale, repository):
+    commit(repository, code_py="1", other_py="1")
+    result(repository, "speed", date="2026-11-20")
+    (uncommitted,) = stale.reports(repository, MEASURES)
+    assert "no commit in it, and it is not committed" in uncommitted.line()
+    second = commit(repository)
+    commit(repository, code_py="2")
+    (speed,) = stale.reports(repository, MEASURES)
+    assert (speed.commit, speed.commits) == (second, 1) and "no commit in it" in speed.line()
+
+
+def test_what_cannot_be_compared_is_said(stale, repository, tmp_path):
+    first = commit(repository, code_py="1", other_py="1")
+    result(repository, "speed", commit=first)
+    result(repository, "memory", commit="0" * 40)
+    result(repository, "forgotten")
+    commit(repository, code_py="2")
+    forgotten, memory, speed = (one.line() for one in stale.reports(repository, MEASURES))
+    assert forgotten == "forgotten: bench/stale.py does not say what it measures"
+    assert "of another branch" in memory and speed.startswith("stale: speed, 1 commits")
+    gone = stale.reports(repository, {**MEASURES, "speed": ("gone.py",)})[2].line()
+    assert gone == "speed: bench/stale.py names gone.py, which is gone"
+
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
+    result(shallow, "memory")
+    _, memory, speed = (one.line() for one in stale.reports(shallow, MEASURES))
+    assert "this clone is shallow" in memory and "this clone is shallow" in speed
+
+
+def test_every_committed_result_has_paths_that_exist(stale):
+    names = {path.stem for path in (ROOT / stale.RESULTS).glob("*.json")}
+    assert names <= {*stale.MEASURES, *stale.FOR_GOOD}
+    for paths in stale.MEASURES.values():
+        assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_facts_name_the_commit(stale, repository, monkeypatch):
+    """Other results that were written meanwhile do not make it another."""
+    import facts
+
+    monkeypatch.setattr(facts, "__file__", str(repository / "bench" / "facts.py"))
+    first = commit(repository, code_py="1")
+    result(repository, "speed")
+    assert facts.facts()["commit"] == first
+    (repository / "code.py").write_text("2")
+    assert facts.facts()["commit"] == f"{first}-dirty"
