@@ -1,8 +1,13 @@
 """Objectives: losses by hand, gradients by finite differences, and what must never change."""
 
+import ast
 import dataclasses
 import math
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +20,9 @@ from unslothrl.algorithms import (
     clipping,
     corrections,
     divergence,
+    objective_file,
     objectives,
+    parts,
     ratios,
     schedules,
     selection,
@@ -23,12 +30,14 @@ from unslothrl.algorithms import (
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
-from unslothrl.config.options import OPTIONS, PARTS
-from unslothrl.errors import UserError
+from unslothrl.config.options import OPTIONS, PARTS, Config
+from unslothrl.config.parts import with_objective
+from unslothrl.errors import RunError, UserError
 
-LEARNERS = objectives.names()
+LEARNERS = objectives.names()  # whatever is there: a new file is held to the same
 LIMIT = 20
 quickly = settings(max_examples=25, deadline=None)
+SHIPPED = {name: objectives.load(name) for name in LEARNERS}
 
 
 def numbers(*values: float, gradient: bool = False) -> torch.Tensor:
@@ -223,7 +232,7 @@ def frozen(objective: Objective, case: Case):
 
 
 VARIANTS = {
-    **{name: objectives.load(name) for name in LEARNERS},
+    **SHIPPED,
     **{f"grpo {k} in the loss": Objective(kl="loss", kl_estimator=k, kl_coefficient=0.3)
        for k in divergence.ESTIMATORS},
     **{f"grpo {c}": Objective(correction=c) for c in corrections.CORRECTIONS},
@@ -234,7 +243,12 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+def has_function(objective: Objective) -> bool:
+    """Whether a part is a function, which may detach what `frozen` does not know of."""
+    return any(callable(getattr(objective, part)) for part in parts.BY_NAME)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if not has_function(VARIANTS[name])])
 @pytest.mark.parametrize("seed", range(3))
 def test_finite_differences_confirm_the_gradient(name, seed):
     objective, case = VARIANTS[name], make_case(seed, [3, 0, 1, 4])
@@ -362,33 +376,222 @@ def test_the_flags_offer_what_the_files_have():
     assert parts == {*PARTS, "overlong"}
 
 
-def test_the_nine_are_there_and_each_says_what_it_is():
-    assert set(LEARNERS) == {
-        "pg", "grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "ppo", "gspo", "cispo"
-    }  # fmt: skip
-    for name in LEARNERS:
-        doc = __import__(f"unslothrl.algorithms.objectives.{name}", fromlist=["x"]).__doc__
-        assert "L = " in doc and ("arXiv" in doc or name == "pg")
+# The contract of an objective's file, for whatever lies in objectives/; that micro-batches, the
+# order of candidates and empty completions change nothing is tested above for the same files.
+
+SOURCE = re.compile(r"arXiv[: ]\d{4}\.\d{5}|[A-Z][a-z]+ (?:et al\. )?\d{4}")
 
 
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_file_opens_with_its_formula_and_its_source(name):
+    text = Path(objectives.__file__).with_name(f"{name}.py").read_text()
+    doc = ast.get_docstring(ast.parse(text)) or ""
+    assert re.search(r"^\s+L = ", doc, re.MULTILINE) and SOURCE.search(doc)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_its_parts_are_of_known_kinds(name):
+    """Whatever `resolve` accepts of a user's file: known names, numbers inside of their limits."""
+    resolved = with_objective(Config(learner=name))
+    for part in PARTS:
+        value = getattr(SHIPPED[name], part)
+        if callable(value):
+            assert part in parts.BY_NAME and getattr(resolved, part) is None
+        else:
+            assert getattr(resolved, part) == value
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@quickly
+@given(case=cases)
+def test_its_loss_and_gradient_are_finite(name, case):
+    logprobs = case.tokens().logprobs.requires_grad_()
+    loss = policy_loss(SHIPPED[name], case.tokens(logprobs=logprobs), case.over())
+    loss.value.backward()
+    assert loss.value.isfinite() and logprobs.grad.isfinite().all()
+    assert 0 <= loss.clipped <= sum(case.lengths) and 0 <= loss.corrected <= sum(case.lengths)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_learns_from_one_update(name):
+    """On policy, and where candidates differ, there is a gradient."""
+    case = make_case(3, [2, 5, 3, 4], spread=0.0)
+    assert gradient(SHIPPED[name], case).abs().max() > 0
+
+
+def test_a_function_may_ask_for_every_field_of_the_tokens():
+    assert tuple(field.name for field in dataclasses.fields(Tokens)) == parts.TOKENS
+    assert set(parts.BY_NAME) == set(parts.POSITIONAL) == set(parts.RETURNS)
+
+
+def test_a_function_gets_what_it_asks_for_by_name():
+    seen = {}
+
+    def ratio(log_ratio, lengths, *, advantages, old):
+        seen["ratio"] = advantages, old
+        return log_ratio.exp()
+
+    def clip(ratio, logprobs, advantages, clip, entropies, **others):
+        seen["clip"] = entropies, others
+        return -ratio * advantages, advantages > 9
+
+    def aggregation(terms, *others):
+        return terms.sum()
+
+    case = make_case(0, [2, 1])
+    tokens = case.tokens(old=None)
+    objective = Objective(ratio=ratio, clip=clip, aggregation=aggregation)
+    policy_loss(objective, tokens, case.over())
+    advantages, old = seen["ratio"]
+    assert advantages is tokens.advantages and old.equal(tokens.logprobs)  # also where not measured
+    entropies, others = seen["clip"]
+    assert entropies is tokens.entropies and others["lengths"] == [2, 1]
+    by_position = {"logprobs", "advantages"}
+    assert {*others, "entropies"} == set(parts.TOKENS) - by_position
+
+
+# Files of the user's own
+
+HEADS = {  # executed here, and in a process of its own
+    "light": "import dataclasses\n",
+    "heavy": "import numpy\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "no such file"),
-        ("1 +", "SyntaxError"),
-        ("x = 1", "no OBJECTIVE"),
+        (
+            "1 +",
+            "fails when it is imported (SyntaxError: invalid syntax (mine.py, line 2)): fix it",
+        ),
+        ("x = 1", "defines no OBJECTIVE: write OBJECTIVE = Objective(...)"),
         ("OBJECTIVE = 'grpo'", "no OBJECTIVE"),
-        ("raise SystemError('boom')", "boom"),
+        ("raise SystemError('boom')", "fails when it is imported (SystemError: boom): fix it"),
+        ("import sys; sys.exit(3)", "fails when it is imported (SystemExit: 3): fix it"),
+        ("print('{}', flush=True); x = 1", "no OBJECTIVE"),
+        (
+            "from unslothrl.algorithms.objective import Objective\n"
+            "def mine(ratio, logprobs, advantages, clip, entropy): ...\n"
+            "OBJECTIVE = Objective(clip=mine)",
+            "line 3, clip mine: nothing called entropy is passed to it: take one of lengths, "
+            "logprobs, entropies, advantages, sampler, old, reference by name",
+        ),
     ],
 )
-def test_a_file_that_is_no_objective_is_told_in_a_line(text, said, tmp_path):
+def test_a_file_that_is_no_objective_is_reported_in_a_line(head, text, message, tmp_path, no_torch):
     path = tmp_path / "mine.py"
     if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=said):
+        path.write_text(HEADS[head] + text)
+    with pytest.raises(UserError) as error:
+        objectives.load(str(path))
+    assert str(error.value).startswith(f"learner {path}") and message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    """As in the driver: torch has not been imported, so a file that does is executed elsewhere."""
+    monkeypatch.delitem(sys.modules, "torch")
+
+
+def test_a_process_that_dies_on_a_file_is_reported(tmp_path, no_torch):
+    path = tmp_path / "mine.py"
+    path.write_text("import numpy, os, sys\nprint('no memory', file=sys.stderr)\nos._exit(9)")
+    with pytest.raises(UserError, match=r"fails when it is imported \(exit code 9: no memory\)"):
         objectives.load(str(path))
 
 
-def test_an_objective_that_does_not_exist_is_told_in_a_line():
+def test_a_file_that_never_ends_is_given_up(tmp_path, no_torch, monkeypatch):
+    path = tmp_path / "mine.py"
+    path.write_text("import numpy\nwhile True: pass")
+    monkeypatch.setattr(objective_file, "IMPORT_S", 0.5)
+    with pytest.raises(UserError, match=r"takes longer than 0\.5 s to import: fix it"):
+        objectives.load(str(path))
+
+
+def test_a_file_that_loads_itself_is_reported(tmp_path, no_torch):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from unslothrl.algorithms import objectives\nOBJECTIVE = objectives.load(__file__)"
+    )
+    with pytest.raises(UserError, match="RecursionError"):
+        objectives.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_light"),
+    [
+        ("import math, dataclasses\nfrom unslothrl.algorithms.objective import Objective", True),
+        ("def f():\n    import torch", True),
+        ("import torch", False),
+        ("import math, torch.nn", False),
+        ("from torch import nn", False),
+        ("if True:\n    import torch", False),
+        ("class C:\n    import torch", False),
+        ("from . import helpers", False),
+        ("import helpers", False),
+        ("from unslothrl.algorithms import clipping", False),
+        ("import importlib; importlib.import_module('torch')", False),
+    ],
+)
+def test_what_is_executed_in_the_driver(text, is_light):
+    assert objective_file.imports_little(text) == is_light
+
+
+BUILT_ON_ANOTHER = """
+import dataclasses, torch
+from unslothrl.algorithms import objectives
+print("a file may print")
+OBJECTIVE = dataclasses.replace(
+    objectives.load({base!r}), clip_low=torch.tensor(0.25).item(), kl="loss", kl_coefficient=1.0
+)
+"""
+
+
+def test_a_file_may_build_on_another(tmp_path, no_torch):
+    """Executed elsewhere, and its function found here when it is called."""
+    base, path = tmp_path / "base.py", tmp_path / "mine.py"
+    base.write_text(
+        "from unslothrl.algorithms.objective import Objective\n"
+        "def half(log_ratio, lengths):\n    return log_ratio.exp() / 2\n"
+        "def bad(terms, lengths, over):\n    return terms\n"
+        "OBJECTIVE = Objective(ratio=half, aggregation=bad)"
+    )
+    path.write_text(BUILT_ON_ANOTHER.format(base=str(base)))
+    objective = objectives.load(str(path))
+    assert (objective.clip_low, objective.kl, objective.kl_coefficient) == (0.25, "loss", 1.0)
+    assert objective.ratio.name == "half" and objective.ratio.line == 2
+    sys.modules["torch"] = torch
+    assert objective.ratio(numbers(0.0, math.log(3)), [2]).tolist() == pytest.approx([0.5, 1.5])
+    with pytest.raises(RunError, match=rf"learner {base}, line 4, aggregation bad: it must return"):
+        objective.aggregation(numbers(1.0), [1], None)
+
+
+def test_resolve_does_not_load_torch(tmp_path):
+    """Neither for the learners that are there nor for a file that imports it."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\nfrom unslothrl.algorithms.objective import Objective\n"
+        "def mine(ratio, logprobs, advantages, clip):\n"
+        "    return -ratio * advantages, torch.zeros_like(advantages, dtype=torch.bool)\n"
+        "OBJECTIVE = Objective(clip=mine, clip_high=0.3)"
+    )
+    code = (
+        "import sys\nfrom unslothrl.resolve import resolve\n"
+        f"config = resolve({{'learner': {str(path)!r}, 'model': 'embedded'}}).config\n"
+        "resolve({'learner': 'ppo'})\n"
+        "import unslothrl.trainer\n"
+        "print(config.clip_high, sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "0.3 []\n", done.stderr[-4000:]
+
+
+def test_an_objective_that_does_not_exist_is_reported_in_a_line():
     with pytest.raises(UserError, match="set --learner grpo"):
         objectives.load("grop")

@@ -19,6 +19,7 @@ from unslothrl.algorithms import gae
 from unslothrl.algorithms.advantages import ADVANTAGES, has_signal
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.parts import function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
 from unslothrl.types import Completion, Group, Sample, Task, seed_of
 
@@ -151,16 +152,15 @@ def _group_advantages(
     advantages = [[0.0] * len(values) for values in rewards]
     if objective.has_critic:
         return advantages
-    named = objective.advantage
-    compute = ADVANTAGES[named] if isinstance(named, str) else named
+    options = {
+        "ddof": 1 if objective.advantage_std == "sample" else 0,
+        "epsilon": objective.advantage_epsilon,
+    }
+    compute = function_of(ADVANTAGES, objective.advantage, options)
     whole = [list(range(len(values))) for values in rewards]
     counted = chosen if select in ON_SUBSET else whole
     filled = [(g, indices) for g, indices in enumerate(counted) if indices]
-    computed = compute(
-        [[rewards[g][i] for i in indices] for g, indices in filled],
-        ddof=1 if objective.advantage_std == "sample" else 0,
-        epsilon=objective.advantage_epsilon,
-    )
+    computed = compute([[rewards[g][i] for i in indices] for g, indices in filled])
     for (g, indices), values in zip(filled, computed, strict=True):
         for i, value in zip(indices, values, strict=True):
             advantages[g][i] = value

@@ -8,9 +8,8 @@ skip_threshold loses its policy term (Colossal-RL documents a threshold on the m
 micro-batch, which would make the gradient depend on how the batch is split).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -24,13 +23,17 @@ from unslothrl.algorithms.clipping import CLIPS, Clip
 from unslothrl.algorithms.corrections import correction
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.parts import function_of
 from unslothrl.algorithms.ratios import RATIOS
 from unslothrl.algorithms.values import value_terms
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What is known of the completion tokens of a micro-batch, sequence after sequence."""
+    """What is known of the sampled tokens of a micro-batch, sequence after sequence.
+
+    A ratio or a clip that is a function gets any of these by name.
+    """
 
     lengths: Sequence[int]  # [sequences]
     logprobs: torch.Tensor  # [tokens], the policy's, with gradient
@@ -51,23 +54,26 @@ class Loss:
 def policy_loss(objective: Objective, tokens: Tokens, over: Denominators) -> Loss:
     """The formula above."""
     old = tokens.logprobs.detach() if tokens.old is None else tokens.old
-    ratio_of, clip_of = part(RATIOS, objective.ratio), part(CLIPS, objective.clip)
-    log_ratio, advantages = tokens.logprobs - old, tokens.advantages
+    log_ratio, advantages, lengths = tokens.logprobs - old, tokens.advantages, tokens.lengths
+    named = {**vars(tokens), "old": old}
     skipped = torch.zeros_like(advantages, dtype=torch.bool)
     if objective.skip_threshold:
-        means = sequence_means(ratio_of(log_ratio.detach(), tokens.lengths), tokens.lengths)
-        skipped = spread(means > objective.skip_threshold, tokens.lengths)
+        ratio = function_of(RATIOS, objective.ratio, named)(log_ratio.detach(), lengths)
+        skipped = spread(sequence_means(ratio, lengths) > objective.skip_threshold, lengths)
         log_ratio = torch.where(skipped, 0.0, log_ratio)  # no infinite ratio, no gradient
         advantages = torch.where(skipped, 0.0, advantages)
+        named["advantages"] = advantages
     clip = Clip(objective.clip_low, objective.clip_high, objective.clip_dual)
-    ratio = ratio_of(log_ratio, tokens.lengths)
-    terms, acted = clip_of(ratio, tokens.logprobs, advantages, clip)
+    ratio = function_of(RATIOS, objective.ratio, named)(log_ratio, lengths)
+    terms, acted = function_of(CLIPS, objective.clip, named)(
+        ratio, tokens.logprobs, advantages, clip
+    )
     acted = acted | skipped
     factors, bounded = correction(
         objective.correction,
         old,
         tokens.sampler,
-        tokens.lengths,
+        lengths,
         objective.correction_low,
         objective.correction_high,
     )
@@ -79,7 +85,7 @@ def policy_loss(objective: Objective, tokens: Tokens, over: Denominators) -> Los
         terms = terms + objective.kl_coefficient * estimate
     if objective.entropy_coefficient:
         terms = terms - objective.entropy_coefficient * tokens.entropies
-    value = part(AGGREGATIONS, objective.aggregation)(terms, tokens.lengths, over)
+    value = function_of(AGGREGATIONS, objective.aggregation, {})(terms, lengths, over)
     return Loss(value, int(acted.sum()), int(bounded.sum()))
 
 
@@ -94,9 +100,4 @@ def value_loss(
 ) -> torch.Tensor:
     """The critic's share of the batch's value loss, aggregated like the policy's."""
     terms = value_terms(values, old, returns, clip)
-    return part(AGGREGATIONS, objective.aggregation)(terms, lengths, over)
-
-
-def part(known: dict[str, Callable[..., Any]], chosen: str | Callable[..., Any]) -> Callable:
-    """The function that a part of an objective names, or is."""
-    return known[chosen] if isinstance(chosen, str) else chosen
+    return function_of(AGGREGATIONS, objective.aggregation, {})(terms, lengths, over)

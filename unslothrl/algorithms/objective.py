@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Objective:
-    """Every part is a name that its file knows, or a function with the signature of those there."""
+    """Every part is a name that its file knows, or a number; four may be functions, see `parts`."""
 
     advantage: str | Callable[..., Any] = "standardised"  # advantages.py, or gae
     advantage_std: str = "population"  # or sample, which divides by n - 1

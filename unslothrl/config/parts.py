@@ -7,7 +7,7 @@ from typing import Any
 
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
-from unslothrl.algorithms.own import Part
+from unslothrl.algorithms.parts import Part
 from unslothrl.config.options import PARTS, Config
 from unslothrl.config.values import read_value
 from unslothrl.errors import UserError

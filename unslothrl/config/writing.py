@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from unslothrl.algorithms import objectives
-from unslothrl.algorithms.own import Part
+from unslothrl.algorithms.parts import Part
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.values import toml_value
@@ -26,8 +25,6 @@ def to_toml(config: Config) -> str:
 
 def functions_of(config: Config) -> dict[str, str]:
     """Parts of the objective that are functions of the learner's file: name -> what to call it."""
-    if not objectives.is_file(config.learner):
-        return {}
     file, objective = Path(config.learner).name, objective_of(config)
     parts = {name: getattr(objective, name) for name in PARTS}
     return {

@@ -1,0 +1,177 @@
+"""What a newcomer tries: an objective in one new file, here GMPO and a mask by entropy.
+
+The files are those of docs/algorithms.md, as they stand there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_backend import LENGTHS, gradients, learner_of, samples
+from test_docs import documented_example
+from test_objectives import make_case
+
+import unslothrl
+from unslothrl.algorithms import objectives
+from unslothrl.algorithms.losses import policy_loss
+from unslothrl.types import Batch
+
+FILES = {"gmpo": documented_example(1), "high_entropy": documented_example(2)}
+COMPLETIONS = [7, 1, 0, 12, 3, 5]  # lengths
+
+
+@pytest.fixture
+def file(tmp_path):
+    """-> a function that writes a file of the user's own."""
+
+    def write(name: str) -> str:
+        path = tmp_path / "mine.py"
+        path.write_text(FILES[name])
+        return str(path)
+
+    return write
+
+
+def gmpo(case) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The paper's formula, a completion at a time: -> (loss, log-probabilities, tokens clipped)."""
+    logprobs = case.tokens().logprobs.requires_grad_()
+    loss, clipped, start = torch.zeros((), dtype=torch.float64), 0, 0
+    for i, length in enumerate(case.lengths):
+        if not length:
+            continue
+        old = torch.tensor(case.rows["old"][i], dtype=torch.float64)
+        advantage = case.rows["advantages"][i][0]
+        sign = 1 if advantage > 0 else -1
+        # min of sgn(A) log rho and the same clamped to +-0.4: one-sided, before the mean
+        signed = sign * (logprobs[start : start + length] - old)
+        bounded = torch.minimum(signed, signed.clamp(-0.4, 0.4))
+        clipped += int((bounded != signed).sum())
+        product = (sign * bounded).exp().prod()
+        loss = loss - advantage * product ** (1 / length)
+        start += length
+    return loss / len(case.lengths), logprobs, clipped
+
+
+def high_entropy(case) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """DAPO's surrogate at the tokens of the highest entropies, a token at a time."""
+    logprobs = case.tokens().logprobs.requires_grad_()
+    loss, clipped, token = torch.zeros((), dtype=torch.float64), 0, 0
+    for i, length in enumerate(case.lengths):
+        ranked = sorted(case.rows["entropies"][i], reverse=True)
+        # at least the 80th percentile: of 7 the first 2, of 12 the first 3, of 1, 3 and 5 the first
+        kept = ranked[: {0: 0, 1: 1, 3: 1, 5: 1, 7: 2, 12: 3}[length]]
+        for t in range(length):
+            advantage, entropy = case.rows["advantages"][i][t], case.rows["entropies"][i][t]
+            ratio = (logprobs[token] - case.rows["old"][i][t]).exp()
+            bounded = ratio.clamp(0.8, 1.28)
+            if entropy in kept:
+                loss = loss - torch.minimum(ratio * advantage, bounded * advantage)
+                clipped += bool(bounded * advantage < ratio * advantage)
+            token += 1
+    return loss / sum(case.lengths), logprobs, clipped
+
+
+BY_HAND = {"gmpo": gmpo, "high_entropy": high_entropy}
+
+
+def on_policy_sampler(case, order=None, logprobs=None):
+    """Sampled by the old policy itself, as in the papers: nothing to correct."""
+    tokens = case.tokens(order, logprobs=logprobs)
+    return case.tokens(order, logprobs=logprobs, sampler=tokens.old)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("seed", range(5))
+def test_loss_and_gradient_are_the_papers(name, seed, file):
+    case = make_case(seed, COMPLETIONS, spread=0.5)
+    expected, theirs, clipped = BY_HAND[name](case)
+    expected.backward()
+    ours = case.tokens().logprobs.requires_grad_()
+    loss = policy_loss(
+        objectives.load(file(name)), on_policy_sampler(case, logprobs=ours), case.over()
+    )
+    loss.value.backward()
+    assert loss.value.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert torch.allclose(ours.grad, theirs.grad, rtol=0, atol=1e-6)
+    assert loss.clipped == clipped > 0
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("cut", range(1, len(COMPLETIONS)))
+def test_micro_batches_add_up_to_the_batch(name, cut, file):
+    case, objective = make_case(1, COMPLETIONS, spread=0.5), objectives.load(file(name))
+    order = range(len(COMPLETIONS))
+
+    def loss(part) -> float:
+        return policy_loss(objective, on_policy_sampler(case, part), case.over()).value.item()
+
+    assert loss(order[:cut]) + loss(order[cut:]) == pytest.approx(loss(order), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_learner_trains_with_it(name, file, bases, make_backend):
+    """A real model: its entropies reach the file, and micro-batches change nothing."""
+    found = []
+    for micro_batch in (3, 8):
+        backend = make_backend(bases["plain"], dtype="float32")
+        learner = learner_of(backend, bases["plain"], micro_batch, file(name))
+        found.append(gradients(learner))
+    norm = sum(gradient.square().sum() for gradient in found[0].values()).sqrt()
+    assert norm.isfinite() and norm > 0
+    for name, gradient in found[0].items():
+        assert torch.allclose(gradient, found[1][name], rtol=0, atol=1e-5 * norm.item()), name
+    stats = learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
+    assert torch.tensor(stats.loss).isfinite() and stats.clipped == 0  # the only update
+
+
+IN_A_COPY = """
+import json, sys
+from unslothrl.algorithms import objectives
+from unslothrl.resolve import resolve
+config = resolve({"learner": "gmpo", "model": "embedded"}).config
+before = "torch" in sys.modules
+import torch
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.config.parts import objective_of
+case = json.load(sys.stdin)
+lengths = case.pop("lengths")
+tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in case.items()}
+loss = policy_loss(
+    objective_of(config), Tokens(lengths, **tensors), Denominators(len(lengths), sum(lengths), 20)
+)
+print(json.dumps([objectives.names(), before, config.clip_low, loss.value.item()]))
+"""
+
+
+def test_dropped_into_objectives_it_is_a_learner(tmp_path):
+    """Nothing else changes: it is found, its numbers are set, its function runs."""
+    package = Path(unslothrl.__file__).parent
+    copy = tmp_path / "unslothrl"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    shutil.copytree(package.parent / "recipes", tmp_path / "recipes")
+    (copy / "algorithms" / "objectives" / "gmpo.py").write_text(FILES["gmpo"])
+    case = make_case(2, COMPLETIONS, spread=0.5)
+    tokens = on_policy_sampler(case)
+    message = {
+        name: value.tolist() if isinstance(value, torch.Tensor) else value
+        for name, value in vars(tokens).items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_COPY],
+        input=json.dumps(message),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    names, had_torch, clip_low, loss = json.loads(done.stdout)
+    assert set(names) == {*objectives.names(), "gmpo"} and not had_torch and clip_low == 0.4
+    assert loss == pytest.approx(gmpo(case)[0].item(), abs=1e-6)
