@@ -133,7 +133,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     base = base_model.prepare(work["model"])
     data = tasks.load(workers.data_options(config), base_model.load_tokenizer(base))
     (held_out,) = data.evals.values()
-    actor = workers.build_actor(config, base, 0)
+    actor = workers.build_actor(config, base)
     found = []
     for number, folder in enumerate(adapters):
         weights = (folder / "adapter_model.safetensors").read_bytes()

@@ -46,7 +46,7 @@ def main() -> None:
     base = base_model.prepare(given.model)
     tokenizer = base_model.load_tokenizer(base)
     drawn, _ = tasks.load(workers.data_options(config), tokenizer).train.draw(0, 32)
-    actor = workers.build_actor(config, base, 0)
+    actor = workers.build_actor(config, base)
     actor.load(workers.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights
         end_at_random(actor.engine, base)

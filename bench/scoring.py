@@ -131,7 +131,7 @@ def main() -> None:
     base = base_model.prepare(given.model)
     options = workers.data_options(config)
     drawn, _ = tasks.load(options, base_model.load_tokenizer(base)).train.draw(0, PROMPTS)
-    actor = workers.build_actor(config, base, 0)
+    actor = workers.build_actor(config, base)
     actor.load(workers.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights
         end_at_random(actor.engine, base)

@@ -1,14 +1,9 @@
 """Machines with made-up cards, and what starts on each of them, in order."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
-from unslothrl import cluster
 from unslothrl.config.options import Config
-from unslothrl.planning import placement, planner, shapes
-from unslothrl.planning.engine_memory import cards, learner_has_engine
 from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Placement, Resources
 from unslothrl.resolve import resolve
 
 GB = 1024
@@ -65,43 +60,16 @@ add("1x24, no fit", card(24), **QUIET, fit="off", max_num_seqs="16", train_batch
 add("1x24, peft", card(24), **QUIET, backend="peft")
 
 
-@dataclass(frozen=True)
-class Start:
-    """A process as it starts on a card; `seat` is None for a process without a vLLM."""
-
-    name: str
-    gpu: Gpu
-    process: planner.Process
-    has_engine: bool
-    seat: placement.Seat
-
-
 def machine_of(found: tuple[Gpu, ...]) -> Machine:
     packages = frozenset({"vllm", "unsloth", "ray"})
     return Machine(16, 256_000, 64_000, 500_000, found, packages, online=True)
 
 
-def starts(config: Config, machine: Machine) -> Iterator[list[Start]]:
-    """For every card what starts on it, as the cluster does, with what the plan says it takes."""
-    found = cards(config, machine)
-    where = cluster.plan(config, Path("/no/base"), machine)
-    shape = shapes.shape_of(config.model)
-    assert shape is not None
-    by_name = {gpu.uuid: [] for gpu in found}
-    planned = planner.plan(config, shape, machine).cards
-    seats = planner.seats(config.number_of_learners, config.number_of_actors, len(found))
-    used = [gpu for gpu, those in zip(found, seats, strict=True) if those]
-    for gpu, one in zip(used, planned, strict=True):
-        for process in one.processes:
-            is_actor = process.name.startswith("actor")
-            engine = config.engine == "vllm" if is_actor else learner_has_engine(config)
-            by_name[gpu.uuid].append(
-                Start(process.name, gpu, process, engine, where.seat(machine.gpus))
-            )
-    yield from by_name.values()
-
-
 def resolved(name: str) -> tuple[Config, Machine]:
-    found, flags = LAYOUTS[name]
-    machine = machine_of(found)
+    gpus, flags = LAYOUTS[name]
+    machine = machine_of(gpus)
     return resolve(flags, machine).config, machine
+
+
+def placed(config: Config, machine: Machine) -> Placement:
+    return place(config, Resources.of_machine(config, machine))

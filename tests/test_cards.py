@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from layouts import GB, LAYOUTS, ONE_ACTOR, Start, card, machine_of, resolved, starts
+from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
 from unslothrl import build as workers
 from unslothrl.errors import UserError
-from unslothrl.planning import planner, shapes
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, cards, of_actor, usable_mb
+from unslothrl.planning import shapes
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
+from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, card_limit_mb
+from unslothrl.planning.place import actor_alone
+from unslothrl.planning.placement import ProcessPlan
 from unslothrl.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -37,77 +40,63 @@ def on_card(monkeypatch):
     return on
 
 
-def asked(one: Start, config) -> EngineMemory:
-    """What the worker would give its vLLM."""
-    if one.name.startswith("actor"):
-        return workers.actor_memory(config, one.seat)
-    return EngineMemory(None, workers.learner_share(config, one.seat))
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fit_plan_and_workers_ask_for_the_same_and_it_fits(name, on_card):
+    """In the order of the start, with what the plan says that each process takes."""
     config, machine = resolved(name)
-    shape = shapes.shape_of(config.model)
-    assert planner.plan(config, shape, machine).fits
-    for those in starts(config, machine):
-        for phase in ("generating", "updating"):
-            together = sum(sum(getattr(one.process, phase).values()) for one in those)
-            assert together <= usable_mb(those[0].gpu) + 1
-        free = those[0].gpu.free_mb if those else 0
-        for one in those:
+    assert forecast_of(config, shapes.shape_of(config.model), machine).fits
+    for used in placed(config, machine).cards:
+        free = used.gpu.free_mb
+        for plan in used.processes:
             free -= ON_A_CARD["context"]
-            if one.has_engine:
-                on_card(one.gpu, free)
-                memory = asked(one, config)
-                assert memory.utilisation * one.gpu.physical_mb <= free  # vLLM's check
-                parts = one.process.generating
-                if memory.kv_cache_mb is not None:
-                    assert parts["KV cache"] == memory.kv_cache_mb
-                else:
-                    adapter = parts.get("adapter", parts.get("engine's adapter"))
-                    engine = parts["weights"] + adapter + parts["activations"] + parts["KV cache"]
-                    assert engine == pytest.approx(memory.utilisation * one.gpu.physical_mb)
-            asleep = "learner-0" in {other.name for other in those} and len(those) > 1
-            kept = one.process.updating if asleep and one.has_engine else one.process.generating
-            free -= sum(kept.values()) - ON_A_CARD["context"]
+            on_card(used.gpu, free)
+            memory = workers.engine_memory(plan)
+            assert memory == plan.engine()
+            if memory:
+                check_parts(plan, memory, free)
+            asleep = len(used.processes) > 1 and plan.takes_turns
+            kept = plan.needs.updating_mb() if asleep else plan.needs.generating_mb()
+            free -= kept - ON_A_CARD["context"]
             assert free >= 0
+
+
+def check_parts(plan: ProcessPlan, memory: EngineMemory, free_mb: float) -> None:
+    """The parts of the plan are what vLLM is given, and its start check passes."""
+    assert memory.utilisation * plan.gpu.physical_mb <= free_mb
+    parts = plan.needs.generating
+    if memory.kv_cache_mb is not None:
+        assert parts["KV cache"] == memory.kv_cache_mb
+        return
+    adapter = parts.get("adapter", parts.get("engine's adapter"))
+    engine = parts["weights"] + adapter + parts["activations"] + parts["KV cache"]
+    assert engine == pytest.approx(memory.utilisation * plan.gpu.physical_mb)
 
 
 def test_what_cannot_fit_is_said_before_anything_starts():
     machine = machine_of((card(16),))
     resolved = resolve(ONE_ACTOR, machine)  # the learner draws as well
     config = resolved.config
-    assert not planner.plan(config, shapes.shape_of(config.model), machine).fits
+    assert not forecast_of(config, shapes.shape_of(config.model), machine).fits
     assert any("this may run out of memory" in note for note in resolved.notes)
 
 
-@pytest.mark.parametrize("name", ["2x24, two actors", "2x80, seven actors"])
-def test_actors_on_one_card_share_it_evenly(name):
-    config, machine = resolved(name)
-    _, those = starts(config, machine)
-    found = {of_actor(config, one.gpu, one.seat.engines) for one in those}
-    (memory,) = found
-    assert len(those) == config.number_of_actors
-    most = (0.95 / len(those)) - 1600 / those[0].gpu.memory_mb
-    assert most - 0.001 < memory.utilisation <= most
-
-
-def test_a_card_is_known_again_by_its_id(on_card):
-    """Ray may put any process on any card; what others used before counts, not our own."""
+def test_a_worker_knows_its_card_by_its_id(on_card):
+    """What others used before counts, not what our own processes have taken since."""
     machine = machine_of((card(24, used_mb=1100, index=0), card(80, index=1)))
     config = resolve({"number_of_actors": "1"}, machine).config
-    seat = next(iter(starts(config, machine)))[0].seat
+    _, actor = placed(config, machine).processes
+    assert actor.gpu == machine.gpus[0]
     on_card(machine.gpus[0], 23 * GB)
-    first = workers.actor_memory(config, seat)
+    first = workers.engine_memory(actor)
     assert first.utilisation == pytest.approx(0.95 - 1600 / (24 * GB), abs=0.001)
-    on_card(machine.gpus[1], 79 * GB)
-    assert workers.actor_memory(config, seat) == EngineMemory(None, 0.91, 16_384)
+    on_card(machine.gpus[1], 79 * GB)  # another one than planned
+    assert workers.engine_memory(actor) == EngineMemory(None, 0.91, 16_384)
 
 
 def test_a_card_of_a_cluster_that_was_joined_is_measured(on_card):
     config = resolve({"ray_address": "10.0.0.1:6379"}, machine_of((card(8),))).config
     on_card(card(24), 20 * GB)
-    memory = workers.actor_memory(config, workers.ALONE)
+    memory = workers.engine_memory(actor_alone(config))
     assert memory.utilisation == pytest.approx((20 * GB - 1000) / (24 * GB), abs=0.001)
 
 
@@ -127,8 +116,9 @@ def test_a_limit_makes_a_card_small_and_shares_stay_those_of_the_real_one(monkey
     busy = Gpu("H200", 143_771, 9_000, (9, 0)).limited()
     assert (busy.memory_mb, busy.free_mb) == (16_384, 9_000)
     assert Gpu("RTX", 8_192, 8_000, (8, 9)).limited().memory_mb == 8_192
-    config = resolve({"number_of_actors": "1"}, machine_of((small, small))).config
-    memory = of_actor(config, small)  # min(0.91, 0.95 - 1600 / 16384) of 16 GB
+    machine = machine_of((small, small))
+    (actor,) = placed(resolve({"number_of_actors": "1"}, machine).config, machine).actors
+    memory = actor.engine()  # min(0.91, 0.95 - 1600 / 16384) of 16 GB
     assert memory.utilisation == int(1000 * (0.95 * 16_384 - 1600) / 143_771) / 1000
     assert memory.prefill_tokens == 8192
 
@@ -279,8 +269,3 @@ def test_the_command_plans_for_the_card_that_the_driver_names(driver, used):
     env |= {"UNSLOTHRL_CARD_MB": "8192"}
     found = detected(driver(PLAN, LISTED, env, cards=names))
     assert found["cards"][0]["usable_mb"] == round(0.95 * 8192)
-
-
-def test_one_process_computes_on_one_card():
-    config, machine = resolved("2x24, one process")
-    assert cards(config, machine) == machine.gpus[:1] and config.number_of_actors == 0

@@ -13,6 +13,7 @@ from unslothrl.cluster import failures
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.planning.machine import Machine
+from unslothrl.planning.placement import ACTOR, ProcessPlan
 from unslothrl.types import Sampling, Task
 
 TOKEN = 77
@@ -75,7 +76,8 @@ def test_everyone_holds_the_same_base(ray_cluster):
 
 def test_every_process_has_the_same_threads(ray_cluster):
     assert os.environ["OMP_NUM_THREADS"]
-    environment = cluster.worker_environment(Machine.detect(), Path("/tmp/x"))
+    plan = ProcessPlan(ACTOR, 0)
+    environment = cluster.worker_environment(Machine.detect(), Path("/tmp/x"), plan)
     assert environment["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
 
 

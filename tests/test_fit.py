@@ -6,7 +6,8 @@ import json
 import pytest
 
 from unslothrl.errors import UserError
-from unslothrl.planning import machine, planner, shapes
+from unslothrl.planning import machine, shapes
+from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve
 
@@ -47,8 +48,8 @@ def test_the_model_follows_the_card(memory_mb, model):
 @pytest.mark.parametrize("memory_mb", [4_096, 8_192, 12_288, 16_376, 24_564, 81_559])
 def test_what_was_lowered_fits_by_the_estimate(memory_mb):
     config = resolve({}, gpus(memory_mb)).config
-    found = planner.plan(config, shapes.shape_of(config.model), gpus(memory_mb))
-    assert found.cards[0].needed_mb() <= 0.95 * memory_mb
+    found = forecast_of(config, shapes.shape_of(config.model), gpus(memory_mb))
+    assert found.placement.cards[0].needed_mb() <= 0.95 * memory_mb
     assert config.topk <= config.num_candidates
 
 

@@ -1,59 +1,373 @@
-"""Who runs where, and who generates how much, by hand-computed numbers."""
+"""The placement: hand-computed cases, rules that hold for all, and what Ray makes of it."""
+
+import os
+import pickle
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import GB, card
 
+from unslothrl import cluster, variables
+from unslothrl.cluster import joining
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning.placement import Cluster, Placement, place, shares
+from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
+from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.place import actor_alone, deal, place
+from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources, shares
+from unslothrl.planning.shapes import KNOWN
 
-ASKED = {"learners": 1, "actors": 2, "learner_share": 0.35, "actor_share": 0.91, "base_mb": 5_000}
-
-
-def test_whole_gpus_where_there_are_enough():
-    assert place(Cluster(3, 64_000), **ASKED) == Placement(1.0, 1.0)
-
-
-def test_actors_share_what_the_learner_leaves():
-    assert place(Cluster(2, 64_000), **ASKED) == Placement(1.0, 0.5)
-    assert place(Cluster(3, 64_000), **{**ASKED, "actors": 5}) == Placement(1.0, 0.3333)
-
-
-def test_one_gpu_is_shared_when_the_shares_fit():
-    asked = {**ASKED, "actors": 1, "actor_share": 0.6}
-    assert place(Cluster(1, 64_000), **asked) == Placement(0.5, 0.5)
-    assert place(Cluster(1, 64_000), **{**ASKED, "actors": 0}) == Placement(1.0, 1.0)
+MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
+SHAPE = KNOWN["qwen2.5-0.5b"]
+UNSLOTH = Config(model=MODEL, learner="grpo", engine="vllm", backend="unsloth", max_num_seqs=8)
+PEFT = replace(UNSLOTH, engine="transformers", backend="peft")
+UNKNOWN = replace(UNSLOTH, model="someone/of-unknown-size")
+BESIDE_ENGINE = sum(ON_A_CARD.values())  # 1600 MB: context and graphs
 
 
-def test_one_gpu_that_cannot_hold_the_shares_says_so():
+def cards(*sizes_gb: int) -> Resources:
+    gpus = tuple(card(size, index=index) for index, size in enumerate(sizes_gb))
+    return Resources(gpus, 64_000)
+
+
+def placed(resources: Resources, actors: int, learners: int = 1, config: Config = UNSLOTH, **more):
+    """As `fit` and the cluster place it: with the options of the engines that were not given."""
+    config = replace(config, number_of_actors=actors, number_of_learners=learners, **more)
+    if config.model == MODEL:
+        config = with_engines(config, frozenset(), SHAPE, resources)
+    return place(config, resources)
+
+
+def by_card(placement: Placement) -> list[list[str]]:
+    return [[p.name for p in placement.processes if p.card == card]
+            for card in range(len(placement.gpus))]  # fmt: skip
+
+
+# By hand
+
+
+def test_two_cards_of_24_gb_with_two_actors():
+    """The actors share the second card. Of its 24,576 MB 95% are counted on: 11,673.6 MB each, of
+    which 600 are for the CUDA context and 1,000 for the graphs: 10,073.6 / 24,576 = 0.4099."""
+    placement = placed(cards(24, 24), actors=2)
+    assert by_card(placement) == [["learner-0"], ["actor-0", "actor-1"]]
+    learner, *actors = placement.processes
+    assert (learner.reserved, learner.share_mb) == (1.0, pytest.approx(23_347.2))
+    for actor in actors:
+        assert actor.reserved == 0.5
+        assert actor.share_mb == pytest.approx(11_673.6)
+        assert actor.engine() == EngineMemory(None, 0.409, 8192)
+        assert (actor.takes_turns, actor.sleep_lock) == (False, None)
+    assert 2 * (0.409 * 24_576 + 1_600) <= 23_347.2
+    assert placement.bundles() == [{"GPU": 1.0}, {"GPU": 0.5}, {"GPU": 0.5}]
+    first, second = placement.rounds()
+    assert [[p.name for p in plans] for plans in (first, second)] == [
+        ["learner-0", "actor-0"],
+        ["actor-1"],
+    ]
+
+
+def test_an_actor_alone_on_a_card_has_all_of_it():
+    """Also where others share one: 0.91 was asked for, 0.95 - 1600 / 24576 = 0.884 is there."""
+    placement = placed(cards(24, 24, 24), actors=3)
+    assert by_card(placement) == [["learner-0"], ["actor-0"], ["actor-1", "actor-2"]]
+    alone, *others = placement.actors
+    assert (alone.reserved, alone.engine().utilisation) == (1.0, 0.884)
+    assert {(p.reserved, p.engine().utilisation) for p in others} == {(0.5, 0.409)}
+
+
+@pytest.mark.parametrize(("gb", "utilisation"), [(8, 0.754), (12, 0.819), (24, 0.884), (80, 0.91)])
+def test_what_an_actor_with_a_card_of_its_own_is_given(gb, utilisation):
+    """0.95 - 1600 / (1024 gb), and no more than the 0.91 of the options."""
+    (actor,) = placed(cards(gb, gb), actors=1).actors
+    assert actor.engine().utilisation == utilisation
+
+
+def test_one_card_is_shared_by_turns():
+    """The actor has what the learner, which stays on the card, leaves of 23,347.2 MB."""
+    placement = placed(cards(24), actors=1)
+    learner, actor = placement.processes
+    assert [p.reserved for p in placement.processes] == [0.5, 0.5]
+    assert learner.share_mb == pytest.approx(learner.needs.generating_mb())
+    assert learner.share_mb + actor.share_mb == pytest.approx(23_347.2)
+    assert actor.engine().utilisation == CHECK_ONLY and actor.engine().kv_cache_mb > 100
+    assert learner.takes_turns and actor.takes_turns
+    assert learner.sleep_lock == actor.sleep_lock == "card-0"
+    assert [len(plans) for plans in placement.rounds()] == [1, 1]
+
+
+def test_the_only_engine_of_a_card_that_sleeps_needs_no_lock():
+    learner, actor = placed(cards(24), actors=1, learner_chunk_size=0).processes
+    assert (learner.takes_turns, actor.takes_turns) == (False, True)
+    assert actor.sleep_lock is None
+    (learner,) = placed(cards(24), actors=0).processes
+    assert learner.takes_turns and learner.sleep_lock is None
+    both = placed(cards(80), actors=2, learner_chunk_size=0).actors
+    assert [p.sleep_lock for p in both] == ["card-0", "card-0"]
+
+
+def test_a_model_of_unknown_size_shares_a_card_by_the_options():
+    """The learner's engine 0.35 of 24,576 MB, its context and graphs; the rest is the actor's."""
+    placement = placed(cards(24), actors=1, config=UNKNOWN, actor_gpu_usage=0.6)
+    learner, actor = placement.processes
+    assert learner.engine().utilisation == 0.35
+    assert learner.share_mb == pytest.approx(0.35 * 24_576 + 1_600)
+    assert actor.share_mb == pytest.approx(23_347.2 - 0.35 * 24_576 - 1_600)
+    assert actor.engine().utilisation == 0.469  # 0.95 - 0.35 - 3200 / 24576
+
+
+@pytest.mark.parametrize(
+    ("sizes", "learners", "actors", "expected"),
+    [
+        ((24, 12), 1, 1, [["learner-0"], ["actor-0"]]),
+        ((12, 24), 1, 1, [["actor-0"], ["learner-0"]]),  # no matter to the least: learners first
+        ((24, 12), 1, 2, [["actor-0", "actor-1"], ["learner-0"]]),  # 12 each, not 6
+        ((24, 12), 1, 0, [["learner-0"], []]),
+        ((24, 12), 2, 0, [["learner-0"], ["learner-1"]]),
+        ((24, 12, 80), 1, 2, [["actor-0"], ["actor-1"], ["learner-0"]]),
+        ((24, 12, 80), 1, 1, [["actor-0"], [], ["learner-0"]]),
+        ((12, 12, 24), 1, 3, [["learner-0"], ["actor-0"], ["actor-1", "actor-2"]]),
+        ((24, 24, 24, 24), 2, 5, [["learner-0"], ["learner-1"], ["actor-0", "actor-1"],
+                                  ["actor-2", "actor-3", "actor-4"]]),
+    ],
+)  # fmt: skip
+def test_who_gets_which_card(sizes, learners, actors, expected):
+    assert by_card(placed(cards(*sizes), actors, learners)) == expected
+
+
+def test_a_card_that_others_use_counts_as_what_is_left_of_it():
+    busy = Resources((card(24, used_mb=16 * GB), card(12, index=1)), 64_000)
+    assert by_card(placed(busy, actors=1)) == [["actor-0"], ["learner-0"]]
+    (actor,) = placed(busy, actors=1).actors
+    assert actor.share_mb == pytest.approx(8 * GB)
+    assert actor.engine().utilisation == int(1000 * (8 * GB - 1600) / (24 * GB)) / 1000
+
+
+def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
+    """Ray chooses the card, so the size comes from the process that is there."""
+    placement = placed(Resources.of_cluster(2, 64_000), actors=2, config=UNKNOWN)
+    assert [p.reserved for p in placement.processes] == [1.0, 0.5, 0.5]
+    assert [[p.name for p in plans] for plans in placement.rounds()] == [
+        ["learner-0"], ["actor-0"], ["actor-1"]
+    ]  # fmt: skip
+    actor = placement.actors[0]
+    assert (actor.gpu, actor.share_mb, actor.share) == (None, None, 0.475)
+    assert actor.engine(card(24), 23_000) == EngineMemory(None, 0.409, 8192)
+    assert actor.engine(card(80), 79_000) == EngineMemory(None, 0.455, 16_384)
+    assert actor.engine(card(24), 9_000).utilisation == 0.325  # 8000 / 24576
+    assert not placement.cards
+
+
+def test_a_joined_cluster_with_one_card():
+    """0.95 less the learner's 0.35 are the actor's: 0.6 - 1600 / 24576."""
+    one = Resources.of_cluster(1, 64_000)
+    learner, actor = placed(one, actors=1, config=UNKNOWN, actor_gpu_usage=0.65).processes
+    assert (learner.share, actor.share) == (pytest.approx(0.35), pytest.approx(0.6))
+    assert actor.engine(card(24), 23_000).utilisation == 0.534
     with pytest.raises(UserError) as error:
-        place(Cluster(1, 64_000), **{**ASKED, "actors": 1})
+        placed(one, actors=1, config=UNKNOWN)
     assert "actor_gpu_usage 0.91" in str(error.value)
     assert "--actor_gpu_usage 0.65" in str(error.value)  # 1 - 0.35
 
 
-def test_more_learners_than_gpus_says_so():
+def test_one_process_computes_on_the_first_card():
+    machine = Machine(8, 64_000, gpus=cards(24, 24).gpus)
+    local = replace(UNSLOTH, cluster="local", number_of_actors=0)
+    resources = Resources.of_machine(local, machine)
+    assert resources.gpus == machine.gpus[:1]
+    assert by_card(place(local, resources)) == [["learner-0"]]
+    assert len(Resources.of_machine(UNSLOTH, machine).gpus) == 2
+
+
+def test_more_learners_than_cards_says_so():
     with pytest.raises(UserError, match="number_of_learners 2: the cluster has 1 GPUs"):
-        place(Cluster(1, 64_000), **{**ASKED, "learners": 2})
+        placed(cards(24), actors=2, learners=2)
+    with pytest.raises(UserError, match="one is left for the actors: lower --number_of_learners"):
+        placed(cards(24, 24), actors=1, learners=2)
 
 
 def test_cpu_processes_reserve_nothing_but_must_fit_in_memory():
-    where = place(Cluster(0, 24_000), **ASKED)  # 3 x (1500 + 5000) = 19500
-    assert where.bundles(1, 2) == []
+    config = replace(PEFT, engine="vllm", number_of_actors=2, kv_cache_mb=64)
+    placement = place(config, Resources((), 24_000), base_mb=5_000)  # 3 x (1500 + 5000) = 19500
+    assert placement.bundles() == [] and placement.cards == ()
+    assert placement.rounds() == [placement.processes]
+    assert [p.engine() for p in placement.processes] == [None, *[EngineMemory(64)] * 2]
     with pytest.raises(UserError, match=r"19\.0 GB of memory, the cluster has 11\.7 GB"):
-        place(Cluster(0, 12_000), **ASKED)
+        place(config, Resources((), 12_000), base_mb=5_000)
 
 
-@given(st.integers(1, 16), st.integers(1, 16), st.integers(0, 40))
-def test_fractions_never_add_up_to_more_than_the_gpus(gpus, learners, actors):
-    asked = {**ASKED, "learners": learners, "actors": actors, "actor_share": 0.01}
-    try:
-        where = place(Cluster(gpus, 64_000), **asked)
-    except UserError:
+def test_less_is_asked_for_where_less_is_free_than_was():
+    (actor,) = placed(cards(24, 24), actors=1).actors
+    assert actor.engine(actor.gpu, 23_000) == actor.engine()
+    assert actor.engine(actor.gpu, 12_000).utilisation == int(1000 * 11_000 / 24_576) / 1000
+    assert actor_alone(UNSLOTH).engine(card(24), 23_000).utilisation == 0.884
+
+
+# For all
+
+
+LAYOUTS = [(8,), (12,), (16,), (24,), (24, 24), (24,) * 3, (24,) * 4, (80,) * 8, (24, 12),
+           (12, 24), (8, 24, 12, 80)]  # fmt: skip
+
+
+def check(placement: Placement, gpus: tuple[Gpu, ...]) -> None:
+    """What every placement on known cards must be."""
+    processes = placement.processes
+    assert pickle.loads(pickle.dumps(placement)) == placement
+    assert [p.kind for p in processes] == sorted((p.kind for p in processes), reverse=True)
+    assert len({p.name for p in processes}) == len(processes)
+    assert all(p.card is not None and p.gpu == gpus[p.card] for p in processes)
+    started = [p for plans in placement.rounds() for p in plans]
+    assert sorted(p.name for p in started) == sorted(p.name for p in processes)
+    for plans in placement.rounds():
+        assert len({p.card for p in plans}) == len(plans)  # no two of a card at once
+    for planned in placement.cards:
+        check_card(planned.processes, planned.gpu)
+        order = [p.name for p in started if p in planned.processes]
+        assert order == [p.name for p in planned.processes]
+    by_count = Counter(p.card for p in placement.actors)
+    used = {p.card for p in processes}
+    assert max(by_count.values(), default=1) == 1 or len(used) == len(gpus)  # none is idle
+    assert len(ray_cards([b["GPU"] for b in placement.bundles()], len(gpus))) <= len(used)
+
+
+def check_card(processes: tuple[ProcessPlan, ...], gpu: Gpu) -> None:
+    learners = [p for p in processes if p.kind == LEARNER]
+    actors = [p for p in processes if p.kind == ACTOR]
+    assert len(learners) <= 1
+    assert sum(p.share_mb for p in processes) <= usable_mb(gpu) + 0.01
+    assert sum(p.reserved for p in processes) <= 1
+    assert processes[0].reserved == (1 if len(processes) == 1 else processes[-1].reserved)
+    for p in processes:
+        engine = p.engine()
+        assert (engine is None) == (p.limits is None)
+        if engine and engine.kv_cache_mb is None and engine.utilisation > CHECK_ONLY:
+            assert engine.utilisation * gpu.physical_mb + BESIDE_ENGINE <= p.share_mb + 0.01
+    for p in actors:
+        assert p.takes_turns == bool(learners and p.limits)
+    sleeping = [p for p in processes if p.takes_turns]
+    locks = {p.sleep_lock for p in processes}
+    assert locks <= {None, f"card-{processes[0].card}"}
+    assert all((p.sleep_lock is not None) == (p in sleeping and len(sleeping) > 1)
+               for p in processes)  # fmt: skip
+
+
+def ray_cards(fractions: list[float], cards: int) -> set[int]:
+    """The cards that Ray gives to bundles one after the other: the fullest that has room."""
+    free = [1.0] * cards
+    for fraction in fractions:
+        card = min((c for c in range(cards) if free[c] >= fraction), key=lambda c: free[c])
+        free[card] = round(free[card] - fraction, 4)
+    return {card for card in range(cards) if free[card] < 1}
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS)
+@pytest.mark.parametrize("chunk", [0, 8])
+@pytest.mark.parametrize("config", [UNSLOTH, PEFT, UNKNOWN], ids=["unsloth", "peft", "unknown"])
+def test_every_placement_keeps_the_rules(sizes, chunk, config):
+    resources = cards(*sizes)
+    for learners in range(1, 5):
+        for actors in range(17):
+            usage = (1 - config.learner_gpu_usage) / max(1, actors) if len(sizes) == 1 else 0.91
+            more = {"learner_chunk_size": chunk, "actor_gpu_usage": usage}
+            if learners + bool(actors) > len(sizes) and (learners > 1 or len(sizes) > 1):
+                with pytest.raises(UserError, match=f"number_of_learners {learners}: .* lower"):
+                    placed(resources, actors, learners, config, **more)
+            else:
+                check(placed(resources, actors, learners, config, **more), resources.gpus)
+
+
+@given(st.lists(st.sampled_from([8, 12, 24, 80]), min_size=2, max_size=6), st.integers(1, 3),
+       st.integers(0, 12))  # fmt: skip
+def test_no_other_way_to_deal_has_a_larger_smallest_share(sizes, learners, actors):
+    gpus = cards(*sizes).gpus
+    if len(gpus) < learners + bool(actors):
         return
-    bundles = [bundle["GPU"] for bundle in where.bundles(learners, actors)]
-    assert sum(bundles) <= gpus + 1e-9
-    assert len(bundles) == learners + actors
+    own, shared = deal(gpus, learners, actors)
+    assert len(set(own)) == learners and len(shared) == actors and not set(own) & set(shared)
+
+    def least(own, shared):
+        count = Counter([*own, *shared])
+        return min(usable_mb(gpus[card]) / number for card, number in count.items())
+
+    in_turn = list(range(learners))
+    left = [card for card in range(len(gpus)) if card >= learners]
+    round_robin = [left[i % len(left)] for i in range(actors)]
+    assert least(own, shared) >= least(in_turn, round_robin) - 1e-6
+
+
+# Ray
+
+
+PROGRAM = """
+import os, ray
+class Card:
+    def seen(self):
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), ray.get_gpu_ids()
+"""
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A cluster of this machine that believes to have five GPUs."""
+    import ray
+
+    joining.token_of_our_own(os.environ)
+    ray.init(address="local", num_cpus=1, num_gpus=5, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("cards_visible", [None, "7,GPU-abc,3,1,0"])
+def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, tmp_path):
+    """Two actors on one card and three on another, which Ray could mix up."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if cards_visible is None:
+        monkeypatch.delenv(variables.VISIBLE, raising=False)
+        names = [str(index) for index in range(5)]
+    else:
+        monkeypatch.setenv(variables.VISIBLE, cards_visible)
+        names = cards_visible.split(",")
+    resources = cards(12, 24, 24, 24, 24)
+    machine = Machine(1, 64_000, gpus=resources.gpus)
+    placement = placed(resources, actors=5, learners=3)
+    assert by_card(placement) == [
+        ["learner-2"], ["actor-0", "actor-1"], ["actor-2", "actor-3", "actor-4"],
+        ["learner-0"], ["learner-1"],
+    ]  # fmt: skip
+    namespace: dict = {}
+    exec(PROGRAM, namespace)
+    group = placement_group(placement.bundles(), strategy="PACK")
+    assert group.wait(30)
+    handles = [
+        ray.remote(
+            num_cpus=0,
+            num_gpus=plan.reserved,
+            runtime_env={"env_vars": cluster.worker_environment(machine, tmp_path, plan)},
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+        )(namespace["Card"]).remote()
+        for index, plan in enumerate(placement.processes)
+    ]
+    seen = ray.get([handle.seen.remote() for handle in handles], timeout=60)
+    assert [name for name, _ in seen] == [names[plan.card] for plan in placement.processes]
+    reserved = Counter()
+    for plan, (_, ids) in zip(placement.processes, seen, strict=True):
+        (gpu,) = ids
+        reserved[gpu] += plan.reserved
+    assert max(reserved.values()) <= 1
+    for handle in handles:
+        ray.kill(handle)
+    remove_placement_group(group)
+
+
+# The tasks of a step
 
 
 def test_shares_by_hand():

@@ -8,8 +8,12 @@ import pytest
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
-from unslothrl.planning import planner, search, shapes
+from unslothrl.planning import memory, search, shapes
+from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.resolve import resolve
 
@@ -34,6 +38,13 @@ def cards(*sizes_gb: float) -> Machine:
                   for i, gb in enumerate(sizes_gb))  # fmt: skip
     packages = frozenset({"vllm", "unsloth", "ray"})
     return Machine(8, 64_000, 8_000, 100_000, found, packages, online=True)
+
+
+def placed(config: Config, machine: Machine, *given: str) -> Placement:
+    """With the options of the engines that were not given."""
+    resources = Resources.of_machine(config, machine)
+    config = with_engines(config, frozenset(given), SEVEN, resources)
+    return place(config, resources, shape=SEVEN)
 
 
 @pytest.mark.parametrize("name", TOTALS)
@@ -63,7 +74,7 @@ def test_parameters_are_those_of_transformers(name):
     )
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert sum(one.numel() for one in model.parameters()) == shape.parameters()
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters()
     assert shapes.read({**config.to_dict(), "max_position_embeddings": shape.context}) == shape
 
 
@@ -221,14 +232,14 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     # a scale of scales is of 256 blocks of 64, or of fewer in a matrix as small as here
     assert found == pytest.approx(shape.linear_weights() * shapes.NF4, rel=0.01)
     trained = backend.parameters().values()
-    assert sum(one.numel() for one in trained) == shape.lora_weights(8)
+    assert sum(p.numel() for p in trained) == shape.lora_weights(8)
     optimizer = backend.optimizer(list(trained), 1e-3, 0.0)
-    for one in trained:
-        one.grad = torch.ones_like(one)
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     kept = [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
-    kept += [t for one in trained for t in (one, one.grad)]
-    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * planner.TRAINED["cpu"]
+    kept += [t for parameter in trained for t in (parameter, parameter.grad)]
+    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * memory.TRAINED["cpu"]
 
 
 @pytest.mark.real
@@ -249,7 +260,7 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
         )  # fmt: skip
         lora = LoraConfig(r=8, target_modules=list(LORA_TARGETS))
         model = get_peft_model(LlamaForCausalLM(config).bfloat16(), lora)
-        weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         storages = {}
 
         def keep(tensor):
@@ -263,69 +274,61 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
         return sum(storage.nbytes() for storage in storages.values())
 
     shape = Shape(2, hidden, inner, heads, kv_heads, hidden // heads, 64, tied=False)
-    assert (kept(3) - kept(2)) / 64 == planner.peft_layer_bytes(shape, rank=8)
+    assert (kept(3) - kept(2)) / 64 == memory.peft_layer_bytes(shape, rank=8)
 
 
 def test_a_plan_by_hand():
     """The main job on 16 GB: what stays, and the larger of drawing and updating."""
     config = replace(MAIN, train_batch_size=2, max_num_seqs=16, learner_gpu_usage=0.6)
-    (card,) = planner.plan(config, SEVEN, cards(16)).cards
-    (one,) = card.processes
-    assert one.updating["weights"] * 2**20 == pytest.approx(SEVEN.engine_bytes())
+    (card,) = placed(config, cards(16), "learner_gpu_usage").cards
+    needs = card.processes[0].needs
+    assert needs.updating["weights"] * 2**20 == pytest.approx(SEVEN.engine_bytes())
     lora = SEVEN.lora_weights(32) * (4 + 4 + 2 + 8 / 256)
-    assert one.updating["adapter and optimiser"] * 2**20 == pytest.approx(lora)
+    assert needs.updating["adapter and optimiser"] * 2**20 == pytest.approx(lora)
     tokens = 2 * (350 + 1200)
     layer = 2 * (4 * 3584 + 2 * 3584 + 2 * 512 + 4 * 18_944) * tokens
-    assert one.updating["activations"] * 2**20 == pytest.approx(layer + 2 * 3584 * 18_944)
-    assert one.host["offloaded activations"] * 2**20 == 28 * tokens * 3584 * 2
+    assert needs.updating["activations"] * 2**20 == pytest.approx(layer + 2 * 3584 * 18_944)
+    assert needs.host["offloaded activations"] * 2**20 == 28 * tokens * 3584 * 2
     # the engine's 0.6 of the card holds weights, adapter, 4,096 tokens of an MLP (for 4.2 GB beside
     # the weights), 16 rows of logits and the KV cache
-    assert one.updating["engine's adapter"] * 2**20 == SEVEN.lora_weights(32) * 2
+    assert needs.updating["engine's adapter"] * 2**20 == SEVEN.lora_weights(32) * 2
     drawing = 4096 * (2 * 18_944 + 4 * 3584) * 2 + 16 * 152_064 * 12
-    assert one.generating["activations"] * 2**20 == drawing
+    assert needs.generating["activations"] * 2**20 == drawing
     names = ("weights", "engine's adapter", "activations", "KV cache")
-    assert sum(one.generating[name] for name in names) == pytest.approx(0.6 * 16 * 1024)
-    assert "KV cache" not in one.updating  # it sleeps
-    assert card.needed_mb() == max(sum(one.generating.values()), sum(one.updating.values()))
+    assert sum(needs.generating[name] for name in names) == pytest.approx(0.6 * 16 * 1024)
+    assert "KV cache" not in needs.updating  # it sleeps
+    phases = (sum(needs.generating.values()), sum(needs.updating.values()))
+    assert card.needed_mb() == needs.peak_mb() == max(phases)
 
 
 def test_processes_on_one_card_take_turns():
     config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
-    (card,) = planner.plan(config, SEVEN, cards(24)).cards
-    own, beside = card.processes
-    assert (own.name, beside.name) == ("learner-0", "actor-0")
-    assert set(beside.updating) == {"CUDA context", "CUDA graphs"}  # it sleeps
-    assert beside.host["weights, asleep"] == beside.generating["weights"]
-    both = sum(own.generating.values()) + sum(beside.generating.values())
-    assert card.needed_mb() >= both
-    first, second = planner.plan(config, SEVEN, cards(24, 24)).cards
-    assert [one.name for one in (*first.processes, *second.processes)] == ["learner-0", "actor-0"]
-    assert second.processes[0].updating == second.processes[0].generating
+    (card,) = placed(config, cards(24)).cards
+    learner, actor = card.processes
+    assert (learner.name, actor.name) == ("learner-0", "actor-0")
+    assert set(actor.needs.updating) == {"CUDA context", "CUDA graphs"}  # it sleeps
+    assert actor.needs.host["weights, asleep"] == actor.needs.generating["weights"]
+    assert card.needed_mb() >= learner.needs.generating_mb() + actor.needs.generating_mb()
+    first, second = placed(config, cards(24, 24)).cards
+    assert [p.name for p in (*first.processes, *second.processes)] == ["learner-0", "actor-0"]
+    assert second.processes[0].needs.updating == second.processes[0].needs.generating
 
 
 def test_a_model_that_is_offloaded_leaves_the_card_to_the_actor():
     config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
-    (stays,) = planner.plan(config, SEVEN, cards(24)).cards
-    (goes,) = planner.plan(replace(config, offload="model"), SEVEN, cards(24)).cards
-    assert set(goes.processes[0].generating) == {"CUDA context"}
+    (stays,) = placed(config, cards(24)).cards
+    (goes,) = placed(replace(config, offload="model"), cards(24)).cards
+    learner = goes.processes[0]
+    assert set(learner.needs.generating) == {"CUDA context"}
     assert goes.needed_mb() < stays.needed_mb()
-    assert goes.processes[0].host["model, between updates"] * 2**20 == SEVEN.weight_bytes()
-
-
-@pytest.mark.parametrize(
-    ("learners", "actors", "gpus", "expected"),
-    [(1, 2, 3, [[0], [1], [2]]), (1, 3, 2, [[0], [1, 2, 3]]), (2, 4, 4, [[0], [1], [2, 4], [3, 5]]),
-     (1, 1, 1, [[0, 1]]), (1, 0, 1, [[0]]), (1, 1, 0, [])],
-)  # fmt: skip
-def test_seats_are_those_of_the_placement(learners, actors, gpus, expected):
-    assert planner.seats(learners, actors, gpus) == expected
+    assert learner.needs.host["model, between updates"] * 2**20 == SEVEN.weight_bytes()
+    assert goes.processes[1].share_mb > stays.processes[1].share_mb
 
 
 def test_more_of_anything_never_takes_less():
     def needed(**changes) -> float:
         config = replace(MAIN, max_num_seqs=4, **changes)
-        config = planner.with_engines(config, frozenset(), SEVEN, cards(80))
-        return planner.plan(config, SEVEN, cards(80)).cards[0].processes[0].peak_mb()
+        return placed(config, cards(80)).cards[0].needed_mb()
 
     base = needed()
     assert needed(max_new_tokens=4000) > base
@@ -340,12 +343,13 @@ def test_more_of_anything_never_takes_less():
 @pytest.mark.parametrize("gb", [12, 16, 24, 48])
 def test_searches_give_what_fits_and_no_more_would(gb):
     def fits(config: Config) -> bool:
-        return planner.plan(config, SEVEN, cards(gb)).cards[0].fits
+        resources = Resources.of_machine(config, cards(gb))
+        return place(config, resources, shape=SEVEN).cards[0].fits
 
     found = search.largest(MAIN, fits, SEVEN.context)
     assert fits(found)
     longer = replace(found, max_new_tokens=found.max_new_tokens + 64)
-    assert not fits(longer) or planner.context(longer) > SEVEN.context
+    assert not fits(longer) or longer.context > SEVEN.context
     fast = search.fastest(MAIN, fits)
     assert fits(fast) and fast.max_new_tokens == MAIN.max_new_tokens
     assert fast.train_batch_size == 64 or not fits(
@@ -398,12 +402,12 @@ def config_of(words: list[str]) -> dict:
     return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}  # noqa: B905
 
 
-def test_a_small_shm_is_told_and_no_hindrance(capsys):
+def test_a_small_shm_is_reported_and_does_not_stop_a_run():
     machine = replace(cards(24), shm_mb=64)
-    found = planner.plan(replace(MAIN, max_num_seqs=8), SEVEN, machine)
+    found = forecast_of(replace(MAIN, max_num_seqs=8), SEVEN, machine)
     (shm,) = [store for store in found.stores if store.name == "/dev/shm"]
     assert not shm.holds and found.fits
-    assert not planner.plan(MAIN, SEVEN, replace(machine, disk_mb=1000)).fits
+    assert not forecast_of(MAIN, SEVEN, replace(machine, disk_mb=1000)).fits
 
 
 def test_without_options_known_models_are_listed(capsys):

@@ -10,10 +10,11 @@ import types
 from pathlib import Path
 
 import pytest
-from layouts import GB, LAYOUTS, card, machine_of, resolved, starts
+from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
 
-from unslothrl.planning import planner, shapes
-from unslothrl.planning.engine_memory import ON_A_CARD, of_learner
+from unslothrl.config.options import vllm_rank
+from unslothrl.planning import shapes
+from unslothrl.planning.engine_memory import ON_A_CARD
 from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
@@ -76,22 +77,23 @@ def given(name: str):
 def test_the_engine_keeps_its_share_and_the_runs_context(name, unsloth):
     config, machine = given(name)
     shape = shapes.shape_of(config.model)
-    for those in starts(config, machine):
-        if not those or those[0].name != "learner-0" or not those[0].has_engine:
-            continue
-        gpu = those[0].gpu
+    for learner in placed(config, machine).learners:
+        gpu = learner.gpu
         free = gpu.physical_mb - (gpu.memory_mb - gpu.free_mb) - ON_A_CARD["context"]
-        share = of_learner(config, gpu, free)
+        engine = learner.engine(gpu, free)
+        if engine is None:
+            continue
+        share = engine.utilisation
         unsloth.card_mb = (free, gpu.physical_mb)
         tokens, _, utilisation, _ = unsloth.approximate(
             config_of(shape),
             load_in_4bit=True,
-            max_seq_length=planner.context(config),
+            max_seq_length=config.context,
             gpu_memory_utilization=min(1.0, share * gpu.physical_mb / free),
-            max_lora_rank=planner.vllm_rank(config),
+            max_lora_rank=vllm_rank(config.max_lora_rank),
         )
         assert utilisation == pytest.approx(share, abs=1e-6)
-        asked = planner.context(config)
+        asked = config.context
         assert unsloth.context(asked, tokens) == asked
 
 

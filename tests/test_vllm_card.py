@@ -14,18 +14,13 @@ import types
 from dataclasses import replace
 
 import pytest
-from layouts import LAYOUTS, card, machine_of, resolved, starts
+from layouts import LAYOUTS, card, machine_of, placed, resolved
 
 from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
-from unslothrl.planning import planner, shapes
-from unslothrl.planning.engine_memory import (
-    ON_A_CARD,
-    EngineMemory,
-    of_actor,
-    of_learner,
-    prefill_tokens,
-)
+from unslothrl.planning import memory as planned
+from unslothrl.planning import shapes
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
 from unslothrl.resolve import resolve
 
@@ -112,34 +107,33 @@ def test_the_check_is_there():
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_engine_passes_the_start_check_in_the_order_of_the_start(name):
     config, machine = resolved(name)
-    for those in starts(config, machine):
-        free = those[0].gpu.free_mb if those else 0
-        takes_turns = len(those) > 1 and those[0].name == "learner-0"
-        for one in those:
+    for used in placed(config, machine).cards:
+        free = used.gpu.free_mb
+        is_shared = len(used.processes) > 1 and used.processes[0].kind == "learner"
+        for plan in used.processes:
             free -= ON_A_CARD["context"]
-            if one.has_engine and one.name.startswith("actor"):
-                memory = of_actor(config, one.gpu, one.seat.engines, free)
-                request(one.gpu.physical_mb, free, memory.utilisation)
-                assert one.seat.takes_turns == takes_turns
-            elif one.has_engine:
-                request(one.gpu.physical_mb, free, of_learner(config, one.gpu, free))
-            assert sum(one.process.generating.values()) - ON_A_CARD["context"] <= free
-            sleeps = takes_turns and one.has_engine  # as soon as it is built
-            kept = one.process.updating if sleeps else one.process.generating
-            if sleeps and one.name == "learner-0":  # nothing of an update is there yet
-                kept = {k: v for k, v in one.process.generating.items()
-                        if k not in ("activations", "KV cache")}  # fmt: skip
-            free -= sum(kept.values()) - ON_A_CARD["context"]
+            memory = plan.engine(used.gpu, free)
+            if memory:
+                request(used.gpu.physical_mb, free, memory.utilisation)
+                assert plan.takes_turns == (is_shared or plan.kind == "learner")
+            parts = plan.needs.generating
+            assert sum(parts.values()) - ON_A_CARD["context"] <= free
+            if is_shared and plan.takes_turns:  # it sleeps as soon as it is built
+                parts = plan.needs.updating
+                if plan.kind == "learner":  # nothing of an update is there yet
+                    parts = {part: mb for part, mb in plan.needs.generating.items()
+                             if part not in ("activations", "KV cache")}  # fmt: skip
+            free -= sum(parts.values()) - ON_A_CARD["context"]
 
 
 def test_two_engines_that_sleep_late_would_be_refused():
     """The first card path's fault: the learner's engine awake when the actor asks for its share."""
     config, machine = resolved("1x24, 7B with an actor")
-    (those,) = starts(config, machine)
-    learner = those[0].process.generating
-    free = those[0].gpu.free_mb - sum(learner.values()) - ON_A_CARD["context"]
+    (used,) = placed(config, machine).cards
+    learner = used.processes[0].needs
+    free = used.gpu.free_mb - learner.generating_mb() - ON_A_CARD["context"]
     with pytest.raises(ValueError, match="less than desired"):
-        request(those[0].gpu.physical_mb, free, config.actor_gpu_usage)
+        request(used.gpu.physical_mb, free, config.actor_gpu_usage)
 
 
 @pytest.fixture(scope="module")
@@ -163,16 +157,18 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def options(folder):
     """What an actor of the main job on a 24 GB card beside its learner gives to vLLM."""
-    config = resolve({"number_of_actors": "1"}, machine_of((card(24),))).config
+    machine = machine_of((card(24),))
+    config = resolve({"number_of_actors": "1"}, machine).config
+    (actor,) = placed(config, machine).actors
     return engine.options(
         folder,
         dtype="bfloat16",
-        context=planner.context(config),
+        context=config.context,
         rank=config.max_lora_rank,
-        max_num_seqs=planner.concurrent(config),
+        max_num_seqs=config.sequences_at_once,
         seed=2**40,
-        memory=of_actor(config, card(24)),
-        takes_turns=True,
+        memory=actor.engine(),
+        takes_turns=actor.takes_turns,
         float32_head=True,
         on_gpu=True,
     )
@@ -245,8 +241,8 @@ def test_the_caches_size_is_that_of_the_plan(name, mb, vllm_config):
 @pytest.mark.parametrize("seqs", [1, 8, 64, 256])
 def test_a_whole_cache_holds_every_sequence(seqs, vllm_config):
     config = Config(max_num_seqs=seqs)
-    assert planner.context(config) == vllm_config.model_config.max_model_len
-    _, concurrency = blocks(vllm_config, SEVEN, planner.whole_cache(config, SEVEN))
+    assert config.context == vllm_config.model_config.max_model_len
+    _, concurrency = blocks(vllm_config, SEVEN, planned.whole_cache(config, SEVEN))
     assert seqs <= concurrency <= 1.1 * seqs + 1
 
 
@@ -255,13 +251,11 @@ def test_no_actor_is_left_without_a_cache(name, vllm_config):
     """vLLM refuses a cache that does not hold the longest sequence."""
     config, machine = resolved(name)
     shape = shapes.shape_of(config.model)
-    longest = planner.context(config)
+    longest = config.context
     vllm_config.model_config.max_model_len = longest
-    for those in starts(config, machine):
-        for one in those:
-            if one.name.startswith("actor"):
-                _, concurrency = blocks(vllm_config, shape, one.process.generating["KV cache"])
-                assert concurrency >= 1
+    for actor in placed(config, machine).actors:
+        _, concurrency = blocks(vllm_config, shape, actor.needs.generating["KV cache"])
+        assert concurrency >= 1
     vllm_config.model_config.max_model_len = 1550
 
 

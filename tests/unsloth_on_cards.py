@@ -59,13 +59,12 @@ def arguments(card: int, share: float, **options) -> dict:
 
 def share_of(card: int, asked: float) -> float:
     """What --learner_gpu_usage becomes on that card."""
-    from unslothrl.config.options import Config
-    from unslothrl.planning.engine_memory import of_learner
+    from unslothrl.planning.engine_memory import EngineLimits, usable_share
     from unslothrl.planning.machine import Gpu
 
     free = int((card - BUSY_GB) * 1024)
     gpu = Gpu("card", card * 1024, free, (8, 9)).limited()
-    return of_learner(replace(Config(), learner_gpu_usage=asked), gpu, free)
+    return EngineLimits(asked).on(gpu, usable_share(gpu), free).utilisation
 
 
 def ours():

@@ -14,23 +14,26 @@ from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED
 from unslothrl.memory import prepare_card
-from unslothrl.planning.engine_memory import EngineMemory, of_actor, of_learner
+from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import this_card
-from unslothrl.planning.placement import ALONE, Seat
+from unslothrl.planning.place import actor_alone
+from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.weights.base_model import load_tokenizer
 
 
-def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
-    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; `seat` says who else is on
-    its card."""
+def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
+    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; without a `plan` it has the
+    card that it finds to itself."""
     from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
     prepare_card()
     engine: Engine
-    if config.engine == "vllm":
+    plan = plan or actor_alone(config)
+    memory = engine_memory(plan)
+    if memory is not None:
         from unslothrl.engines import vllm
 
         engine = vllm.start(
@@ -40,8 +43,9 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
             rank=lora_rank(config),
             max_num_seqs=config.sequences_at_once,
             seed=config.seed,
-            memory=actor_memory(config, seat),
-            takes_turns=seat.takes_turns,
+            memory=memory,
+            takes_turns=plan.takes_turns,
+            sleep_lock=plan.sleep_lock,
         )
     else:
         from unslothrl.engines.transformers import TransformersEngine
@@ -52,21 +56,12 @@ def build_actor(config: Config, base: Path, index: int, seat: Seat = ALONE):
             max_num_seqs=config.sequences_at_once,
             has_own_base=True,
         )
-    return Actor(f"actor-{index}", engine, load_tokenizer(base), scorer_of(config))
+    return Actor(plan.name, engine, load_tokenizer(base), scorer_of(config))
 
 
-def actor_memory(config: Config, seat: Seat) -> EngineMemory:
-    """What the vLLM of an actor in this process is given of the card that it finds."""
-    gpu, free_mb = this_card(seat.cards)
-    return of_actor(config, gpu, seat.engines, free_mb)
-
-
-def learner_share(config: Config, seat: Seat) -> float | None:
-    """The utilisation of the learner's own vLLM in this process; None where it has none."""
-    if not config.learner_has_engine:
-        return None
-    gpu, free_mb = this_card(seat.cards)
-    return of_learner(config, gpu, free_mb) if gpu else config.learner_gpu_usage
+def engine_memory(plan: ProcessPlan) -> EngineMemory | None:
+    """What the process's vLLM is given of the card that it finds; None where it has none."""
+    return plan.engine(*this_card()) if plan.limits else None
 
 
 def data_options(config: Config) -> DataOptions:
@@ -98,10 +93,10 @@ def scorer_of(config: Config) -> Scorer:
     )
 
 
-def build_learner(config: Config, base: Path, index: int, seat: Seat = ALONE):
+def build_learner(config: Config, base: Path, plan: ProcessPlan):
     """-> a `Learner` whose engine shares its weights."""
     if config.backend == "unsloth":
-        backend = unsloth_backend(config, base, seat)
+        backend = unsloth_backend(config, base, plan)
     else:
         backend = peft_backend(config, base)
     from unslothrl.actor import Actor
@@ -117,19 +112,19 @@ def build_learner(config: Config, base: Path, index: int, seat: Seat = ALONE):
         value_clip=config.value_clip,
         seed=config.seed,
     )
-    engine = shared_engine(config, base, backend)
-    actor = Actor(f"learner-{index}", engine, load_tokenizer(base), scorer_of(config))
+    engine = shared_engine(config, base, backend, plan)
+    actor = Actor(plan.name, engine, load_tokenizer(base), scorer_of(config))
     learner = Learner(backend, objective_of(config), actor, settings)
     learner.make_room()  # the actors on its card start after it
     return learner
 
 
-def shared_engine(config: Config, base: Path, backend):
+def shared_engine(config: Config, base: Path, backend, plan: ProcessPlan):
     """An engine over the learner's own weights: Unsloth's vLLM where there is one."""
     if getattr(backend, "llm", None) is not None:
         from unslothrl.engines.vllm import VllmEngine
 
-        return VllmEngine(backend.llm, base, takes_turns=True)
+        return VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
     from unslothrl.engines.transformers import TransformersEngine
 
     return TransformersEngine(
@@ -146,13 +141,14 @@ def import_unsloth(config: Config):
     return unsloth
 
 
-def unsloth_backend(config: Config, base: Path, seat: Seat = ALONE):
+def unsloth_backend(config: Config, base: Path, plan: ProcessPlan):
     module = import_unsloth(config)
+    memory = engine_memory(plan)
     return module.UnslothBackend(
         base,
         **lora_options(config, base),
         context=config.context,
-        memory_share=learner_share(config, seat),
+        memory_share=memory.utilisation if memory else None,
         max_num_seqs=config.sequences_at_once,
     )
 

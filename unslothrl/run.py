@@ -25,6 +25,8 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Resources
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -52,7 +54,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     notes = [*notes, *duration.check(config, steps, sum(map(len, data.evals.values())))]
     resumed = resumable(config.resume) if config.resume else None
     if config.ray_address is None:
-        cluster.plan(config, base, machine)
+        resources = Resources.of_machine(config, machine)
+        place(config, resources, base_mb=cluster.base_size_mb(base))  # may refuse
     elif config.cluster == "ray":
         joining.check(config.ray_address)
     check_writable(config.lora_save_path)

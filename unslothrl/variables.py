@@ -10,6 +10,8 @@ from pathlib import Path
 
 CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
 SCRATCH = "UNSLOTHRL_SCRATCH"  # folder for adapters on their way to vLLM; the driver removes it
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves VISIBLE as it is
 IMPORT_FOLDER = Path(__file__).parents[1]  # where another process finds the package
 
 INHERITED = (
@@ -50,3 +52,11 @@ def of_workers(cpus: int, gpu: bool) -> dict[str, str]:
     """What a worker process must have: this process's values, whatever Ray would set."""
     names = (*defaults(cpus, gpu), *INHERITED)
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def of_card(index: int) -> dict[str, str]:
+    """What binds a worker of this machine to one of the cards that this process sees, whichever
+    card Ray thinks that it has given it."""
+    names = os.environ.get(VISIBLE, "").split(",")
+    return {VISIBLE: names[index] if index < len(names) and names[index] else str(index),
+            KEEP_VISIBLE: "1"}  # fmt: skip

@@ -50,7 +50,7 @@ def start_vllm(model: Path, eager: bool) -> object:
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
     flags |= {"max_num_seqs": SEQS, "kv_cache_mb": 2048 if torch.cuda.is_available() else 64}
     config = resolve({**flags, "fit": "off"}).config
-    return workers.build_actor(config, base_model.prepare(str(model)), 0)
+    return workers.build_actor(config, base_model.prepare(str(model)))
 
 
 def one(kind: str, model: Path) -> dict:

@@ -18,9 +18,9 @@ from unslothrl.cluster import failures, joining
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
-from unslothrl.planning import placement
-from unslothrl.planning.engine_memory import cards
 from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan, Resources
 
 Stage = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -83,24 +83,6 @@ def base_size_mb(base: Path) -> float:
     return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20
 
 
-def plan(
-    config: Config, base: Path, machine: Machine, joined: placement.Cluster | None = None
-) -> placement.Placement:
-    """Where the processes go, on this machine or on the cluster that was joined.
-
-    Raises UserError where they do not fit.
-    """
-    has = joined or placement.Cluster(len(cards(config, machine)), machine.ram_mb)
-    return placement.place(
-        has,
-        learners=config.number_of_learners,
-        actors=config.number_of_actors,
-        learner_share=config.learner_gpu_usage,
-        actor_share=0.0 if config.kv_cache_mb else config.actor_gpu_usage,  # 0: decided by size
-        base_mb=base_size_mb(base),
-    )
-
-
 class LocalCall:
     """A call that runs when its result is first asked for."""
 
@@ -135,19 +117,19 @@ class LocalCluster:
                 f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
                 "--number_of_actors 1 with --cluster local, or --cluster ray"
             )
-        where = plan(config, base, machine)
-        seat = where.seat(cards(config, machine))
+        resources = Resources.of_machine(config, machine)
+        placement = place(config, resources, base_mb=base_size_mb(base))
         self.learners: list[LocalWorker] = []
         self.actors: list[LocalWorker] = []
         try:
-            for i in range(config.number_of_learners):
-                stage(f"loading learner {i}")
-                learner = build_learner(config, base, i, seat)
-                self.learners.append(LocalWorker(f"learner-{i}", learner))
-            for i in range(config.number_of_actors):
-                stage(f"loading actor {i}")
-                actor = build_actor(config, base, i, seat)
-                self.actors.append(LocalWorker(f"actor-{i}", actor))
+            for plan in placement.learners:
+                stage(f"loading learner {plan.index}")
+                learner = build_learner(config, base, plan)
+                self.learners.append(LocalWorker(plan.name, learner))
+            for plan in placement.actors:
+                stage(f"loading actor {plan.index}")
+                actor = build_actor(config, base, plan)
+                self.actors.append(LocalWorker(plan.name, actor))
         except BaseException:
             self.close()
             raise
@@ -275,29 +257,24 @@ class RayCluster:
     def _start_workers(self, config: Config, base: Path, stage: Stage) -> None:
         from unslothrl.build import build_actor, build_learner
 
-        joined = None
+        resources = Resources.of_machine(config, self.machine)
         if config.ray_address is not None:
             has = self.ray.cluster_resources()
-            joined = placement.Cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
-        where = plan(config, base, self.machine, joined)
-        strategies = self._reserve(where, config)
+            resources = Resources.of_cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
+        placement = place(config, resources, base_mb=base_size_mb(base))
+        strategies = self._reserve(placement, config)
         learners = counted(config.number_of_learners, "learner")
         stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
-        started: list[RayWorker] = []
-        seat = where.seat(() if joined else self.machine.gpus)
-        for kind, build, count, gpus in (
-            ("learner", build_learner, config.number_of_learners, where.learner_gpus),
-            ("actor", build_actor, config.number_of_actors, where.actor_gpus),
-        ):
-            for index in range(count):
-                handle = self._host(next(strategies), gpus).remote(build, config, base, index, seat)
-                started.append(RayWorker(f"{kind}-{index}", handle))
-                self.names[handle._actor_id.hex()] = started[-1].name
-                if 0 < gpus < 1:  # engines on one card measure its free memory: one by one
-                    self._get([handle.ready.remote()])
-        self.learners = started[: config.number_of_learners]
-        self.actors = started[config.number_of_learners :]
-        self._get([worker.handle.ready.remote() for worker in started])
+        started: dict[str, RayWorker] = {}
+        for plans in placement.rounds():
+            for plan in plans:
+                build = build_learner if plan.kind == LEARNER else build_actor
+                handle = self._host(strategies[plan.name], plan).remote(build, config, base, plan)
+                started[plan.name] = RayWorker(plan.name, handle)
+                self.names[handle._actor_id.hex()] = plan.name
+            self._get([started[plan.name].handle.ready.remote() for plan in plans])
+        self.learners = [started[plan.name] for plan in placement.learners]
+        self.actors = [started[plan.name] for plan in placement.actors]
 
     def _get(self, refs: Sequence[Any]) -> list[Any]:
         """The values of `refs`. Raises what a worker raised, or RunError where one has died."""
@@ -309,31 +286,32 @@ class RayCluster:
                 raise failures.dead_worker(cause, self.names, self.logs, self.oom_kills) from None
             raise cause from cause.__cause__
 
-    def _reserve(self, where: placement.Placement, config: Config):
-        """Yields a scheduling strategy for each worker, learners first."""
+    def _reserve(self, placement: Placement, config: Config) -> dict[str, Any]:
+        """-> a scheduling strategy for each process, by its name."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        bundles = where.bundles(config.number_of_learners, config.number_of_actors)
-        workers = config.number_of_learners + config.number_of_actors
+        bundles = placement.bundles()
         if not bundles:
-            return iter(["DEFAULT"] * workers)
+            return {plan.name: "DEFAULT" for plan in placement.processes}
         group = placement_group(bundles, strategy="PACK")
         if not group.wait(timeout_seconds=60):
             raise UserError(
                 f"number_of_actors {config.number_of_actors}: the cluster does not give "
                 f"{bundles} (it has {self.ray.cluster_resources()}): is another job holding it?"
             )
-        return iter(
-            [PlacementGroupSchedulingStrategy(group, index) for index in range(len(bundles))]
-        )
+        return {
+            plan.name: PlacementGroupSchedulingStrategy(group, index)
+            for index, plan in enumerate(placement.processes)
+        }
 
-    def _host(self, strategy: Any, gpus: float):
+    def _host(self, strategy: Any, plan: ProcessPlan):
+        environment = worker_environment(self.machine, self.scratch, plan)
         return self.ray.remote(
             num_cpus=0,
-            num_gpus=gpus,
+            num_gpus=plan.reserved,
             concurrency_groups={"watch": 1},
-            runtime_env={"env_vars": worker_environment(self.machine, self.scratch)},
+            runtime_env={"env_vars": environment},
             scheduling_strategy=strategy,
         )(self._watched_host())
 
@@ -375,11 +353,16 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
     return size, "/tmp"
 
 
-def worker_environment(machine: Machine, scratch: Path) -> dict[str, str]:
-    """What a worker process gets: this process's environment, and where to import us from."""
+def worker_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
+    """What a worker process gets: this process's environment, where to import us from, and the card
+    that it was planned for, where that is one of this machine."""
     paths = [str(variables.IMPORT_FOLDER), os.environ.get("PYTHONPATH", "")]
+    on_card: dict[str, str] = {}
+    if plan.card is not None and plan.gpu is not None:
+        on_card = variables.of_card(plan.card)
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
+        **on_card,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         variables.SCRATCH: str(scratch),
     }

@@ -9,9 +9,13 @@ from typing import Any, TextIO
 
 from unslothrl.config.options import Config, half_precision
 from unslothrl.errors import UserError
-from unslothrl.planning import planner, search, shapes
+from unslothrl.planning import search, shapes
+from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.forecast import Forecast, forecast_of
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.planning.planner import Plan, Process
+from unslothrl.planning.memory import LEAST_SEQS
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.planning.search import FREE
 from unslothrl.resolve import resolve
 
@@ -40,7 +44,7 @@ def forecast(
     shape = shapes.shape_of(config.model)
     if shape is None:
         raise UserError(f"model {config.model}: {shapes.why_unknown(config.model)}")
-    asked = planner.plan(config, shape, machine)
+    asked = forecast_of(config, shape, machine)
     found = {
         "model": config.model,
         **asked.to_json(),
@@ -68,12 +72,14 @@ def settings(
     def kept(tried: Config) -> Config:
         return replace(tried, **{name: getattr(config, name) for name in FREE & given})
 
-    def planned(tried: Config) -> Plan:
-        tried = planner.with_engines(kept(tried), given, shape, machine)
-        return planner.plan(tried, shape, machine)
+    resources = Resources.of_machine(config, machine)
+
+    def placed(tried: Config) -> Placement:
+        tried = with_engines(kept(tried), given, shape, resources)
+        return place(tried, resources, shape=shape)
 
     def fits(tried: Config) -> bool:
-        return all(card.fits for card in planned(tried).cards)
+        return all(card.fits for card in placed(tried).cards)
 
     found: dict[str, Any] = {}
     for name, find in (("largest", search.largest), ("fastest", search.fastest)):
@@ -86,7 +92,7 @@ def settings(
         changed = {n: v for n, v in changed.items() if v is not None}
         found[name] = {
             **changed,
-            "needed_mb": round(max(card.needed_mb() for card in planned(best).cards)),
+            "needed_mb": round(max(card.needed_mb() for card in placed(best).cards)),
             "command": command(best, changed),
         }
     return found
@@ -107,20 +113,20 @@ def written(name: str, value: Any) -> list[str]:
     return [f"--{name} {shlex.quote(str(one))}" for one in values]
 
 
-def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
+def lines(config: Config, asked: Forecast, found: dict[str, Any]) -> list[str]:
     """The plan for people."""
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
             f"{config.sequences_at_once} sequences drawn at once, {config.engine}, "
             f"{config.backend} ({found['note']})", *found["changed_to_fit"]]  # fmt: skip
-    for card in asked.cards:
+    for card in asked.placement.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
         of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
-        text += ["", f"{card.name}: {verdict}: {of}"]
+        text += ["", f"{card.gpu.name}: {verdict}: {of}"]
         text += [line for one in card.processes for line in process_lines(one)]
-    if asked.on_host:
+    if asked.without_card:
         text += ["", "no card: the processes lie in the host's memory"]
-        text += [line for one in asked.on_host for line in process_lines(one)]
+        text += [line for one in asked.without_card for line in process_lines(one)]
     text.append("")
     for store in asked.stores:
         has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
@@ -130,22 +136,26 @@ def lines(config: Config, asked: Plan, found: dict[str, Any]) -> list[str]:
     for name, best in found["settings"].items():
         text.append("")
         if best is None:
-            text.append(f"{name}: nothing fits" if asked.cards else f"{name}: needs a card")
+            text.append(
+                f"{name}: nothing fits" if asked.placement.cards else f"{name}: needs a card"
+            )
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
 
 
-def process_lines(one: Process) -> list[str]:
+def process_lines(process: ProcessPlan) -> list[str]:
     """A line for each part, with what it takes in both phases."""
-    text = [f"  {one.name:<28}{'generating':>12}{'updating':>12}"]
-    for part in dict.fromkeys([*one.generating, *one.updating]):
-        phases = [phase.get(part) for phase in (one.generating, one.updating)]
+    assert process.needs is not None  # the model's sizes are known
+    phases = (process.needs.generating, process.needs.updating)
+    text = [f"  {process.name:<28}{'generating':>12}{'updating':>12}"]
+    for part in dict.fromkeys([*phases[0], *phases[1]]):
+        values = [phase.get(part) for phase in phases]
         text.append(
-            f"    {part:<26}" + "".join(f"{'-' if v is None else gb(v):>12}" for v in phases)
+            f"    {part:<26}" + "".join(f"{'-' if v is None else gb(v):>12}" for v in values)
         )
-    sums = [sum(phase.values()) for phase in (one.generating, one.updating)]
-    return [*text, f"    {'together':<26}" + "".join(f"{gb(v):>12}" for v in sums)]
+    sums = "".join(f"{gb(sum(phase.values())):>12}" for phase in phases)
+    return [*text, f"    {'together':<26}{sums}"]
 
 
 def table(machine: Machine) -> dict[str, Any]:
@@ -167,7 +177,7 @@ def table(machine: Machine) -> dict[str, Any]:
 def smallest(machine: Machine) -> Config:
     """The main job alone on a card, one sequence a micro-batch, `LEAST_SEQS` drawn at once."""
     config = Config(learner="grpo", number_of_actors=0, engine="vllm", backend="unsloth",
-                    train_batch_size=1, max_num_seqs=planner.LEAST_SEQS)  # fmt: skip
+                    train_batch_size=1, max_num_seqs=LEAST_SEQS)  # fmt: skip
     old = bool(machine.gpus) and half_precision(machine.gpus[0].capability) == "float16"
     return replace(config, engine="transformers") if old else config
 
@@ -177,18 +187,20 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     if shape.context is not None and tokens > shape.context:
         return None
     config = replace(config, max_new_tokens=tokens - config.max_prompt_tokens)
-    (card,) = planned_alone(config, shape, machine).cards
+    card = placed_alone(config, shape, machine)
     return round(card.needed_mb() / 1024, 1) if card.fits else None
 
 
-def planned_alone(config: Config, shape: shapes.Shape, machine: Machine) -> Plan:
-    config = planner.with_engines(config, frozenset(), shape, machine)
-    return planner.plan(config, shape, machine)
+def placed_alone(config: Config, shape: shapes.Shape, machine: Machine) -> CardPlan:
+    resources = Resources.of_machine(config, machine)
+    config = with_engines(config, frozenset(), shape, resources)
+    (card,) = place(config, resources, shape=shape).cards
+    return card
 
 
 def longest(shape: shapes.Shape, machine: Machine) -> float | None:
     def fits(config: Config) -> bool:
-        return planned_alone(config, shape, machine).cards[0].fits
+        return placed_alone(config, shape, machine).fits
 
     found = search.largest(smallest(machine), fits, shape.context)
     return None if found is None else found.context

@@ -14,6 +14,7 @@ from typing import Any
 
 from unslothrl.config.options import vllm_rank
 from unslothrl.engines.base import Finished
+from unslothrl.engines.sleep_lock import held
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Completion, Request, seed_of
@@ -34,13 +35,14 @@ def start(
     base: Path,
     *,
     takes_turns: bool = False,
+    sleep_lock: str | None = None,
     float32_head: bool | None = None,
     **chosen: Any,
 ) -> "VllmEngine":
     """Loads `base` into a vLLM of this process; the other keywords are those of `options`.
 
-    `takes_turns` with another process on a card: see `VllmEngine`. `float32_head` is on where there
-    is a card unless it is given.
+    `takes_turns` with another process on a card, `sleep_lock`: see `VllmEngine`. `float32_head` is
+    on where there is a card unless it is given.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -56,7 +58,7 @@ def start(
         float32_head=on_gpu if float32_head is None else float32_head,
         on_gpu=on_gpu,
     )
-    return VllmEngine(LLM(**keywords), base, takes_turns and on_gpu)
+    return VllmEngine(LLM(**keywords), base, takes_turns and on_gpu, sleep_lock)
 
 
 def name_allocator_settings() -> None:
@@ -146,7 +148,8 @@ class VllmEngine:
 
     One that takes turns sleeps from its start until something is added: its KV cache is freed, and
     what weights are its own lie in host memory, so that the next process on the card finds room
-    when it starts. A version that comes meanwhile is loaded when it wakes.
+    when it starts. A version that comes meanwhile is loaded when it wakes. Engines of one card that
+    have the same `sleep_lock` sleep and wake one at a time.
 
     With `max_loras` versions on the card, requests of further versions wait until one of those has
     no running request: with 1 all that an older version has begun ends before the newer one's
@@ -154,8 +157,10 @@ class VllmEngine:
     given to vLLM again, with what it has drawn as a part of its prompt.
     """
 
-    def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
-        self.llm, self.takes_turns = llm, takes_turns
+    def __init__(
+        self, llm: Any, base: Path, takes_turns: bool = False, sleep_lock: str | None = None
+    ):
+        self.llm, self.takes_turns, self.sleep_lock = llm, takes_turns, sleep_lock
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
@@ -267,12 +272,14 @@ class VllmEngine:
         if self.in_flight:
             raise RuntimeError(f"{len(self.in_flight)} requests are in flight: abort them first")
         if self.takes_turns and not self.is_asleep:
-            self.llm.sleep(level=1)
+            with held(self.sleep_lock, adapter_room()):
+                self.llm.sleep(level=1)
             self.is_asleep = True
 
     def wake(self) -> None:
         if self.is_asleep:
-            self.llm.wake_up()
+            with held(self.sleep_lock, adapter_room()):
+                self.llm.wake_up()
             self.is_asleep = False
         if self.coming is not None:
             self._load(self.coming)

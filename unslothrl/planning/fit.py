@@ -1,22 +1,22 @@
-"""What is not given fits the machine, by the planner's estimate.
+"""What is not given fits the machine, by the placement's estimate of memory.
 
 Every function is pure: a config, the names that the user gave, a `Machine`. Only what was not given
 is changed, and every change is one line. Where the given values cannot fit, a line says so and the
 run starts all the same: the estimate may be wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.options import Config
+from unslothrl.config.options import FIRST_WITH_BFLOAT16, Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import planner, search
-from unslothrl.planning.engine_memory import cards, learner_has_engine, usable_mb
+from unslothrl.planning import search
+from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.shapes import Shape, shape_of
 
 DATASET = "HuggingFaceH4/MATH-500"
@@ -70,13 +70,13 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     say_why_this_task(changes, machine)
     fit_stack(changes, machine)
     if config.ray_address is None:  # else the cluster's machines count, not this one
-        fit_placement(changes, machine)
+        fit_actors(changes, machine)
     shape = shape_of(config.model)
     fit_context(changes, shape)
     if machine.gpus and config.ray_address is None:
         if shape is None:
             changes.note(f"model {config.model}: its size is not known, so nothing was fitted")
-            if not changes.config.number_of_actors and learner_has_engine(changes.config):
+            if not changes.config.number_of_actors and changes.config.learner_has_engine:
                 changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner draws everything")
         else:
             fit_memory(changes, shape, machine)
@@ -106,7 +106,7 @@ def fit_stack(changes: Changes, machine: Machine) -> None:
     """Engine, backend, dtype and cluster: the best that is installed and that the card can do."""
     config = changes.config
     install = install_command(machine)
-    old_card = next((gpu for gpu in machine.gpus if gpu.capability < (8, 0)), None)
+    old_card = next((gpu for gpu in machine.gpus if gpu.capability < FIRST_WITH_BFLOAT16), None)
     if config.dtype == "auto":
         why = f"{old_card.name} has no bfloat16" if old_card else ""
         changes.set("dtype", "float16" if old_card else "bfloat16", why)
@@ -158,14 +158,15 @@ def install_command(machine: Machine) -> str:
     return f"pip install --no-deps -r {lock}"
 
 
-def fit_placement(changes: Changes, machine: Machine) -> None:
+def fit_actors(changes: Changes, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
-    config, gpus = changes.config, len(cards(changes.config, machine))
+    config = changes.config
+    gpus = len(Resources.of_machine(config, machine).gpus)
     if gpus:
         free = max(0, gpus - config.number_of_learners)
-        found = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        found += " (--cluster local)" if gpus < len(machine.gpus) else ""
-        changes.set("number_of_actors", min(config.number_of_actors, free), found)
+        count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        count += " (--cluster local)" if gpus < len(machine.gpus) else ""
+        changes.set("number_of_actors", min(config.number_of_actors, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and config.number_of_actors > 1:
         changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
     else:
@@ -184,7 +185,7 @@ def fit_placement(changes: Changes, machine: Machine) -> None:
 
 def check_one_vllm(config: Config) -> None:
     """Raises UserError where one process would hold an actor's vLLM and the learner's."""
-    if config.engine == "vllm" and learner_has_engine(config):
+    if config.engine == "vllm" and config.learner_has_engine:
         raise UserError(
             f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
             "one vLLM, and the learner draws by one of its own: set --learner_chunk_size 0, "
@@ -202,46 +203,50 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     if "max_new_tokens" not in changes.given and room >= min(new, search.LEAST_NEW_TOKENS):
         changes.set("max_new_tokens", room, f"the model's context is {shape.context} tokens")
         return
-    mend = f"set --max_new_tokens {room}" if room > 0 else ""
+    remedy = f"set --max_new_tokens {room}" if room > 0 else ""
     if shape.context > new:
-        mend += (" or " if mend else "set ") + f"--max_prompt_tokens {shape.context - new}"
+        remedy += (" or " if remedy else "set ") + f"--max_prompt_tokens {shape.context - new}"
     raise UserError(
         f"max_prompt_tokens {prompt} + max_new_tokens {new} = {prompt + new} is over the context "
-        f"of {config.model} ({shape.context} tokens): {mend or 'lower both'}"
+        f"of {config.model} ({shape.context} tokens): {remedy or 'lower both'}"
     )
 
 
 def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
-    """What was not given, as `--fit` says: lowered until the card holds it, or as large or fast as
-    it holds; then what the engines may take. Ray may put any process on any card, so each must do
-    with the smallest."""
-    smallest = min(cards(changes.config, machine), key=usable_mb)
-    machine = replace(machine, gpus=(smallest,) * len(machine.gpus))
-    budget = usable_mb(smallest)
+    """What was not given, as `--fit` says: lowered until every card holds its processes, or as
+    large or fast as they hold; then what the engines may take.
+
+    Raises UserError where the processes cannot be placed on the cards at all.
+    """
     start, given = changes.config, changes.given
+    resources = Resources.of_machine(start, machine)
 
-    def need(config: Config) -> float:
-        config = planner.with_engines(config, given, shape, machine)
-        return max(card.needed_mb() for card in planner.plan(config, shape, machine).cards)
+    def tightest(config: Config) -> CardPlan:
+        config = with_engines(config, given, shape, resources)
+        return max(place(config, resources, shape=shape).cards, key=CardPlan.excess_mb)
 
-    config = start
+    def excess(config: Config) -> float:
+        return tightest(config).excess_mb()
+
+    card, config = tightest(start), start
     if start.fit != "off":
-        config = search.asked_for(start, given, lambda c: need(c) <= budget, shape) or (
-            search.lower(start, given, need, budget)
+        config = search.asked_for(start, given, lambda c: excess(c) <= 0, shape) or (
+            search.lower(start, given, excess)
         )
-    fits = need(config) <= budget
-    why = f"{'fits' if fits else 'the least for'} {_gb(smallest.memory_mb)}"
-    if smallest.free_mb < 0.8 * smallest.memory_mb:
-        why += f" ({_gb(smallest.free_mb)} free)"
+    fits = excess(config) <= 0
+    why = f"{'fits' if fits else 'the least for'} {_gb(card.gpu.memory_mb)}"
+    if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
+        why += f" ({_gb(card.gpu.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
         changes.set(name, getattr(config, name), why)
     if not fits and start.fit != "off":
+        card = tightest(config)
         changes.note(
-            f"this may run out of memory: about {_gb(need(config))} needed, "
-            f"{_gb(budget)} usable on {smallest.name}: choose a smaller model"
+            f"this may run out of memory: about {_gb(card.needed_mb())} needed, "
+            f"{_gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
             + (" or lower --max_new_tokens" if "max_new_tokens" in given else "")
         )
-    config = planner.with_engines(config, given, shape, machine)
+    config = with_engines(config, given, shape, resources)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")
     changes.set("learner_gpu_usage", config.learner_gpu_usage, "its engine sleeps while it updates")
 

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -191,12 +190,9 @@ def cards_of_the_driver() -> tuple[list[str], str | None]:
     return [], lines[0] if lines else "it lists no card"
 
 
-def this_card(before: Sequence[Gpu]) -> tuple[Gpu | None, int]:
-    """-> (the card that this process computes on, as it was `before` any of ours started; MB that
-    are free on it now). Makes this process's CUDA context; (None, 0) where there is no card.
-
-    A card that is not among `before`, of a cluster that was joined, counts as empty before.
-    """
+def this_card() -> tuple[Gpu | None, int]:
+    """-> (the card that this process computes on, taken for an idle one; MB that are free on it
+    now). Makes this process's CUDA context; (None, 0) where there is no card."""
     import torch
 
     if not torch.cuda.is_available():
@@ -204,9 +200,6 @@ def this_card(before: Sequence[Gpu]) -> tuple[Gpu | None, int]:
     properties = torch.cuda.get_device_properties(0)
     free, total = (count >> 20 for count in torch.cuda.mem_get_info(0))
     uuid = str(getattr(properties, "uuid", ""))
-    for gpu in before:
-        if uuid and gpu.uuid == uuid:
-            return gpu, free
     capability = (properties.major, properties.minor)
     return Gpu(properties.name, total, total, capability, uuid).limited(), free
 

@@ -1,109 +1,149 @@
-"""Where actors and learners go: pure arithmetic on what the cluster has.
+"""Which process computes on which card, and what it may take of it.
 
-as many GPUs as processes or more   a whole GPU each
-fewer, but at least two             the learners keep whole ones, the actors share the rest
-one                                 all share it by their shares of its memory
-none                                no reservation at all: CPU processes take turns
+A `Placement` is made once, by `place.place`. The options are fitted to it, `unslothrl plan` prints
+it, the cluster reserves by it, and every worker asks for what it says.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unslothrl.errors import UserError
-from unslothrl.planning.machine import Gpu
+from unslothrl.config.options import Config
+from unslothrl.planning.engine_memory import USABLE, EngineLimits, EngineMemory, usable_mb
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.memory import Needs
 
-OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
+LEARNER, ACTOR = "learner", "actor"
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """What there is."""
+class Resources:
+    """What there is for a run's processes. A card is None where its size is not known: on a cluster
+    that was joined."""
 
-    gpus: int
+    gpus: tuple[Gpu | None, ...]
     memory_mb: float  # of the hosts together
 
+    @classmethod
+    def of_machine(cls, config: Config, machine: Machine) -> "Resources":
+        """This machine, of whose cards one process (`--cluster local`) uses the first alone."""
+        gpus = machine.gpus[:1] if config.cluster == "local" else machine.gpus
+        return cls(gpus, machine.ram_mb)
+
+    @classmethod
+    def of_cluster(cls, gpus: int, memory_mb: float) -> "Resources":
+        """A cluster that was joined, by Ray's count."""
+        return cls((None,) * gpus, memory_mb)
+
 
 @dataclass(frozen=True)
-class Seat:
-    """A process's place on a card. `cards` are the host's as they were before any process started;
-    none where they are not known, on a cluster that was joined, or not there."""
+class ProcessPlan:
+    """One process: where it computes and what it may take."""
 
-    engines: int = 1  # engines of its kind that are awake on its card at the same time
-    takes_turns: bool = False  # with a learner on its card: each makes room for the other
-    cards: tuple[Gpu, ...] = ()
+    kind: str  # LEARNER or ACTOR
+    index: int  # among its kind
+    card: int | None = None  # its place in `Placement.gpus`; None: it computes on a CPU
+    gpu: Gpu | None = None  # that card as it was when the placement was made; None: not known
+    reserved: float = 0.0  # of a GPU, for Ray; below 1 where it shares one
+    share: float = USABLE  # of its card's memory, its own while completions are generated
+    limits: EngineLimits | None = None  # of its vLLM; None where it has none
+    takes_turns: bool = False  # its vLLM sleeps except while it generates
+    sleep_lock: str | None = None  # who sleeps or wakes holds it; None: alone in sleeping there
+    needs: Needs | None = None  # an estimate; None where the model's sizes are not known
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.index}"
+
+    @property
+    def shares_card(self) -> bool:
+        return 0 < self.reserved < 1
+
+    @property
+    def share_mb(self) -> float | None:
+        """The share in MB; None where the card's size is not known."""
+        return None if self.gpu is None else self.share * self.gpu.memory_mb
+
+    def engine(self, here: Gpu | None = None, free_mb: float | None = None) -> EngineMemory | None:
+        """What its vLLM is given; None where it has none.
+
+        In the process itself: `here` is the card that it finds, `free_mb` what is free of it now.
+        Less is free than planned where somebody else has taken some: then it gets less.
+        """
+        if self.limits is None:
+            return None
+        gpu = self.gpu
+        if here is not None and (gpu is None or here.uuid != gpu.uuid):
+            gpu = here  # Ray chose it
+        return self.limits.on(gpu, self.share, free_mb)
 
 
-ALONE = Seat()
+@dataclass(frozen=True)
+class CardPlan:
+    """A card and its processes, which are all in the same phase at a time."""
+
+    gpu: Gpu
+    processes: tuple[ProcessPlan, ...]
+
+    @property
+    def usable_mb(self) -> float:
+        return usable_mb(self.gpu)
+
+    def needed_mb(self) -> float:
+        """By the estimate of all its processes, whose model's sizes must be known."""
+        needs = [process.needs for process in self.processes if process.needs]
+        generating = sum(one.generating_mb() for one in needs)
+        return max(generating, sum(one.updating_mb() for one in needs))
+
+    def excess_mb(self) -> float:
+        return self.needed_mb() - self.usable_mb
+
+    @property
+    def fits(self) -> bool:
+        return self.excess_mb() <= 0
 
 
 @dataclass(frozen=True)
 class Placement:
-    """GPUs a process reserves; a fraction means that it shares one."""
+    gpus: tuple[Gpu | None, ...]  # as in `Resources`
+    processes: tuple[ProcessPlan, ...]  # learners first
 
-    learner_gpus: float
-    actor_gpus: float
+    @property
+    def learners(self) -> tuple[ProcessPlan, ...]:
+        return tuple(process for process in self.processes if process.kind == LEARNER)
 
-    def seat(self, cards: tuple[Gpu, ...]) -> Seat:
-        """Where an actor sits; `cards` as in `Seat`."""
-        takes_turns = 0 < self.learner_gpus < 1
-        engines = 1 if takes_turns or not self.actor_gpus else int(1 / self.actor_gpus)
-        return Seat(engines, takes_turns, cards)
+    @property
+    def actors(self) -> tuple[ProcessPlan, ...]:
+        return tuple(process for process in self.processes if process.kind == ACTOR)
 
-    def bundles(self, learners: int, actors: int) -> list[dict[str, float]]:
-        """Ray placement group bundles, learners first; none where no GPU is reserved."""
-        if not self.learner_gpus:
-            return []
-        return [{"GPU": self.learner_gpus}] * learners + [{"GPU": self.actor_gpus}] * actors
-
-
-def place(
-    cluster: Cluster,
-    *,
-    learners: int,
-    actors: int,
-    learner_share: float,
-    actor_share: float,
-    base_mb: float,
-) -> Placement:
-    """`*_share` is the part of a card's memory a process wants; `base_mb` the base's size.
-
-    Raises UserError where the request cannot fit, with what there is and what was asked.
-    """
-    if cluster.gpus == 0:
-        _check_host_memory(cluster, learners + actors, base_mb)
-        return Placement(0.0, 0.0)
-    if cluster.gpus >= learners + actors:
-        return Placement(1.0, 1.0)
-    if cluster.gpus > learners:
-        per_gpu = -(-actors // (cluster.gpus - learners))
-        return Placement(1.0, _fraction(1 / per_gpu))
-    if cluster.gpus > 1 or learners > 1:
-        raise UserError(
-            f"number_of_learners {learners}: the cluster has {cluster.gpus} GPUs for {learners} "
-            f"learners and {actors} actors: a learner needs one of its own"
-            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
+    @property
+    def cards(self) -> tuple[CardPlan, ...]:
+        """The cards of known size that are used."""
+        plans = (
+            CardPlan(gpu, tuple(process for process in self.processes if process.card == index))
+            for index, gpu in enumerate(self.gpus)
+            if gpu is not None
         )
-    if actors and learner_share + actors * actor_share > 1:
-        raise UserError(
-            f"actor_gpu_usage {actor_share}: 1 GPU cannot hold {actors} actors at {actor_share} "
-            f"and a learner at {learner_share} of its memory: set --number_of_actors 0, or "
-            f"--actor_gpu_usage {_fraction((1 - learner_share) / actors):.2f}"
-        )
-    return Placement(_fraction(1 / (1 + actors)), _fraction(1 / (1 + actors)))
+        return tuple(card for card in plans if card.processes)
 
+    def bundles(self) -> list[dict[str, float]]:
+        """Ray placement group bundles, one for each process; none where no GPU is reserved.
 
-def _check_host_memory(cluster: Cluster, processes: int, base_mb: float) -> None:
-    needed = processes * (OVERHEAD_MB + base_mb)
-    if needed > cluster.memory_mb:
-        raise UserError(
-            f"number_of_actors: {processes} processes need about {needed / 1024:.1f} GB of memory, "
-            f"the cluster has {cluster.memory_mb / 1024:.1f} GB: lower --number_of_actors"
-        )
+        The larger ones come first and equal ones stand together: Ray fills the fullest card that
+        still has room, so it needs no more cards than the placement has.
+        """
+        return [{"GPU": process.reserved} for process in self.processes if process.reserved]
 
-
-def _fraction(value: float) -> float:
-    """Rounded down to Ray's resolution, so that shares never add up to more than one GPU."""
-    return int(value * 10_000) / 10_000
+    def rounds(self) -> list[tuple[ProcessPlan, ...]]:
+        """The order of the start: the processes of a round start together, the next round's when
+        they are ready. Engines on one card measure its free memory, so they start one by one."""
+        whole = tuple(process for process in self.processes if not process.shares_card)
+        shared = [process for process in self.processes if process.shares_card]
+        if any(process.gpu is None for process in shared):  # it may be any card
+            return [*([whole] if whole else []), *((process,) for process in shared)]
+        queues = [card.processes for card in self.cards if card.processes[0].shares_card]
+        deepest = max(map(len, queues), default=0)
+        turns = [tuple(queue[i] for queue in queues if i < len(queue)) for i in range(deepest)]
+        return [(*whole, *(turns[0] if turns else ())), *turns[1:]]
 
 
 def shares(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:

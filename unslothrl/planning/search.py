@@ -1,13 +1,11 @@
 """Settings that fit: the longest, the fastest, or what was asked for, lowered until it does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.options import Config
-from unslothrl.planning.planner import LEAST_SEQS, MAX_NUM_SEQS
+from unslothrl.config.options import DEFAULT_NUM_SEQS, Config
+from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.shapes import Shape
 
 LEAST_NEW_TOKENS = 256
@@ -27,21 +25,20 @@ def asked_for(
     def kept(tried: Config) -> Config:
         return replace(tried, **{name: getattr(config, name) for name in FREE & given})
 
-    found = find(config, lambda tried: fits(kept(tried)), shape.context)
-    return None if found is None else kept(found)
+    setting = find(config, lambda tried: fits(kept(tried)), shape.context)
+    return None if setting is None else kept(setting)
 
 
-def lower(
-    config: Config, given: Set[str], need: Callable[[Config], float], budget: float
-) -> Config:
-    """The config, lowered until `need(config)` is at most `budget` or there is nothing left."""
+def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) -> Config:
+    """The config, lowered until `excess(config)` (MB too many) is at most 0 or there is nothing
+    left to lower."""
 
     def greedily(config: Config, *floors: tuple[str, int]) -> Config:
         """Halves, again and again, whichever option saves most, down to its floor."""
-        while need(config) > budget:
+        while excess(config) > 0:
             steps = [halved(config, *floor) for floor in floors if floor[0] not in given]
-            best = min(steps, key=need, default=config)
-            if need(best) >= need(config):
+            best = min(steps, key=excess, default=config)
+            if excess(best) >= excess(config):
                 break
             config = best
         return config
@@ -49,19 +46,19 @@ def lower(
     candidates = config.num_candidates
     config = greedily(config, ("max_num_seqs", candidates), ("train_batch_size", 1))
     config = greedily(config, ("max_num_seqs", LEAST_SEQS), ("train_batch_size", 1))
-    seqs = config.max_num_seqs or MAX_NUM_SEQS
+    seqs = config.sequences_at_once
     if "num_candidates" not in given and seqs < candidates:
         # A group's candidates are still generated together, and a step takes no longer.
         least = max(2, config.topk) if "topk" in given else 2
         config = replace(config, num_candidates=max(least, seqs))
     if "max_new_tokens" not in given:
-        while need(config) > budget and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
+        while excess(config) > 0 and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
             config = replace(config, max_new_tokens=config.max_new_tokens - 100)
     return greedily(config, ("max_num_seqs", 1))
 
 
 def halved(config: Config, name: str, floor: int) -> Config:
-    value = getattr(config, name) or MAX_NUM_SEQS
+    value = getattr(config, name) or DEFAULT_NUM_SEQS
     changed: dict[str, Any] = {name: max(floor, value // 2)}
     return replace(config, **changed) if value > floor else config
 
@@ -85,15 +82,12 @@ def fastest(
     config: Config, fits: Callable[[Config], bool], limit: int | None = None
 ) -> Config | None:
     """The most sequences at once, then the largest micro-batch, that fit at the given lengths."""
-    found = None
-    for seqs in powers(MAX_NUM_SEQS):
+    for seqs in powers(DEFAULT_NUM_SEQS):
         for micro_batch in powers(64):
             tried = replace(config, max_num_seqs=seqs, train_batch_size=micro_batch)
             if fits(tried):
                 return tried
-        if found is None and fits(replace(config, max_num_seqs=seqs, train_batch_size=1)):
-            found = replace(config, max_num_seqs=seqs, train_batch_size=1)
-    return found
+    return None
 
 
 def powers(most: int) -> Iterator[int]:

@@ -1,0 +1,67 @@
+"""Engines that sleep on one card: one at a time, also where a process dies."""
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unslothrl.embedded import BASE
+from unslothrl.engines.sleep_lock import held
+from unslothrl.engines.vllm import VllmEngine
+from unslothrl.variables import SCRATCH
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+class Llm:
+    """Notes whether the lock was taken when it was told to sleep or to wake."""
+
+    def __init__(self, lock: Path):
+        self.lock, self.locked = lock, []
+
+    def sleep(self, level: int) -> None:
+        self.locked.append(("sleep", not is_free(self.lock)))
+
+    def wake_up(self) -> None:
+        self.locked.append(("wake", not is_free(self.lock)))
+
+
+@pytest.mark.parametrize("name", ["card-0", None])
+def test_an_engine_sleeps_and_wakes_under_the_lock_that_it_is_given(name, tmp_path, monkeypatch):
+    monkeypatch.setenv(SCRATCH, str(tmp_path))
+    llm = Llm(tmp_path / "card-0.lock")
+    engine = VllmEngine(llm, BASE, takes_turns=True, sleep_lock=name)
+    engine.wake()
+    engine.sleep()
+    is_locked = name is not None
+    assert llm.locked == [("sleep", is_locked), ("wake", is_locked), ("sleep", is_locked)]
+    assert is_free(llm.lock)
+
+
+def test_a_process_that_dies_leaves_the_lock_free(tmp_path):
+    program = f"""
+import os
+from unslothrl.engines.sleep_lock import held
+with held("card-0", {str(tmp_path)!r}):
+    print("held", flush=True)
+    os.read(0, 1)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "held\n"
+    assert not is_free(tmp_path / "card-0.lock")
+    child.kill()
+    child.communicate()
+    with held("card-0", str(tmp_path)):
+        assert not is_free(tmp_path / "card-0.lock")
+    assert is_free(tmp_path / "card-0.lock")

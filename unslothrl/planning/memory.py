@@ -1,0 +1,213 @@
+"""How much memory a learner and an actor need, by part and phase; before any weights are loaded.
+
+Pure functions of a config, a `Shape` and a card. docs/plan.md has the formulas in words. What is
+counted exactly (weights, LoRA, optimiser, KV cache, activations that autograd keeps) is tested
+against the real thing on a CPU. What only a card can say is in `engine_memory.ON_A_CARD`: guesses,
+not measured yet.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl.algorithms import objectives
+from unslothrl.config.options import Config, vllm_rank
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.shapes import HALF, Shape
+
+MB = 2**20
+LEAST_SEQS = 8
+
+TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two moments
+    "cuda": 4 + 4 + 2 * (1 + 4 / 256),  # 8 bits each and a float32 scale for 256
+    "cpu": 4 + 4 + 2 * 4,
+}
+LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, see backends/logprobs.py
+LOGIT = 16  # bytes: 16 bit, float32, log-softmax, its exponential or its gradient
+UNSLOTH_PREFILL = ((4, 2048), (12, 4096), (24, 6144))  # (GB for the KV cache, tokens)
+DRAWN_LOGIT = 40  # bytes, where transformers samples: float32 and float64 copies
+
+ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CPU
+    "learner": 450,
+    "actor": 900,
+}
+
+KEPT_FREE = "kept free by Unsloth"
+
+Parts = dict[str, float]  # name -> MB
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a process holds while completions are drawn and while the LoRA is updated, and what it
+    takes of the host's memory all the time. Without a card the phases' parts lie there too."""
+
+    generating: Parts
+    updating: Parts
+    host: Parts
+
+    def generating_mb(self) -> float:
+        return sum(self.generating.values())
+
+    def updating_mb(self) -> float:
+        return sum(self.updating.values())
+
+    def peak_mb(self) -> float:
+        return max(self.generating_mb(), self.updating_mb())
+
+    def to_json(self) -> dict[str, Any]:
+        phases = {"generating": self.generating, "updating": self.updating, "host": self.host}
+        return {name: {k: round(v) for k, v in parts.items()} for name, parts in phases.items()}
+
+
+def learner(
+    config: Config, shape: Shape, gpu: Gpu | None, engine: EngineMemory | None = None
+) -> Needs:
+    """Base, LoRA and optimiser stay; a rollout adds a KV cache, an update its activations.
+
+    `engine` is what the vLLM over its weights is given; None where it has none.
+    """
+    on = "cuda" if gpu else "cpu"
+    loras = 2 if objectives.load(config.learner).has_critic else 1
+    has_engine = gpu is not None and engine is not None
+    stays: Parts = {
+        "weights": (shape.engine_bytes() if has_engine else shape.weight_bytes()) / MB,
+        "adapter and optimiser": loras
+        * shape.lora_weights(config.max_lora_rank)
+        * TRAINED[on]
+        / MB,
+    }
+    if gpu:
+        stays["CUDA context"] = ON_A_CARD["context"]
+    drawing: Parts = {}
+    if gpu and engine:
+        stays["CUDA graphs"] = ON_A_CARD["graphs"]
+        share = engine.utilisation * gpu.physical_mb
+        parts = engine_parts(config, shape, unsloth_prefill(share - stays["weights"]))
+        stays["engine's adapter"] = parts["adapter"]
+        cache = max(share - sum(parts.values()), shape.kv_bytes(config.context) / MB)
+        drawing = {"activations": parts["activations"], "KV cache": cache}
+        own = stays["adapter and optimiser"] + sum(ON_A_CARD.values())
+        kept = unsloth_reserve(config, shape, gpu) - own
+        if kept > 0:
+            drawing[KEPT_FREE] = kept
+    elif config.learner_generates:
+        drawing = {
+            "KV cache": shape.kv_bytes(config.sequences_at_once * config.context) / MB,
+            "logits": config.sequences_at_once * shape.vocabulary * DRAWN_LOGIT / MB,
+        }
+    host = {"PyTorch": float(ON_A_HOST["learner"])}
+    waiting = stays
+    if config.offload == "model" and gpu:
+        waiting = {"CUDA context": stays["CUDA context"]}
+        host["model, between updates"] = stays["weights"]
+    on_card, on_host = activations(config, shape, gpu)
+    updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
+    if on_host:
+        host["offloaded activations"] = on_host / MB
+    return Needs({**waiting, **drawing}, {**stays, **updating}, host)
+
+
+def actor(
+    config: Config, shape: Shape, gpu: Gpu | None, engine: EngineMemory | None, is_beside: bool
+) -> Needs:
+    """`engine` is what its vLLM is given, None where it generates by transformers. Beside a learner
+    (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the card."""
+    tokens = config.sequences_at_once * config.context
+    if engine is None:
+        parts: Parts = {
+            "weights": shape.weight_bytes() / MB,
+            "adapter": shape.lora_weights(config.max_lora_rank) * 4 / MB,
+            "logits": config.sequences_at_once * shape.vocabulary * DRAWN_LOGIT / MB,
+            "KV cache": shape.kv_bytes(tokens) / MB,
+        }
+    else:
+        parts = engine_parts(config, shape, prefill_tokens(gpu))
+        if engine.kv_cache_mb is not None:
+            parts["KV cache"] = engine.kv_cache_mb
+        elif gpu is not None:
+            left = engine.utilisation * gpu.physical_mb - sum(parts.values())
+            parts["KV cache"] = max(left, least_cache(config, shape))
+        else:
+            parts["KV cache"] = shape.kv_bytes(tokens) / MB
+    stays: Parts = {}
+    if gpu:
+        stays["CUDA context"] = ON_A_CARD["context"]
+        if engine:
+            stays["CUDA graphs"] = ON_A_CARD["graphs"]
+    host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"])}
+    generating = {**parts, **stays}
+    updating = generating
+    if is_beside and engine:
+        updating = stays
+        host["weights, asleep"] = parts["weights"]
+    elif is_beside:
+        updating = {**stays, "weights": parts["weights"], "adapter": parts["adapter"]}
+    return Needs(generating, updating, host)
+
+
+def engine_parts(config: Config, shape: Shape, prefill: int) -> Parts:
+    """What a vLLM's share holds besides its KV cache; `prefill` tokens are its largest batch."""
+    sampled = config.sequences_at_once * shape.vocabulary * 4 * 3  # float32, softmax, log-softmax
+    mlp = prefill * (2 * shape.inner + 4 * shape.hidden) * HALF
+    return {
+        "weights": shape.engine_bytes() / MB,
+        "adapter": shape.lora_weights(vllm_rank(config.max_lora_rank)) * HALF / MB,
+        "activations": (mlp + sampled) / MB,
+    }
+
+
+def unsloth_prefill(left_mb: float) -> int:
+    """Tokens of the largest batch of the learner's engine, by what its share leaves for a KV cache
+    (unsloth_zoo/vllm_utils.py:4399)."""
+    return next((tokens for most, tokens in UNSLOTH_PREFILL if left_mb <= most * 1024), 8192)
+
+
+def least_cache(config: Config, shape: Shape) -> float:
+    """MB of a vLLM's KV cache below which it would draw too few sequences at once."""
+    return shape.kv_bytes(min(LEAST_SEQS, config.sequences_at_once) * config.context) / MB
+
+
+def whole_cache(config: Config, shape: Shape) -> float:
+    """MB of a vLLM's KV cache in which all that it draws at once finds room; its blocks of 16
+    tokens are not filled to the last."""
+    return 32 + 1.05 * shape.kv_bytes(config.sequences_at_once * config.context) / MB
+
+
+def unsloth_reserve(config: Config, shape: Shape, gpu: Gpu) -> float:
+    """MB of `usable_mb` that Unsloth keeps out of its engine's share: two sequences' activations
+    (the same function)."""
+    wide = shape.hidden + 2 * shape.key + 2 + 2 * shape.inner
+    elements = 2 * config.context * wide + shape.inner * shape.hidden
+    return 1.25 * elements * HALF / MB - (gpu.physical_mb - usable_mb(gpu))
+
+
+def activations(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[float, float]:
+    """-> bytes of a micro-batch's activations (on the card or, without one, here; offloaded to the
+    host).
+
+    With gradient checkpointing a card keeps what enters each layer and computes one layer at a time
+    again; Unsloth moves what it keeps to the host. A CPU keeps everything.
+    """
+    tokens = config.train_batch_size * config.context
+    kept = shape.layers * tokens * shape.hidden * HALF
+    if not gpu:
+        return shape.layers * tokens * peft_layer_bytes(shape, config.max_lora_rank), 0.0
+    largest = max(a * b for a, b in shape.linears()) * HALF  # a layer's weights in 16 bits
+    if config.backend == "unsloth":
+        return tokens * unsloth_layer_bytes(shape) + largest, kept
+    return kept + tokens * peft_layer_bytes(shape, config.max_lora_rank) + largest, 0.0
+
+
+def peft_layer_bytes(shape: Shape, rank: int) -> int:
+    """A token's activations that autograd keeps in one layer: 16 bit, and float32 where a LoRA's
+    input is cast. Exact for Llama without 4-bit layers: tests/test_planner.py."""
+    wide = 28 * shape.hidden + 8 * shape.query + 4 * shape.key + 10 * shape.inner
+    return wide + 7 * 4 * rank + 4 * shape.heads + 8  # LoRA's middles, attention's and norms' sums
+
+
+def unsloth_layer_bytes(shape: Shape) -> int:
+    """The same where LoRA is fused into the projections: inputs, queries to values, gate and up,
+    and the two of the MLP's width that its backward pass works in."""
+    kept = 4 * shape.hidden + 2 * shape.query + 2 * shape.key + 2 * shape.inner
+    return (kept + 2 * shape.inner) * HALF

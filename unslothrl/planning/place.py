@@ -1,0 +1,224 @@
+"""Makes the placement: deals the processes to the cards, and divides each card among its processes.
+
+as many cards as processes, or more   a whole card each
+fewer, but more than learners         learners keep whole ones, actors share the rest evenly
+one, and one learner                  all share it: actors sleep while the learner updates
+none                                  CPU processes; nothing is reserved
+
+On this machine each process is bound to its card (`variables.of_card`), so cards may differ: see
+`deal`. On a cluster that was joined Ray chooses the card, and promises no more than that the
+reservations on a card add up to at most 1; so who reserves a part of a card plans for that part of
+it, whichever card it will be, and learns its size when it is there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unslothrl.config.options import Config
+from unslothrl.errors import UserError
+from unslothrl.planning import memory
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
+from unslothrl.planning.shapes import Shape, shape_of
+
+OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
+
+
+def place(
+    config: Config,
+    resources: Resources,
+    *,
+    base_mb: float | None = None,
+    shape: Shape | None = None,
+) -> Placement:
+    """`base_mb` is the size of the 4-bit base, None while it is not known: then the host's memory
+    is not checked. `shape` saves looking the model's sizes up again.
+
+    Raises UserError where the processes cannot fit, with what there is and what was asked.
+    """
+    learners, actors = config.number_of_learners, config.number_of_actors
+    if not resources.gpus and base_mb is not None:
+        _check_host_memory(resources, learners + actors, base_mb)
+    shape = shape or shape_of(config.model)
+    dealt = deal(resources.gpus, learners, actors)
+    if len(resources.gpus) == 1:
+        _check_card(config)
+    processes = [
+        ProcessPlan(kind, index, card, None if card is None else resources.gpus[card])
+        for kind, cards in zip((LEARNER, ACTOR), dealt, strict=True)
+        for index, card in enumerate(cards)
+    ]
+    if not resources.gpus:
+        return Placement((), tuple(_on_cpu(config, shape, process) for process in processes))
+    planned: dict[str, ProcessPlan] = {}
+    for card in dict.fromkeys(process.card for process in processes):
+        those = [process for process in processes if process.card == card]
+        planned |= {process.name: process for process in _on_card(config, shape, those)}
+    return Placement(resources.gpus, tuple(planned[process.name] for process in processes))
+
+
+def _check_card(config: Config) -> None:
+    """Raises UserError where one card is too small for the shares that the options name."""
+    actors, learner, actor = (
+        config.number_of_actors,
+        config.learner_gpu_usage,
+        config.actor_gpu_usage,
+    )
+    if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
+        raise UserError(
+            f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
+            f"at {learner} of its memory: set --number_of_actors 0, or --actor_gpu_usage "
+            f"{_rounded_down((1 - learner) / actors):.2f}"
+        )
+
+
+def _check_host_memory(resources: Resources, processes: int, base_mb: float) -> None:
+    needed = processes * (OVERHEAD_MB + base_mb)
+    if needed > resources.memory_mb:
+        raise UserError(
+            f"number_of_actors: {processes} processes need about {needed / 1024:.1f} GB of memory, "
+            f"the cluster has {resources.memory_mb / 1024:.1f} GB: lower --number_of_actors"
+        )
+
+
+def deal(
+    gpus: Sequence[Gpu | None], learners: int, actors: int
+) -> tuple[Sequence[int | None], Sequence[int | None]]:
+    """-> (a card for each learner, a card for each actor).
+
+    Every learner has a card to itself, actors share the others; one card holds all. Of all ways to
+    do so the one whose smallest share is largest; learners get the larger cards where that makes no
+    difference. Raises UserError where cards are too few.
+    """
+    if not gpus:
+        return [None] * learners, [None] * actors
+    if len(gpus) == learners == 1:
+        return [0], [0] * actors
+    if len(gpus) < learners + (actors > 0):
+        raise UserError(
+            f"number_of_learners {learners}: the cluster has {len(gpus)} GPUs for {learners} "
+            f"learners and {actors} actors: a learner needs one of its own"
+            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
+        )
+    by_size = sorted(range(len(gpus)), key=lambda card: -_size(gpus[card]))
+    ways: dict[tuple[float, ...], tuple[float, list[int], list[int]]] = {}  # by learners' sizes
+    for first in range(len(gpus) - learners + 1):
+        own = by_size[first : first + learners]
+        sizes = tuple(_size(gpus[card]) for card in own)
+        if sizes in ways:
+            continue
+        shared = _deal_actors(gpus, [card for card in range(len(gpus)) if card not in own], actors)
+        shares = [_size(gpus[card]) / shared.count(card) for card in shared]
+        ways[sizes] = min([*shares, *sizes]), own, shared
+    _, own, shared = max(ways.values(), key=lambda way: way[0])
+    return own, shared
+
+
+def _deal_actors(gpus: Sequence[Gpu | None], cards: Sequence[int], actors: int) -> list[int]:
+    """A card for each actor: none stays idle while another is shared; then whichever leaves the
+    actor most. Actors of the cards with the fewest come first, as `Placement.bundles` needs it."""
+    count = dict.fromkeys(cards, 0)
+    for _ in range(actors):
+        idle = [card for card in cards if not count[card]]
+        if idle:
+            card = max(idle, key=lambda card: _size(gpus[card]))
+        else:
+            card = max(reversed(cards), key=lambda card: _size(gpus[card]) / (count[card] + 1))
+        count[card] += 1
+    return [
+        card for card in sorted(cards, key=lambda card: count[card]) for _ in range(count[card])
+    ]
+
+
+def _size(gpu: Gpu | None) -> float:
+    return 1.0 if gpu is None else usable_mb(gpu)
+
+
+def _on_cpu(config: Config, shape: Shape | None, process: ProcessPlan) -> ProcessPlan:
+    """On a CPU a learner generates by its own model."""
+    if process.kind == ACTOR:
+        process = replace(process, limits=limits_of_actor(config))
+    return _with_needs(config, shape, process)
+
+
+def _on_card(
+    config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
+) -> list[ProcessPlan]:
+    """The processes of one card, learners first, with what each gets of it."""
+    count = len(processes)
+    learners = [process for process in processes if process.kind == LEARNER]
+    is_shared, actors = bool(learners) and count > 1, count - len(learners)
+    left = usable_share(processes[0].gpu)
+    plans = []
+    for process in processes:
+        process = replace(process, reserved=1.0 if count == 1 else _rounded_down(1 / count))
+        if process.kind == ACTOR:
+            limits = limits_of_actor(config)
+            process = replace(process, limits=limits, share=left / actors)
+            process = replace(process, takes_turns=is_shared and limits is not None)
+        else:
+            limits = EngineLimits(config.learner_gpu_usage) if config.learner_has_engine else None
+            process = replace(process, limits=limits, share=left, takes_turns=limits is not None)
+        process = _with_needs(config, shape, process, is_shared)
+        if process.kind == LEARNER and is_shared:
+            process = replace(process, share=min(left, _share_beside_actors(config, process)))
+            left -= process.share
+        plans.append(process)
+    return _with_lock(plans)
+
+
+def _with_needs(
+    config: Config, shape: Shape | None, process: ProcessPlan, is_shared: bool = False
+) -> ProcessPlan:
+    if shape is None or (process.card is not None and process.gpu is None):
+        return process
+    if process.kind == LEARNER:
+        needs = memory.learner(config, shape, process.gpu, process.engine())
+    else:
+        needs = memory.actor(config, shape, process.gpu, process.engine(), is_shared)
+    return replace(process, needs=needs)
+
+
+def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
+    """Of the card's memory, what a learner holds while the actors on its card generate: what it
+    needs or, where that is not known, what `learner_gpu_usage` says."""
+    if learner.needs and learner.gpu:
+        return learner.needs.generating_mb() / learner.gpu.memory_mb
+    beside_engine = sum(ON_A_CARD.values()) if learner.limits else 0.0
+    return config.learner_gpu_usage + (
+        beside_engine / learner.gpu.memory_mb if learner.gpu else 0.0
+    )
+
+
+def limits_of_actor(config: Config) -> EngineLimits | None:
+    if config.engine != "vllm":
+        return None
+    return EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
+
+
+def actor_alone(config: Config) -> ProcessPlan:
+    """An actor that has the card that it finds, whatever its size, or a CPU to itself."""
+    return ProcessPlan(ACTOR, 0, limits=limits_of_actor(config))
+
+
+def _with_lock(processes: Sequence[ProcessPlan]) -> list[ProcessPlan]:
+    """Where several engines of a card sleep, they sleep and wake one at a time.
+
+    vLLM compares the card's free memory before and after it has gone to sleep and ends its process
+    where less is free (v1/worker/gpu_worker.py:220): another one that wakes meanwhile takes as much
+    as it has freed.
+    """
+    sleeping = [process for process in processes if process.takes_turns]
+    if len(sleeping) < 2:
+        return list(processes)
+    lock = f"card-{processes[0].card}"
+    return [
+        replace(process, sleep_lock=lock) if process.takes_turns else process
+        for process in processes
+    ]
+
+
+def _rounded_down(value: float) -> float:
+    """To Ray's resolution, so that shares never add up to more than one GPU."""
+    return int(value * 10_000) / 10_000
