@@ -57,15 +57,15 @@ def test_standardised_divides_by_the_deviation():
     # mean 2, deviations -1 0 1 -> population variance 2/3, std 0.81650; 1 / 0.81650 = 1.22474
     assert standardised([[1.0, 2.0, 3.0]])[0] == pytest.approx([-1.2247449, 0, 1.2247449], abs=1e-6)
     # of the sample: variance 2/2 = 1, and with epsilon 1e-4: 1 / 1.0001
-    found = standardised([[1.0, 2.0, 3.0]], ddof=1, epsilon=1e-4)[0]
-    assert found == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001])
+    result = standardised([[1.0, 2.0, 3.0]], ddof=1, epsilon=1e-4)[0]
+    assert result == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001])
 
 
 def test_batch_standardised_has_one_deviation_for_all_groups():
     # centred: 1 -1 | 3 -3; variance (1 + 1 + 9 + 9) / 4 = 5, std 2.236068
-    found = batch_standardised([[2.0, 0.0], [6.0, 0.0]])
-    assert found[0] == pytest.approx([0.4472136, -0.4472136])
-    assert found[1] == pytest.approx([1.3416408, -1.3416408])
+    result = batch_standardised([[2.0, 0.0], [6.0, 0.0]])
+    assert result[0] == pytest.approx([0.4472136, -0.4472136])
+    assert result[1] == pytest.approx([1.3416408, -1.3416408])
 
 
 def test_leave_one_out_compares_with_the_others():
@@ -368,15 +368,15 @@ def test_schedules_by_hand():
 def test_diagnostics_by_hand():
     # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
-    found = diagnostics.sampler_agreement(sampler, np.array([-1.0, -1.0]))
-    assert found["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
-    assert found["train/ess"] == pytest.approx(0.8)
+    result = diagnostics.sampler_agreement(sampler, np.array([-1.0, -1.0]))
+    assert result["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
+    assert result["train/ess"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("named", ["standardised", "batch_standardised"])
 def test_without_epsilon_equal_rewards_are_still_no_signal(named):
-    found = ADVANTAGES[named]([[1.0, 1.0], [1.0, 0.0]], epsilon=0.0)
-    assert found[0] == [0.0, 0.0] and found[1][0] > 0 > found[1][1]
+    result = ADVANTAGES[named]([[1.0, 1.0], [1.0, 0.0]], epsilon=0.0)
+    assert result[0] == [0.0, 0.0] and result[1][0] > 0 > result[1][1]
     assert ADVANTAGES[named]([[1.0, 1.0]], epsilon=0.0) == [[0.0, 0.0]]
 
 

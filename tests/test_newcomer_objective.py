@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_backend import LENGTHS, gradients, learner_of, samples
 from test_docs import documented_example
 from test_objectives import make_case
 
@@ -116,15 +115,18 @@ def test_micro_batches_add_up_to_the_batch(name, cut, file):
 @pytest.mark.parametrize("name", FILES)
 def test_a_learner_trains_with_it(name, file, bases, make_backend):
     """A real model: its entropies reach the file, and micro-batches change nothing."""
-    found = []
+    from test_backend import LENGTHS, gradients, learner_of, samples
+
+    by_micro_batch = []
     for micro_batch in (3, 8):
         backend = make_backend(bases["plain"], dtype="float32")
         learner = learner_of(backend, bases["plain"], micro_batch, file(name))
-        found.append(gradients(learner))
-    norm = sum(gradient.square().sum() for gradient in found[0].values()).sqrt()
+        by_micro_batch.append(gradients(learner))
+    small, large = by_micro_batch
+    norm = sum(gradient.square().sum() for gradient in large.values()).sqrt()
     assert norm.isfinite() and norm > 0
-    for name, gradient in found[0].items():
-        assert torch.allclose(gradient, found[1][name], rtol=0, atol=1e-5 * norm.item()), name
+    for name, gradient in large.items():
+        assert torch.allclose(gradient, small[name], rtol=0, atol=1e-5 * norm.item()), name
     stats = learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
     assert torch.tensor(stats.loss).isfinite() and stats.clipped == 0  # the only update
 
@@ -149,8 +151,9 @@ print(json.dumps([objectives.names(), before, config.clip_low, loss.value.item()
 """
 
 
+@pytest.mark.real
 def test_dropped_into_objectives_it_is_a_learner(tmp_path):
-    """Nothing else changes: it is found, its numbers are set, its function runs."""
+    """Nothing else changes: its name is known, its numbers are set, its function runs."""
     package = Path(unslothrl.__file__).parent
     copy = tmp_path / "unslothrl"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))

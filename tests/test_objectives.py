@@ -252,14 +252,14 @@ def has_function(objective: Objective) -> bool:
 @pytest.mark.parametrize("seed", range(3))
 def test_finite_differences_confirm_the_gradient(name, seed):
     objective, case = VARIANTS[name], make_case(seed, [3, 0, 1, 4])
-    found, loss = gradient(objective, case), frozen(objective, case)
+    exact, loss = gradient(objective, case), frozen(objective, case)
     here, step = case.tokens().logprobs, 1e-6
-    assert found.abs().max() > 0
+    assert exact.abs().max() > 0
     for i in range(len(here)):
         up, down = here.clone(), here.clone()
         up[i] += step
         down[i] -= step
-        assert found[i].item() == pytest.approx((loss(up) - loss(down)) / (2 * step), abs=1e-7)
+        assert exact[i].item() == pytest.approx((loss(up) - loss(down)) / (2 * step), abs=1e-7)
 
 
 def test_the_entropy_bonus_has_a_gradient():
@@ -307,8 +307,8 @@ def test_completions_of_no_tokens_only_count_as_sequences(name, case):
     padded = Case(
         [0, *case.lengths, 0, 0], {k: [[], *rows, [], []] for k, rows in case.rows.items()}
     )
-    found = policy_loss(VARIANTS[name], padded.tokens(), case.over())
-    assert found.value.item() == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9)
+    loss = policy_loss(VARIANTS[name], padded.tokens(), case.over())
+    assert loss.value.item() == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9)
 
 
 @quickly
@@ -552,7 +552,7 @@ OBJECTIVE = dataclasses.replace(
 
 
 def test_a_file_may_build_on_another(tmp_path, no_torch):
-    """Executed elsewhere, and its function found here when it is called."""
+    """Executed elsewhere, and its function loaded here when it is called."""
     base, path = tmp_path / "base.py", tmp_path / "mine.py"
     base.write_text(
         "from unslothrl.algorithms.objective import Objective\n"
@@ -570,6 +570,7 @@ def test_a_file_may_build_on_another(tmp_path, no_torch):
         objective.aggregation(numbers(1.0), [1], None)
 
 
+@pytest.mark.real
 def test_resolve_does_not_load_torch(tmp_path):
     """Neither for the learners that are there nor for a file that imports it."""
     path = tmp_path / "mine.py"

@@ -98,7 +98,7 @@ ADVANTAGE_CASES = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def trl_results(tmp_path_factory):
     """What TRL says of every case."""
     site = Path(os.environ.get("UNSLOTHRL_TRL_SITE", Path(sys.prefix) / "peers" / "trl"))
     if not (site / "trl").is_dir():
@@ -124,13 +124,13 @@ def flat(rows: list[list[float]]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_it_is_the_version_that_is_named(found):
-    assert found["version"] == "1.10.0"
+def test_it_is_the_version_that_is_named(trl_results):
+    assert trl_results["version"] == "1.10.0"
 
 
 @pytest.mark.parametrize("learner", CASES)
-def test_losses_and_gradients_are_trls(learner, found, tmp_path):
-    case, theirs = CASES[learner], found["losses"][list(CASES).index(learner)]
+def test_losses_and_gradients_are_trls(learner, trl_results, tmp_path):
+    case, theirs = CASES[learner], trl_results["losses"][list(CASES).index(learner)]
     if learner == "sapo":
         (tmp_path / "sapo.py").write_text(documented_example())
         objective = objectives.load(str(tmp_path / "sapo.py"))
@@ -161,7 +161,7 @@ def test_losses_and_gradients_are_trls(learner, found, tmp_path):
 
 
 @pytest.mark.parametrize("name", ADVANTAGE_CASES)
-def test_advantages_are_trls(name, found):
-    theirs = found["advantages"][list(ADVANTAGE_CASES).index(name)]
+def test_advantages_are_trls(name, trl_results):
+    theirs = trl_results["advantages"][list(ADVANTAGE_CASES).index(name)]
     ours = ADVANTAGES[name](REWARDS, ddof=1, epsilon=1e-4)
     assert [a for group in ours for a in group] == pytest.approx(theirs, abs=1e-6)

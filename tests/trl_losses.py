@@ -91,12 +91,12 @@ def advantages(case: dict, base: str) -> list[float]:
 def main() -> None:
     source, target, base = sys.argv[1:]
     cases = json.loads(Path(source).read_text())
-    found = {
+    results = {
         "version": trl.__version__,
         "losses": [loss(case, base) for case in cases["losses"]],
         "advantages": [advantages(case, base) for case in cases["advantages"]],
     }
-    Path(target).write_text(json.dumps(found))
+    Path(target).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

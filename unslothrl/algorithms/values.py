@@ -3,7 +3,8 @@ most codes have it; arXiv 2403.17031).
 
     l_t = 1/2 max((V_t - R_t)^2, (clip(V_t, V_old_t - clip, V_old_t + clip) - R_t)^2)
 
-R_t is the return (see `gae`), V_old the critic's value when the rollout was judged. clip 0 is off.
+R_t is the return (see `gae`), V_old the critic's value before the step's first update. clip 0 is
+off.
 """
 
 import torch
