@@ -134,7 +134,7 @@ def test_what_is_not_known_gets_no_sizes(name, capsys):
 def test_a_run_says_that_an_unknown_model_was_not_fitted():
     notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
     assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
-    assert "learner_gpu_usage 0.35 -> 0.7: the learner draws everything" in notes
+    assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes
 
 
 def test_relatives_of_known_models_have_their_own_context():

@@ -77,7 +77,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
         if shape is None:
             changes.note(f"model {config.model}: its size is not known, so nothing was fitted")
             if not changes.config.number_of_actors and changes.config.learner_has_engine:
-                changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner draws everything")
+                changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
         else:
             fit_memory(changes, shape, machine)
     elif config.ray_address is None and changes.config.engine == "vllm":
@@ -188,7 +188,7 @@ def check_one_vllm(config: Config) -> None:
     if config.engine == "vllm" and config.learner_has_engine:
         raise UserError(
             f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
-            "one vLLM, and the learner draws by one of its own: set --learner_chunk_size 0, "
+            "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
             "--number_of_actors 0, or --cluster ray"
         )
 

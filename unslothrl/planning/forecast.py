@@ -85,14 +85,14 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     """What the run would take of this machine. Raises UserError where its processes cannot be
     placed at all."""
     placed = place(config, Resources.of_machine(config, machine), shape=shape)
-    needs = [process.needs for process in placed.processes if process.needs]
-    host = sum(sum(one.host.values()) for one in needs) + DRIVER_MB
+    everyone = [process.needs for process in placed.processes if process.needs]
+    host = sum(sum(needs.host.values()) for needs in everyone) + DRIVER_MB
     if not placed.cards:
-        host += sum(one.peak_mb() for one in needs)
+        host += sum(needs.peak_mb() for needs in everyone)
     adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", 2 * adapter * (1 + len(needs)), machine.shm_mb, "the disk"),
+        Store("/dev/shm", 2 * adapter * (1 + len(everyone)), machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Forecast(placed, stores)

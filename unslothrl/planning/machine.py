@@ -151,21 +151,21 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
         return (), "torch did not answer within 120 s"
     if answer.returncode:
         return (), (answer.stderr.strip().splitlines() or ["torch failed"])[-1]
-    found = json.loads(answer.stdout.strip().splitlines()[-1])
+    detected = json.loads(answer.stdout.strip().splitlines()[-1])
     gpus = tuple(
         Gpu(name, size, free, tuple(capability), uuid)
-        for name, size, free, capability, uuid in found["gpus"]
+        for name, size, free, capability, uuid in detected["gpus"]
     )
-    return gpus, None if gpus else why_none(found["cuda"])
+    return gpus, None if gpus else why_none(detected["cuda"])
 
 
 def why_none(cuda: str | None) -> str | None:
     """Why torch, built for `cuda` or for the CPU alone, uses no card; None where there is none."""
-    listed, said = cards_of_the_driver()
-    if not listed and said is None:
+    listed, problem = cards_of_the_driver()
+    if not listed and problem is None:
         return None
     if not listed:
-        return f"nvidia-smi: {said}"
+        return f"nvidia-smi: {problem}"
     if cuda is None:
         return f"torch is a build for the CPU alone, beside {listed[0]}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -206,12 +206,12 @@ def this_card() -> tuple[Gpu | None, int]:
 
 def usable_packages(on_gpu: bool) -> frozenset[str]:
     """Those of vllm, unsloth and ray that are installed and fit a machine with or without a GPU."""
-    found = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
-    if "vllm" in found and not on_gpu and not _vllm_runs_on_cpu():
-        found.remove("vllm")
+    usable = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
+    if "vllm" in usable and not on_gpu and not _vllm_runs_on_cpu():
+        usable.remove("vllm")
     if not on_gpu:
-        found.discard("unsloth")
-    return frozenset(found)
+        usable.discard("unsloth")
+    return frozenset(usable)
 
 
 def _vllm_runs_on_cpu() -> bool:

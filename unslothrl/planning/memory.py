@@ -25,7 +25,7 @@ TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two m
 LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, see backends/logprobs.py
 LOGIT = 16  # bytes: 16 bit, float32, log-softmax, its exponential or its gradient
 UNSLOTH_PREFILL = ((4, 2048), (12, 4096), (24, 6144))  # (GB for the KV cache, tokens)
-DRAWN_LOGIT = 40  # bytes, where transformers samples: float32 and float64 copies
+SAMPLED_LOGIT = 40  # bytes, where transformers samples: float32 and float64 copies
 
 ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CPU
     "learner": 450,
@@ -39,8 +39,8 @@ Parts = dict[str, float]  # name -> MB
 
 @dataclass(frozen=True)
 class Needs:
-    """What a process holds while completions are drawn and while the LoRA is updated, and what it
-    takes of the host's memory all the time. Without a card the phases' parts lie there too."""
+    """What a process holds while completions are generated and while the LoRA is updated, and what
+    it takes of the host's memory all the time. Without a card the phases' parts lie there too."""
 
     generating: Parts
     updating: Parts
@@ -69,32 +69,27 @@ def learner(
     """
     on = "cuda" if gpu else "cpu"
     loras = 2 if objectives.load(config.learner).has_critic else 1
-    has_engine = gpu is not None and engine is not None
-    stays: Parts = {
-        "weights": (shape.engine_bytes() if has_engine else shape.weight_bytes()) / MB,
-        "adapter and optimiser": loras
-        * shape.lora_weights(config.max_lora_rank)
-        * TRAINED[on]
-        / MB,
-    }
+    trained = loras * shape.lora_weights(config.max_lora_rank) * TRAINED[on]
+    weights = shape.engine_bytes() if gpu and engine else shape.weight_bytes()
+    stays: Parts = {"weights": weights / MB, "adapter and optimiser": trained / MB}
+    generating: Parts = {}
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
-    drawing: Parts = {}
     if gpu and engine:
         stays["CUDA graphs"] = ON_A_CARD["graphs"]
         share = engine.utilisation * gpu.physical_mb
         parts = engine_parts(config, shape, unsloth_prefill(share - stays["weights"]))
         stays["engine's adapter"] = parts["adapter"]
         cache = max(share - sum(parts.values()), shape.kv_bytes(config.context) / MB)
-        drawing = {"activations": parts["activations"], "KV cache": cache}
-        own = stays["adapter and optimiser"] + sum(ON_A_CARD.values())
-        kept = unsloth_reserve(config, shape, gpu) - own
+        generating = {"activations": parts["activations"], "KV cache": cache}
+        beside = stays["adapter and optimiser"] + sum(ON_A_CARD.values())
+        kept = unsloth_reserve(config, shape, gpu) - beside
         if kept > 0:
-            drawing[KEPT_FREE] = kept
+            generating[KEPT_FREE] = kept
     elif config.learner_generates:
-        drawing = {
+        generating = {
             "KV cache": shape.kv_bytes(config.sequences_at_once * config.context) / MB,
-            "logits": config.sequences_at_once * shape.vocabulary * DRAWN_LOGIT / MB,
+            "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
         }
     host = {"PyTorch": float(ON_A_HOST["learner"])}
     waiting = stays
@@ -105,7 +100,7 @@ def learner(
     updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if on_host:
         host["offloaded activations"] = on_host / MB
-    return Needs({**waiting, **drawing}, {**stays, **updating}, host)
+    return Needs({**waiting, **generating}, {**stays, **updating}, host)
 
 
 def actor(
@@ -118,7 +113,7 @@ def actor(
         parts: Parts = {
             "weights": shape.weight_bytes() / MB,
             "adapter": shape.lora_weights(config.max_lora_rank) * 4 / MB,
-            "logits": config.sequences_at_once * shape.vocabulary * DRAWN_LOGIT / MB,
+            "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
             "KV cache": shape.kv_bytes(tokens) / MB,
         }
     else:
@@ -164,13 +159,13 @@ def unsloth_prefill(left_mb: float) -> int:
 
 
 def least_cache(config: Config, shape: Shape) -> float:
-    """MB of a vLLM's KV cache below which it would draw too few sequences at once."""
+    """MB of a vLLM's KV cache below which it would run too few sequences at once."""
     return shape.kv_bytes(min(LEAST_SEQS, config.sequences_at_once) * config.context) / MB
 
 
 def whole_cache(config: Config, shape: Shape) -> float:
-    """MB of a vLLM's KV cache in which all that it draws at once finds room; its blocks of 16
-    tokens are not filled to the last."""
+    """MB of a vLLM's KV cache that has room for all the sequences that run at once; its
+    blocks of 16 tokens are not all filled to the last."""
     return 32 + 1.05 * shape.kv_bytes(config.sequences_at_once * config.context) / MB
 
 

@@ -90,9 +90,9 @@ class CardPlan:
 
     def needed_mb(self) -> float:
         """By the estimate of all its processes, whose model's sizes must be known."""
-        needs = [process.needs for process in self.processes if process.needs]
-        generating = sum(one.generating_mb() for one in needs)
-        return max(generating, sum(one.updating_mb() for one in needs))
+        everyone = [process.needs for process in self.processes if process.needs]
+        generating = sum(needs.generating_mb() for needs in everyone)
+        return max(generating, sum(needs.updating_mb() for needs in everyone))
 
     def excess_mb(self) -> float:
         return self.needed_mb() - self.usable_mb

@@ -14,7 +14,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists
 
 HALF = 2  # bytes of a 16-bit number
-NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and that one's scale
+NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that
 NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 # (model_executor/model_loader/bitsandbytes_loader.py:579, _dequantize_dq)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
@@ -33,7 +33,7 @@ class Shape:
     inner: int  # of the MLP
     heads: int
     kv_heads: int
-    head: int  # size of one
+    head: int  # size of a head
     vocabulary: int
     tied: bool  # whether the output layer is the embedding
     biases: bool = False  # of q, k and v (Qwen2)
@@ -124,21 +124,21 @@ def shape_of(model: str) -> Shape | None:
     """From the config.json of a local folder or of the hub's copy on this machine; else by the name
     of a known model; else None, and `why_unknown` says why. Raises UserError where a folder's
     config.json cannot be read."""
-    found = config_of(model)
-    if found is not None:
+    config = config_of(model)
+    if config is not None:
         try:
-            return read(found)
+            return read(config)
         except (KeyError, TypeError, ValueError):
             return None  # a kind of model that this estimate does not know
     return by_name(model)
 
 
 def why_unknown(model: str) -> str:
-    """Why `shape_of` found nothing, and what to do."""
-    found = config_of(model)
-    if found is not None:
+    """Why `shape_of` gives None, and what to do."""
+    config = config_of(model)
+    if config is not None:
         try:
-            read(found)
+            read(config)
         except KeyError as error:
             return f"its config.json has no {error.args[0]}, so its size is not known"
         except (TypeError, ValueError) as error:
@@ -169,13 +169,13 @@ def config_of(model: str) -> dict | None:
 def read_file(model: str, file: Path) -> dict:
     """A config.json. Raises UserError where it is not a JSON object."""
     try:
-        found = json.loads(file.read_bytes())
+        config = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise UserError(f"model {model}: config.json must be an object: fix it")
-    return found
+    return config
 
 
 def hub_copy(model: str) -> Path | None:
@@ -186,10 +186,10 @@ def hub_copy(model: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model, "config.json")
+        file = try_to_load_from_cache(model, "config.json")
     except HFValidationError:
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(file) if isinstance(file, str) else None
 
 
 def by_name(model: str) -> Shape | None:
@@ -212,15 +212,15 @@ def by_name(model: str) -> Shape | None:
 
 
 def other_quantisation(model: str) -> str | None:
-    """The format that a name speaks of where it is none that can be trained here."""
+    """The format that a name stands for where it is none that can be trained here."""
     name = model.rsplit("/", 1)[-1].lower()
-    found = re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name)
-    return found[1].upper() if found else None
+    match = re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name)
+    return match[1].upper() if match else None
 
 
 def read(config: dict) -> Shape:
     """From what config.json holds. KeyError, TypeError or ValueError where it is of another kind of
-    model: a mixture of experts, one that sees or hears, one quantised otherwise."""
+    model: a mixture of experts, of images or sound, quantised otherwise."""
     if any(config.get(name) for name in EXPERTS):
         raise ValueError("a mixture of experts")
     if any(name.endswith("_config") and name.split("_")[0] in SENSES for name in config):
