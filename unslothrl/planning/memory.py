@@ -196,7 +196,7 @@ def activations(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[float, f
 
 def peft_layer_bytes(shape: Shape, rank: int) -> int:
     """A token's activations that autograd keeps in one layer: 16 bit, and float32 where a LoRA's
-    input is cast. Exact for Llama without 4-bit layers: tests/test_planner.py."""
+    input is cast. Exact for Llama without 4-bit layers: tests/test_plan.py."""
     wide = 28 * shape.hidden + 8 * shape.query + 4 * shape.key + 10 * shape.inner
     return wide + 7 * 4 * rank + 4 * shape.heads + 8  # LoRA's middles, attention's and norms' sums
 

@@ -1,0 +1,165 @@
+"""Sizes of models: published ones, those of transformers, and what a folder or a name says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from unslothrl.commands.cli import main
+from unslothrl.planning import shapes
+from unslothrl.planning.shapes import KNOWN, Shape
+
+TOTALS = {  # parameters, as the models' cards and files have them
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+}
+SEVEN = KNOWN["qwen2.5-7b"]
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_parameters_are_those_that_were_published(name):
+    assert KNOWN[name].parameters() == TOTALS[name]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_parameters_are_those_of_transformers(name):
+    """The same sizes built by transformers, without memory for the weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = KNOWN[name]
+    kind = "qwen2" if shape.biases else "qwen3" if shape.head_norms else "llama"
+    config = AutoConfig.for_model(
+        kind,
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters()
+    assert shapes.read({**config.to_dict(), "max_position_embeddings": shape.context}) == shape
+
+
+def test_bytes_by_hand():
+    small = Shape(layers=2, hidden=8, inner=16, heads=2, kv_heads=1, head=4, vocabulary=10,
+                  tied=False)  # fmt: skip
+    # q and o 8 x 8, k and v 8 x 4, three of 8 x 16
+    assert small.linear_weights() == 2 * (2 * 64 + 2 * 32 + 3 * 128)
+    assert small.other_weights() == 2 * 80 + 2 * 16 + 8
+    assert small.weight_bytes() == pytest.approx(1152 * (0.5 + 1 / 64 + 1 / 4096) + 200 * 2)
+    assert small.lora_weights(4) == 2 * 4 * (16 + 12 + 12 + 16 + 24 + 24 + 24)
+    assert small.kv_bytes(3) == 3 * 2 * 2 * 4 * 2
+    assert SEVEN.kv_bytes(1) == 57_344 and KNOWN["llama-3.1-8b"].kv_bytes(1) == 131_072
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
+        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", "qwen2.5-0.5b"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b"),
+        ("Qwen/Qwen3-4B", "qwen3-4b"),
+    ],
+)
+def test_known_models_are_known_by_name(name, known):
+    assert shapes.shape_of(name) == KNOWN[known]
+
+
+@pytest.mark.parametrize("experts", shapes.EXPERTS)
+def test_a_mixture_of_experts_is_not_taken_for_a_dense_model(experts, tmp_path):
+    found = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 10,
+             "num_attention_heads": 2}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    assert shapes.shape_of(str(tmp_path)) is not None
+    (tmp_path / "config.json").write_text(json.dumps({**found, experts: 8}))
+    assert shapes.shape_of(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "someone/thing-3b", "someone/gpt2", "google/gemma-3-4b-it", "mistralai/Mistral-7B-v0.3",
+        "Qwen/Qwen3-30B-A3B", "unsloth/Qwen2.5-VL-3B-Instruct-bnb-4bit", "Qwen/Qwen2.5-Omni-3B",
+        "Qwen/Qwen2.5-3B-Instruct-AWQ", "Qwen/Qwen2.5-3B-Instruct-GGUF", "Qwen/Qwen3-8B-FP8",
+        "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4", "unsloth/Llama-3.2-11B-Vision-Instruct",
+        "Qwen/Qwen3-Embedding-0.6B", "meta-llama/Llama-3.1-70B", "Qwen/Qwen2.5-3.5B",
+    ],
+)  # fmt: skip
+def test_what_is_not_known_gets_no_sizes(name, capsys):
+    assert shapes.shape_of(name) is None
+    assert main(["plan", "--model", name, "--card", "24"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"unslothrl: model {name}: ")
+    assert "size" in said.err or "weights: give a 16-bit" in said.err
+
+
+def test_relatives_of_known_models_have_their_own_context():
+    seven = KNOWN["qwen2.5-7b"]
+    assert shapes.shape_of("Qwen/Qwen2.5-Math-7B-Instruct") == replace(seven, context=4096)
+    assert shapes.shape_of("unsloth/Qwen2.5-Coder-7B-Instruct-bnb-4bit") == seven
+    assert shapes.shape_of("Qwen/Qwen3-4B-Base").context == 32_768
+
+
+FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 320,
+          "num_attention_heads": 4, "model_type": "llama"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("{", "config.json is not JSON"),
+        ("[]", "config.json must be an object"),
+        ({**FOLDER, "num_experts": 8}, "(a mixture of experts)"),
+        ({**FOLDER, "vision_config": {}}, "(it takes images or sound)"),
+        ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),
+        ({**FOLDER, "hidden_size": "64"}, "(hidden_size is '64')"),
+        ({**FOLDER, "num_attention_heads": 0}, "(num_attention_heads is 0)"),
+        ({"text_config": FOLDER}, "has no num_attention_heads"),
+    ],
+)
+def test_a_folder_that_cannot_be_planned_says_why(config, words, tmp_path, capsys):
+    text = config if isinstance(config, str) else json.dumps(config)
+    (tmp_path / "config.json").write_text(text)
+    assert main(["plan", "--model", str(tmp_path), "--card", "8"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_folder_without_a_config_is_named(tmp_path, capsys):
+    assert main(["plan", "--model", str(tmp_path), "--card", "8"]) == 2
+    assert "the folder has no config.json" in capsys.readouterr().err
+
+
+def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
+    small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
+    assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
+    assert "a guess: its kind of model is taken for a Llama" in capsys.readouterr().out
+    (tmp_path / "config.json").write_text(json.dumps(FOLDER))
+    assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
+    assert "a guess" not in capsys.readouterr().out
+
+
+def test_a_model_of_the_hubs_cache_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--owner--some-3b"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    assert shapes.shape_of("owner/some-3b") is None
+    (folder / "snapshots/abc/config.json").write_text(json.dumps(FOLDER))
+    assert shapes.shape_of("owner/some-3b").layers == 2
