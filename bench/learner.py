@@ -13,6 +13,7 @@ measures a 4-bit base instead, on a card under both backends and by the driver's
 """
 
 import argparse
+import dataclasses
 import json
 import random
 import subprocess
@@ -69,15 +70,15 @@ def backend_of(mode: str, model: str | None, kind: str):
     options = {"rank": 16, "alpha": 32, "dropout": 0.0, "seed": 0}
     options["packs"] = mode.startswith("packed")
     if kind == "unsloth":
-        from unslothrl.backends.unsloth import UnslothBackend
+        from unslothrl.backends import unsloth
 
-        return UnslothBackend(Path(model), dtype=torch.bfloat16, context=LONGEST, **options)
-    from unslothrl.backends.peft import PeftBackend
+        return unsloth.load(Path(model), dtype=torch.bfloat16, context=LONGEST, **options)
+    from unslothrl.backends import peft
 
     if model is not None:
-        return PeftBackend(Path(model), dtype=torch.bfloat16, **options)
+        return peft.load(Path(model), dtype=torch.bfloat16, **options)
     with tempfile.TemporaryDirectory() as folder:
-        return PeftBackend(base(folder), dtype=torch.float32, **options)
+        return peft.load(base(folder), dtype=torch.float32, **options)
 
 
 def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, float]:
@@ -85,7 +86,6 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
     import numpy as np
     import torch
 
-    from unslothrl.backends import packing
     from unslothrl.types import Sample
 
     backend.shares_prompts = mode == "packed, prompts shared"
@@ -108,7 +108,7 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
         order.sort(key=lambda i: len(samples[i].completion_ids))
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
     if backend.packs:
-        parts = packing.packs(samples, CONTEXTS * LONGEST, backend.shares_prompts)
+        parts = backend.micro_batches(samples, CONTEXTS, LONGEST)
     on_card, before, seconds = torch.cuda.is_available(), peak_mb(), []
     if on_card:
         torch.cuda.empty_cache()
@@ -132,15 +132,16 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
 def pad_to_the_longest() -> None:
     import torch
 
-    from unslothrl.backends import peft
+    from unslothrl.backends import packing
 
-    as_they_are = peft.completion_tokens
+    as_they_are = packing.padded
 
     def padded(samples, device):
-        ids, row, position = as_they_are(samples, device)
-        return torch.nn.functional.pad(ids, (0, LONGEST - ids.shape[1])), row, position
+        batch = as_they_are(samples, device)
+        wide = torch.nn.functional.pad(batch.ids, (0, LONGEST - batch.ids.shape[1]))
+        return dataclasses.replace(batch, ids=wide)
 
-    peft.completion_tokens = padded
+    packing.padded = padded
 
 
 def output_layer() -> dict[str, float]:

@@ -131,9 +131,9 @@ def make_backend():
     ):
         import torch
 
-        from unslothrl.backends.peft import PeftBackend
+        from unslothrl.backends import peft
 
-        backend = PeftBackend(
+        backend = peft.load(
             base,
             dtype=getattr(torch, dtype),
             rank=8,

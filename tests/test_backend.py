@@ -287,22 +287,22 @@ def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
 
 
 def test_a_checkpoint_of_another_rank_is_refused(bases, make_backend):
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
 
     saved = learner_of(make_backend(bases["plain"]), bases["plain"]).save_state()
     options = {"alpha": 16, "dropout": 0.0, "seed": 0, "dtype": torch.bfloat16}
-    other = learner_of(PeftBackend(bases["plain"], rank=1, **options), bases["plain"])
+    other = learner_of(peft.load(bases["plain"], rank=1, **options), bases["plain"])
     with pytest.raises(ValueError, match="another LoRA"):
         other.load_state(saved)
 
 
 def test_what_is_measured_has_no_dropout(bases):
     """Twice the same, and as without it; only what has a gradient draws masks."""
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
 
     found = []
     for dropout in (0.0, 0.5):
-        backend = PeftBackend(
+        backend = peft.load(
             bases["plain"], dtype=torch.float32, rank=8, alpha=16, dropout=dropout, seed=0
         )
         torch.manual_seed(3)
@@ -397,7 +397,7 @@ def test_under_autocast_the_lora_computes_in_the_bases_dtype(
 def test_only_a_card_in_bfloat16_has_autocast(bases, make_backend):
     from contextlib import nullcontext
 
-    from unslothrl.backends.peft import lora_precision
+    from unslothrl.backends.lora import lora_precision
 
     for device, dtype in (("cpu", "bfloat16"), ("cuda", "float16"), ("cuda", "float32")):
         assert isinstance(lora_precision(device, getattr(torch, dtype)), nullcontext)

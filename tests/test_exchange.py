@@ -147,9 +147,9 @@ def train(rank, world_size, address, listener, base):
     torch.set_num_threads(1)
     from test_learner import LRS, batch, learner_of, samples
 
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
 
-    backend = PeftBackend(base, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
+    backend = peft.load(base, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
     learner = learner_of(backend, base)
     learner.listener = listener
     learner.join(rank, world_size, address, deadline_s=60.0)

@@ -170,15 +170,16 @@ def test_what_cannot_be_saved_is_named():
 
 @pytest.mark.parametrize("kind", ["AdamW8bit", "PagedAdamW8bit"])
 def test_a_learner_with_a_critic_goes_on_under_8_bit_adam(kind, bases):
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
+    from unslothrl.backends.lora import LoraBackend
 
-    class OnACard(PeftBackend):
+    class OnACard(LoraBackend):
         def optimizer(self, parameters, lr, weight_decay):
             return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
 
     def learner(seed):
         options = {"rank": 64, "alpha": 64, "dropout": 0.0, "dtype": torch.bfloat16}
-        backend = OnACard(bases["plain"], seed=seed, **options)
+        backend = OnACard(peft.load(bases["plain"], seed=seed, **options).loaded)
         return learner_of(backend, bases["plain"], objective="ppo")
 
     def train(one, steps):

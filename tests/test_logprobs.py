@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unslothrl.backends import logprobs
-from unslothrl.backends.peft import PeftBackend
+from unslothrl.backends.lora import Loaded, LoraBackend
 
 pytestmark = pytest.mark.real
 
@@ -77,9 +77,19 @@ def test_logits_are_those_of_the_models_own_forward(kind):
         num_key_value_heads=2, head_dim=16, vocab_size=99, pad_token_id=0, **extra.get(kind, {}),
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config).eval()
-    backend = object.__new__(PeftBackend)
-    backend.device, backend.dtype = torch.device("cpu"), torch.float32
-    backend.model = SimpleNamespace(get_base_model=lambda: model, named_modules=model.named_modules)
+    loaded = Loaded(
+        model=SimpleNamespace(get_base_model=lambda: model),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        name=kind,
+        has_reference_adapter=False,
+        offload="none",
+        pack_inputs=None,
+        shares_prompts=False,
+        for_inference=torch.nn.Module.eval,
+        for_training=torch.nn.Module.train,
+    )
+    backend = LoraBackend(loaded)
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0]

@@ -11,7 +11,7 @@ from fakes import group
 
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
-from unslothrl.backends.peft import PeftBackend
+from unslothrl.backends.lora import LoraBackend
 from unslothrl.commands import cli
 from unslothrl.config.reading import read_toml
 from unslothrl.weights import adapter_use
@@ -201,8 +201,8 @@ def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_
 
         monkeypatch.setattr(owner, name, call)
 
-    record(PeftBackend, "to_device", "on")
-    record(PeftBackend, "to_host", "off")
+    record(LoraBackend, "to_device", "on")
+    record(LoraBackend, "to_host", "off")
     record(Actor, "generate", "generate")
     code, folder, _, err = train(number_of_actors=1, learner_chunk_size=0, **options)
     assert code == 0, err

@@ -88,9 +88,9 @@ def test_every_target_of_every_layer_has_been_trained(local, make_backend):
     import torch
 
     from unslothrl import embedded
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
 
-    initial = PeftBackend(
+    initial = peft.load(
         base_model.quantise(embedded.BASE),
         dtype=torch.bfloat16,
         rank=16,

@@ -107,7 +107,7 @@ def build_unsloth(base: Path, **options):
     current = pretend_there_is_a_card()
     import torch
 
-    from unslothrl.backends.unsloth import UnslothBackend  # imports Unsloth, before what it patches
+    from unslothrl.backends.unsloth import load  # imports Unsloth, before what it patches
 
     import unsloth.models._utils as unsloth_utils  # isort: skip
     import unsloth.models.llama as llama  # isort: skip
@@ -126,7 +126,7 @@ def build_unsloth(base: Path, **options):
         self._rope_cache_versions[index] = self._rope_cache_version
 
     llama._PerDeviceRopeCache._build_rope_cache = build_rope_cache
-    backend = UnslothBackend(
+    backend = load(
         base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
     )
     current[0] = 0
@@ -292,9 +292,9 @@ def build(arguments):
         backend = build_unsloth(arguments.base, **options)
         counts = count_fused_calls()
     else:
-        from unslothrl.backends.peft import PeftBackend
+        from unslothrl.backends import peft
 
-        backend = PeftBackend(arguments.base, **options)
+        backend = peft.load(arguments.base, **options)
     generator = torch.Generator().manual_seed(7 if arguments.start is None else 8)
     with torch.no_grad():
         for _, parameter in sorted(backend.parameters().items()):

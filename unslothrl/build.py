@@ -121,7 +121,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
 
 def shared_engine(config: Config, base: Path, backend, plan: ProcessPlan):
     """An engine over the learner's own weights: Unsloth's vLLM where there is one."""
-    if getattr(backend, "llm", None) is not None:
+    if backend.llm is not None:
         from unslothrl.engines.vllm import VllmEngine
 
         return VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
@@ -144,7 +144,7 @@ def import_unsloth(config: Config):
 def unsloth_backend(config: Config, base: Path, plan: ProcessPlan):
     module = import_unsloth(config)
     memory = engine_memory(plan)
-    return module.UnslothBackend(
+    return module.load(
         base,
         **lora_options(config, base),
         context=config.context,
@@ -154,9 +154,9 @@ def unsloth_backend(config: Config, base: Path, plan: ProcessPlan):
 
 
 def peft_backend(config: Config, base: Path):
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
 
-    return PeftBackend(base, **lora_options(config, base))
+    return peft.load(base, **lora_options(config, base))
 
 
 def lora_options(config: Config, base: Path) -> dict:

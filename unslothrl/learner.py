@@ -15,7 +15,6 @@ from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
-from unslothrl.backends import packing
 from unslothrl.backends.base import Backend
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.learner_state import Leaf
@@ -113,7 +112,7 @@ class Learner:
         done = 0
         for indices in self._micro_batches(samples):
             part = [samples[i] for i in indices]
-            lengths = [len(sample.completion_ids) for sample in part]
+            lengths = [sample.tokens for sample in part]
             policy = _split(self._logprobs(part), lengths)
             references: Sequence[np.ndarray | None] = [None] * len(part)
             values: Sequence[np.ndarray | None] = [None] * len(part)
@@ -180,7 +179,7 @@ class Learner:
         loss = policy_loss(
             self.objective,
             Tokens(
-                lengths=[len(sample.completion_ids) for sample in samples],
+                lengths=[sample.tokens for sample in samples],
                 logprobs=policy,
                 entropies=entropies,
                 advantages=_tensor([s.advantages for s in samples], policy),
@@ -208,7 +207,7 @@ class Learner:
             old = self._told(samples, "values", values)
             loss = value_loss(
                 self.objective,
-                [len(sample.completion_ids) for sample in samples],
+                [sample.tokens for sample in samples],
                 values,
                 values.detach() if old is None else old,
                 _tensor([s.returns for s in samples], values),
@@ -242,7 +241,7 @@ class Learner:
     def _reference_divergence(self, samples: Sequence[Sample], policy: torch.Tensor) -> np.ndarray:
         """k3 of the tokens of some middling sequences: an estimate for the metrics."""
         every = -(-len(samples) // KL_SAMPLES)
-        lengths = [len(sample.completion_ids) for sample in samples]
+        lengths = [sample.tokens for sample in samples]
         own = torch.cat(policy.split(lengths)[::every])
         difference = own - self._reference_logprobs(samples[::every])
         return divergence.k3(difference.double()).cpu().numpy()
@@ -406,15 +405,9 @@ class Learner:
         self.actor.close()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Indices. Packed, as many as fit into the tokens of `micro_batch` whole contexts; padded,
-        that many, those of like length together."""
-        size = self.settings.micro_batch
-        if self.backend.packs:
-            most = size * self.settings.context
-            return packing.packs(samples, most, self.backend.shares_prompts)
-        lengths = [len(one.prompt_ids) + len(one.completion_ids) for one in samples]
-        order = sorted(range(len(samples)), key=lengths.__getitem__)
-        return [order[i : i + size] for i in range(0, len(order), size)]
+        """Indices."""
+        settings = self.settings
+        return self.backend.micro_batches(samples, settings.micro_batch, settings.context)
 
 
 @dataclass

@@ -24,6 +24,14 @@ INHERITED = (
     CARD_LIMIT,
 )
 
+OF_VLLM = {  # set before vLLM is imported, by its engine and by Unsloth
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores starve each other
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiles at run time, and has no seed per request
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
 
 def defaults(cpus: int, gpu: bool) -> dict[str, str]:
     """What a process gets where the user has not set it."""

@@ -12,15 +12,21 @@ from unslothrl.types import Adapter, Sample
 class Backend(Protocol):
     """A 4-bit base with one trainable LoRA on it."""
 
-    packs: bool  # whether samples are packed, so that what counts is their tokens, not their number
-    shares_prompts: bool  # whether a prompt is computed once for all its completions in a pack
+    def micro_batches(
+        self, samples: Sequence[Sample], sequences: int, context: int
+    ) -> list[list[int]]:
+        """Indices of the samples that go through the model together.
+
+        Padded, `sequences` of like length; packed, as many as fit into the tokens of `sequences`
+        whole contexts of `context` tokens.
+        """
 
     def token_logprobs(
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability and entropy of every completion token, under logits / temperature.
+        """Log-probability and entropy of each sampled token, under logits / temperature.
 
-        Both float32 and flat, [sum of completion tokens], sample after sample. Gradients flow
+        Both float32 and flat, [sum of the samples' `tokens`], sample after sample. Gradients flow
         through the log-probabilities into the LoRA if autograd is on, through the entropies only
         with `entropy_gradient`.
         """
@@ -29,7 +35,7 @@ class Backend(Protocol):
         """The policy's LoRA parameters by PEFT's adapter name, in a fixed order."""
 
     def add_critic(self, seed: int) -> None:
-        """A critic on the same base: a LoRA of the policy's shape and a value head, which says 0.
+        """A critic on the same base: a LoRA of the policy's shape and a value head, at first 0.
 
         Call it once, before anything is trained.
         """
@@ -38,7 +44,7 @@ class Backend(Protocol):
         """Where `token_values` is called, and the backward pass of what it returned."""
 
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
-        """The critic's value of the state before every completion token, float32 and flat."""
+        """The critic's value of the state before each sampled token, float32 and flat."""
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The critic's LoRA and value head, in a fixed order; empty without a critic."""

@@ -17,7 +17,7 @@ What one must know of Unsloth (2026.10.7):
   here does). Attention masks are ignored in training, so padding stands on the right.
 - projections with biases (q, k and v of Qwen2) run unfused, through PEFT.
 - the LoRA is float32 whatever the base computes in; the fused layers cast it to what the base
-  computes in, the others under autocast (`peft.lora_precision`). Under float16 there is no loss
+  computes in, the others under autocast (`lora.lora_precision`). Under float16 there is no loss
   scaler: small gradients inside the fused layers may round to zero. Unmeasured; bfloat16 needs
   none.
 - its vLLM is an `LLM` of this process with processed log-probabilities, whose 4-bit weights the
@@ -25,7 +25,7 @@ What one must know of Unsloth (2026.10.7):
   it. Its memory is set by a share of what is free, base included: `kv_cache_mb` does not reach it.
 - with UNSLOTH_VLLM_STANDBY that vLLM can sleep: its KV cache is freed, the weights stay, for they
   are the trained model's. Expandable segments are then off, so only a learner that generates sets
-  it (`workers.import_unsloth`). It also replaces the share by one of its own, up to 0.88 of the
+  it (`build.import_unsloth`). It also replaces the share by one of its own, up to 0.88 of the
   card, unless UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE is set.
 - `max_num_seqs` 256 means "choose for me" to it, as few as 8 on a small card.
 - it turns FlashInfer's sampler on wherever it finds nvcc, unless UNSLOTH_VLLM_NO_FLASHINFER is set,
@@ -37,6 +37,7 @@ What one must know of Unsloth (2026.10.7):
 """
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -45,17 +46,17 @@ from typing import Any
 
 import torch  # before Unsloth, which it lets be
 
-from unslothrl.engines.vllm import ENVIRONMENT  # importing Unsloth imports vLLM
+from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
 from unslothrl.weights.base_model import cache_folder
 
 os.environ.update(
     {
-        **ENVIRONMENT,
+        **OF_VLLM,
         "UNSLOTH_DISABLE_STATISTICS": "1",
         "UNSLOTH_COMPILE_LOCATION": str(cache_folder().parent / "unsloth"),
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the share is the one that is asked for
         "UNSLOTH_VLLM_FP32_LM_HEAD": "1",  # vLLM 0.26 would round logits to bfloat16
-        "UNSLOTH_VLLM_NO_FLASHINFER": "1",  # see ENVIRONMENT
+        "UNSLOTH_VLLM_NO_FLASHINFER": "1",  # see OF_VLLM
         **os.environ,  # what is set already stays
     }
 )
@@ -70,7 +71,7 @@ from peft import PeftConfig, set_peft_model_state_dict
 
 from unslothrl import memory
 from unslothrl.backends import packing
-from unslothrl.backends.peft import POLICY, REFERENCE, PeftBackend
+from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights.adapter import WEIGHTS_FILE
@@ -79,94 +80,103 @@ PACKED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose forward takes pac
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
 
-class UnslothBackend(PeftBackend):
-    """See `backends.base.Backend`.
+def load(
+    base: Path,
+    *,
+    dtype: torch.dtype,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    seed: int,
+    context: int,
+    start: Path | None = None,
+    name: str | None = None,
+    memory_share: float | None = None,
+    max_num_seqs: int = 256,
+    four_bit: bool = True,
+    packs: bool = True,
+    offload: str = "none",
+    **loading: Any,
+) -> LoraBackend:
+    """Loads `base` and puts a LoRA on it; the options are those of `peft.load`.
 
-    With `memory_share` Unsloth starts a vLLM that holds the base once for both, within that share
-    of the whole card; it is then `llm`. `four_bit=False` and a `device_map` are for a 16-bit base.
+    `context`: tokens of the longest prompt and completion. With `memory_share` Unsloth starts a
+    vLLM that holds the base once for both, within that share of the whole card; it is then the
+    backend's `llm`. `four_bit=False` and what `loading` has are for a 16-bit base.
     """
-
-    def __init__(
-        self,
-        base: Path,
-        *,
-        dtype: torch.dtype,
-        rank: int,
-        alpha: float,
-        dropout: float,
-        seed: int,
-        context: int,
-        start: Path | None = None,
-        name: str | None = None,
-        memory_share: float | None = None,
-        max_num_seqs: int = 256,
-        four_bit: bool = True,
-        packs: bool = True,
-        offload: str = "none",
-        **loading: Any,
-    ):
-        memory.prepare_card()
-        self.offload, self.dtype = offload, dtype
-        self.name = name or str(base)
-        self.has_reference_adapter = start is not None
-        self.value_head = None
-        lora: dict[str, Any] = {
-            "r": rank,
-            "lora_alpha": alpha,
-            "lora_dropout": dropout,
-            "target_modules": list(LORA_TARGETS),
-        }
-        if start is not None:
-            saved = PeftConfig.from_pretrained(str(start))
-            lora = {key: getattr(saved, key) for key in (*lora, "use_rslora")}
-            lora["target_modules"] = sorted(lora["target_modules"])
-        if memory_share is not None:
-            loading |= engine_options(memory_share, max_num_seqs, lora["r"])
-        if offload == "model":  # the embedding goes to the host with the rest, and comes back
-            loading["offload_embedding"] = False
-        with kept("VLLM_LOGGING_LEVEL"):
-            model, _ = unsloth.FastLanguageModel.from_pretrained(
-                str(base),
-                max_seq_length=context,
-                dtype=dtype,
-                load_in_4bit=four_bit,
-                use_exact_model_name=True,
-                random_state=seed,
-                **loading,
-            )
-        self.llm = getattr(model, "vllm_engine", None)
-        if self.llm is not None:
-            check_context(self.llm.llm_engine.model_config.max_model_len, context)
-            memory.limit_card_memory(unmapped_asleep_mb())
-        self.device = model.device
-        self.model = unsloth.FastLanguageModel.get_peft_model(
-            model,
-            **lora,
-            use_gradient_checkpointing="unsloth" if self.device.type == "cuda" else False,
+    memory.prepare_card()
+    lora = lora_options(rank, alpha, dropout, start)
+    if memory_share is not None:
+        loading |= engine_options(memory_share, max_num_seqs, lora["r"])
+    if offload == "model":  # the embedding goes to the host with the rest, and comes back
+        loading["offload_embedding"] = False
+    with kept("VLLM_LOGGING_LEVEL"):
+        model, _ = unsloth.FastLanguageModel.from_pretrained(
+            str(base),
+            max_seq_length=context,
+            dtype=dtype,
+            load_in_4bit=four_bit,
+            use_exact_model_name=True,
             random_state=seed,
+            **loading,
         )
-        if start is not None:
-            weights = safetensors.torch.load_file(start / WEIGHTS_FILE)
-            set_peft_model_state_dict(self.model, weights, adapter_name=POLICY)
-            self.model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
-        unsloth.FastLanguageModel.for_training(self.model)
-        config = self.model.config
-        self.packs = packs and config.model_type in PACKED and packing.is_plain(config)
-        self.shares_prompts = False  # its kernels know sequences, not trees
-
-    def pack_states(self, pack: packing.Pack) -> torch.Tensor:
-        lengths = torch.tensor([sum(span.pieces) for span in pack.spans], dtype=torch.int32)
-        return self.hidden_states(
-            pack.ids, position_ids=pack.positions, packed_seq_lengths=lengths.to(self.device)
+    llm = getattr(model, "vllm_engine", None)
+    if llm is not None:
+        check_context(llm.llm_engine.model_config.max_model_len, context)
+        memory.limit_card_memory(unmapped_asleep_mb())
+    device = model.device
+    model = add_lora(model, lora, device, seed, start)
+    packs = packs and model.config.model_type in PACKED and packing.is_plain(model.config)
+    return LoraBackend(
+        Loaded(
+            model=model,
+            device=device,
+            dtype=dtype,
+            name=name or str(base),
+            has_reference_adapter=start is not None,
+            offload=offload,
+            pack_inputs=functools.partial(pack_inputs, device) if packs else None,
+            shares_prompts=False,  # its kernels know sequences, not trees
+            for_inference=unsloth.FastLanguageModel.for_inference,
+            for_training=unsloth.FastLanguageModel.for_training,
+            llm=llm,
         )
+    )
 
-    @contextlib.contextmanager
-    def generating(self) -> Iterator[Any]:
-        unsloth.FastLanguageModel.for_inference(self.model)
-        try:
-            yield self.model
-        finally:
-            unsloth.FastLanguageModel.for_training(self.model)
+
+def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:
+    """`get_peft_model`'s options for the LoRA: as given, or those of the adapter to start from."""
+    if start is None:
+        targets = list(LORA_TARGETS)
+        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}
+    saved = PeftConfig.from_pretrained(str(start))
+    names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
+    lora = {key: getattr(saved, key) for key in names}
+    return {**lora, "target_modules": sorted(lora["target_modules"])}
+
+
+def add_lora(
+    model: Any, lora: dict[str, Any], device: torch.device, seed: int, start: Path | None
+) -> Any:
+    """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
+    policy's and the reference's."""
+    model = unsloth.FastLanguageModel.get_peft_model(
+        model,
+        **lora,
+        use_gradient_checkpointing="unsloth" if device.type == "cuda" else False,
+        random_state=seed,
+    )
+    if start is not None:
+        weights = safetensors.torch.load_file(start / WEIGHTS_FILE)
+        set_peft_model_state_dict(model, weights, adapter_name=POLICY)
+        model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
+    unsloth.FastLanguageModel.for_training(model)
+    return model
+
+
+def pack_inputs(device: torch.device, pack: packing.Pack) -> dict[str, torch.Tensor]:
+    lengths = torch.tensor([sum(span.pieces) for span in pack.spans], dtype=torch.int32)
+    return {"packed_seq_lengths": lengths.to(device)}
 
 
 def engine_options(memory_share: float, max_num_seqs: int, rank: int) -> dict[str, Any]:
@@ -206,11 +216,11 @@ def unmapped_asleep_mb() -> float:
     return sum(data.handle[1] for data in held if data.tag != "weights") / 2**20
 
 
-def check_context(found: int, wanted: int) -> None:
+def check_context(available: int, wanted: int) -> None:
     """Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence."""
-    if found < wanted:
+    if available < wanted:
         raise UserError(
-            f"learner_gpu_usage leaves the learner's engine a context of {found} tokens, the run "
-            f"needs {wanted}: set a larger --learner_gpu_usage, or --learner_chunk_size 0 and let "
-            "the actors generate"
+            f"learner_gpu_usage leaves the learner's engine a context of {available} tokens, the "
+            f"run needs {wanted}: set a larger --learner_gpu_usage, or --learner_chunk_size 0 and "
+            "let the actors generate"
         )

@@ -89,13 +89,13 @@ def complete(adapter: Path, base: Path, request: Request) -> tuple[int, ...]:
     """-> the ids of a completion, generated with transformers."""
     import torch
 
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
     from unslothrl.engines.base import generate
     from unslothrl.engines.transformers import TransformersEngine
 
     capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
     dtype = getattr(torch, half_precision(capability))
-    backend = PeftBackend(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
+    backend = peft.load(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
     engine = TransformersEngine(backend, base, max_num_seqs=1, has_own_base=False)
     (completion,) = generate(engine, [request])
     return completion.token_ids

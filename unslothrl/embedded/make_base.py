@@ -161,14 +161,14 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     import itertools
 
     from unslothrl.actor import Actor
-    from unslothrl.backends.peft import PeftBackend
+    from unslothrl.backends import peft
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling
     from unslothrl.weights import base_model
 
     base = base_model.quantise(out)
-    backend = PeftBackend(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
+    backend = peft.load(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
     tokenizer = base_model.load_tokenizer(base)
     actor = Actor(
         "measure",

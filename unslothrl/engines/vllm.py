@@ -18,17 +18,9 @@ from unslothrl.engines.sleep_lock import held
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Completion, Request, seed_of
-from unslothrl.variables import SCRATCH
+from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import write_adapter
-
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the actor is the process; another one is 30 s of start
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores starve each other
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiles at run time, and has no seed per request
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
 
 
 def start(
@@ -44,7 +36,7 @@ def start(
     `takes_turns` with another process on a card, `sleep_lock`: see `VllmEngine`. `float32_head` is
     on where there is a card unless it is given.
     """
-    for name, value in ENVIRONMENT.items():
+    for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
     name_allocator_settings()
     import torch

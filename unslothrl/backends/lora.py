@@ -1,0 +1,273 @@
+"""A loaded base with a LoRA on it: what both backends can do, whichever library has loaded it."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+
+from unslothrl.backends import logprobs, packing
+from unslothrl.memory import peak_memory_mb
+from unslothrl.types import LORA_TARGETS, Adapter, Sample
+from unslothrl.weights import base_model
+
+SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
+POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a library has loaded, and how its model wants to be called.
+
+    `model` holds the policy's LoRA, float32, and, where the run starts from an adapter, that one as
+    the reference. `offload`: "optimizer" lets the driver move the optimiser's state to host memory
+    where the card is full, "model" moves the base there as well between updates.
+    """
+
+    model: Any  # a PeftModel
+    device: torch.device
+    dtype: torch.dtype  # what the base computes in
+    name: str  # what published adapters call their base
+    has_reference_adapter: bool
+    offload: str  # none, optimizer or model
+    pack_inputs: Callable[[packing.Pack], dict[str, torch.Tensor]] | None
+    """What the decoder gets besides a pack's ids and positions; None: samples are padded."""
+    shares_prompts: bool  # whether a prompt is computed once for all its completions in a pack
+    for_inference: Callable[[Any], Any]  # puts the model into the mode in which it generates
+    for_training: Callable[[Any], Any]
+    llm: Any = None  # the library's own vLLM over the same weights
+
+
+class LoraBackend:
+    """See `backends.base.Backend`. Trains float32 LoRA weights over a frozen base."""
+
+    def __init__(self, loaded: Loaded):
+        self.loaded = loaded
+        self.model, self.device, self.llm = loaded.model, loaded.device, loaded.llm
+        self.packs, self.shares_prompts = loaded.pack_inputs is not None, loaded.shares_prompts
+        self.value_head: torch.nn.Linear | None = None
+
+    def micro_batches(
+        self, samples: Sequence[Sample], sequences: int, context: int
+    ) -> list[list[int]]:
+        if self.packs:
+            return packing.packs(samples, sequences * context, self.shares_prompts)
+        return packing.by_length(samples, sequences)
+
+    def token_logprobs(
+        self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        states, targets = self.states_before(samples)
+        head = logprobs.Head.of(self.model.get_base_model())
+        return logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
+
+    def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
+        if self.value_head is None:
+            raise ValueError("this backend has no critic: call add_critic first")
+        states, _ = self.states_before(samples)
+        return self.value_head(states.float()).squeeze(-1)
+
+    def states_before(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+        """-> (what the output layer gets before each sampled token [sampled tokens, hidden], these
+        tokens [sampled tokens]), sample after sample."""
+        if self.loaded.pack_inputs is None:
+            padded = packing.padded(samples, self.device)
+            return self.hidden_states(padded.ids)[padded.rows, padded.columns], padded.targets
+        pack = packing.packed(samples, self.device, self.shares_prompts)
+        inputs = self.loaded.pack_inputs(pack)
+        states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
+        return states[0, pack.rows], pack.targets
+
+    def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
+        decoder = self.model.get_base_model().model
+        with measuring(decoder), self._precision():
+            return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        return lora_precision(self.device.type, self.loaded.dtype)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        return self._lora(POLICY)
+
+    def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
+        if self.value_head is None:
+            return {}
+        head = {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
+        return {**self._lora(CRITIC), **head}
+
+    def _lora(self, adapter: str) -> dict[str, torch.nn.Parameter]:
+        named = self.model.named_parameters()
+        return {name: parameter for name, parameter in named if f".{adapter}." in name}
+
+    def add_critic(self, seed: int) -> None:
+        shape = self.model.peft_config[POLICY]
+        torch.manual_seed(seed)
+        self.model.add_adapter(CRITIC, LoraConfig(**{key: getattr(shape, key) for key in SHAPE}))
+        hidden = self.model.get_base_model().config.hidden_size
+        self.value_head = torch.nn.Linear(hidden, 1, device=self.device)
+        torch.nn.init.zeros_(self.value_head.weight)
+        torch.nn.init.zeros_(self.value_head.bias)
+        self.model.base_model.set_adapter(POLICY)
+
+    def critic(self) -> contextlib.AbstractContextManager[None]:
+        return self._adapter(CRITIC)
+
+    @contextlib.contextmanager
+    def reference(self) -> Iterator[None]:
+        if self.loaded.has_reference_adapter:
+            with self._adapter(REFERENCE, is_frozen=True):
+                yield
+        else:
+            with self.model.disable_adapter():
+                yield
+
+    @contextlib.contextmanager
+    def _adapter(self, name: str, is_frozen: bool = False) -> Iterator[None]:
+        """Inside it that adapter is the active one; afterwards it is the policy's."""
+        self.model.base_model.set_adapter(name, inference_mode=is_frozen)
+        try:
+            yield
+        finally:
+            self.model.base_model.set_adapter(POLICY)
+
+    @contextlib.contextmanager
+    def generating(self) -> Iterator[Any]:
+        self.loaded.for_inference(self.model)
+        try:
+            yield self.model
+        finally:
+            self.loaded.for_training(self.model)
+
+    def optimizer(
+        self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
+        if self.device.type == "cuda":
+            import bitsandbytes.optim as optim
+
+            kind = optim.AdamW8bit if self.loaded.offload == "none" else optim.PagedAdamW8bit
+            return kind(parameters, lr=lr, weight_decay=weight_decay)
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+
+    def publish(self, version: int) -> Adapter:
+        return pack_adapter(self.model, version, self.loaded.name)
+
+    def restore_adapter(self, adapter: Adapter) -> None:
+        self._fill(POLICY, adapter)
+
+    def keep_version(self, adapter: Adapter) -> None:
+        shape = {key: getattr(self.model.peft_config[POLICY], key) for key in SHAPE}
+        name = version_name(adapter.version)
+        with torch.random.fork_rng():  # what is drawn here is overwritten
+            self.model.add_adapter(name, LoraConfig(**{**shape, "lora_dropout": 0.0}))
+        self._fill(name, adapter)
+        self.model.base_model.set_adapter(POLICY)
+
+    def version(self, version: int) -> contextlib.AbstractContextManager[None]:
+        return self._adapter(version_name(version), is_frozen=True)
+
+    def forget_version(self, version: int) -> None:
+        self.model.delete_adapter(version_name(version))
+        self.model.base_model.set_adapter(POLICY)
+
+    def _fill(self, name: str, adapter: Adapter) -> None:
+        weights = safetensors.torch.load(adapter.weights)
+        set_peft_model_state_dict(self.model, weights, adapter_name=name)
+
+    def fingerprint(self) -> str:
+        return base_model.fingerprint(packed_weights(self.model))
+
+    def to_host(self) -> None:
+        if self.loaded.offload == "model":
+            self.model.to("cpu")
+        self.free_cache()
+
+    def to_device(self) -> None:
+        if self.loaded.offload == "model":
+            self.model.to(self.device)
+
+    def free_cache(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def memory_mb(self) -> float:
+        return peak_memory_mb()
+
+
+@contextlib.contextmanager
+def measuring(decoder: torch.nn.Module) -> Iterator[None]:
+    """Without gradients a training decoder is in eval mode, and back in training afterwards.
+
+    What is measured has no dropout, and Unsloth's checkpointing, which would keep a host buffer for
+    every such forward until the next backward, is off (`unsloth_zoo/gradient_checkpointing.py`).
+    """
+    if torch.is_grad_enabled() or not decoder.training:
+        yield
+        return
+    training = [module for module in decoder.modules() if module.training]
+    decoder.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def lora_precision(device_type: str, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
+    """Where the LoRA's float32 weights are computed with in bfloat16, on a card.
+
+    PEFT casts the input of every LoRA layer to float32 unless autocast is on (`lora/bnb.py`), which
+    takes 12 bytes for each hidden value of a token. float16 has no loss scaler here, so its LoRA
+    stays float32. No weight is used twice in a forward, so no cast is kept.
+    """
+    if device_type != "cuda" or dtype != torch.bfloat16:
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, dtype, cache_enabled=False)
+
+
+def version_name(version: int) -> str:
+    """PEFT's name of a version that is kept beside the policy."""
+    return f"version-{version}"
+
+
+def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
+    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
+    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    weights = safetensors.torch.save(
+        {
+            name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
+            for name in sorted(state)
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model.peft_config[POLICY].save_pretrained(folder)
+        config = json.loads((Path(folder) / "adapter_config.json").read_text())
+    config["target_modules"] = sorted(config["target_modules"])
+    config["inference_mode"] = True
+    config["base_model_name_or_path"] = base
+    return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
+
+
+def packed_weights(model: torch.nn.Module) -> Iterator[bytes]:
+    """The packed bytes of every 4-bit linear layer, in the order of `base_model.fingerprint`."""
+    import bitsandbytes
+
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, bitsandbytes.nn.Linear4bit)
+    }
+    for name in sorted(linears, key=_layer_order):
+        yield linears[name].weight.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _layer_order(name: str) -> tuple[int, int]:
+    parts = name.removesuffix(".base_layer").split(".")
+    layer = next(int(part) for part in parts if part.isdigit())
+    return layer, LORA_TARGETS.index(parts[-1])
