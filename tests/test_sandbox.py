@@ -19,7 +19,7 @@ from hostile import PROGRAMS
 from users import AS_NOBODY, ROOT, copy_package, python_for_everyone
 
 from unslothrl import sandbox
-from unslothrl.sandbox import Limits, Program, calls, levels, seccomp, view
+from unslothrl.sandbox import Limits, Program, seccomp, system_calls, view
 
 WALL_S = 2.0
 LATE_S = 3.0  # after the deadline, on a busy machine
@@ -245,7 +245,7 @@ def test_a_program_without_a_sandbox_ends_with_the_process_that_asked(open_folde
 def test_no_file_stays_open():
     before = len(os.listdir("/proc/self/fd"))
     for level in sandbox.LEVELS:
-        if levels.available(level) is None:
+        if sandbox.available(level) is None:
             sandbox.run(Program("print(1)"), Limits(), level)
             with pytest.raises(ValueError):  # nested deeper than marshal takes
                 nested: list = []
@@ -268,7 +268,9 @@ def test_no_home_is_seen_with_python(monkeypatch):
 
 def test_functions_are_called_and_their_results_come_back():
     def call(text, name, *arguments):
-        outcome = sandbox.run(Program(text, function=name, arguments=arguments), Limits())
+        outcome = sandbox.run(
+            Program(text, function=name, arguments=arguments), Limits(), sandbox.choose()
+        )
         return outcome.result if outcome.has_result else outcome.stopped
 
     assert call("def f(a, b): return [a + b, {'x': None}]", "f", 1, 2) == [3, {"x": None}]
@@ -284,7 +286,7 @@ def test_functions_are_called_and_their_results_come_back():
 
 def test_a_program_sees_python_packages_and_large_input():
     text = "import numpy, sys\nprint(numpy.arange(4).sum(), len(sys.stdin.read()))"
-    outcome = sandbox.run(Program(text, stdin="x" * (20 << 20)), Limits())
+    outcome = sandbox.run(Program(text, stdin="x" * (20 << 20)), Limits(), sandbox.choose())
     assert outcome.stdout == f"6 {20 << 20}\n", outcome
 
 
@@ -366,7 +368,7 @@ print("ok")
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_programs_run(name):
-    outcome = sandbox.run(Program(ORDINARY[name]), Limits(cpu_s=20, wall_s=60))
+    outcome = sandbox.run(Program(ORDINARY[name]), Limits(cpu_s=20, wall_s=60), sandbox.choose())
     assert (outcome.stopped, outcome.stdout) == (None, "ok\n"), outcome.stderr
 
 
@@ -402,7 +404,7 @@ OVERLOADED = """
 import importlib, resource
 from unslothrl import sandbox
 from unslothrl.errors import UserError
-importlib.import_module("unslothrl.sandbox.run").RETRY_S = 0.3
+importlib.import_module("unslothrl.sandbox.runner").RETRY_S = 0.3
 most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
 resource.setrlimit(resource.RLIMIT_NPROC, (1, most))  # it can start no process
 try:
@@ -433,7 +435,7 @@ def test_an_overload_is_an_error_and_no_reason_for_a_lower_level(servers, open_f
 
 
 def test_the_best_level_is_chosen():
-    here = [level for level in sandbox.SECURE if levels.available(level) is None]
+    here = [level for level in sandbox.SECURE if sandbox.available(level) is None]
     if len(here) < len(sandbox.SECURE):
         cannot(f"only {here}")
     assert sandbox.choose(allow_unsandboxed=True) == [*here, "none"][0]
@@ -466,12 +468,12 @@ def verdict(code: bytes, machine: str, number: int, arguments=()) -> int:
 @pytest.mark.parametrize("machine", seccomp.COLUMN)
 def test_the_filter_allows_what_is_listed_and_nothing_else(machine):
     column = seccomp.COLUMN[machine]
-    code = seccomp.program(True, machine)
+    code = seccomp.bpf_filter(True, machine)
     assert len(code) // 8 < 4096  # BPF_MAXINSNS
-    allowed = {numbers[column] for numbers in calls.ALLOWED.values()}
-    depends = {one.numbers[column] for one in calls.conditional(True, None)}
-    assert not allowed & depends and calls.MSYNC[column] not in allowed | depends
-    for number in {*range(700), 0x40000000 + 57} - depends - {calls.MSYNC[column]}:
+    allowed = {numbers[column] for numbers in system_calls.ALLOWED.values()}
+    depends = {one.numbers[column] for one in system_calls.conditional(True, None)}
+    assert not allowed & depends and system_calls.MSYNC[column] not in allowed | depends
+    for number in {*range(700), 0x40000000 + 57} - depends - {system_calls.MSYNC[column]}:
         errno = 1 if number < 424 else 38  # EPERM, ENOSYS
         expected = seccomp.ALLOW if number in allowed else seccomp.ERROR | errno
         assert verdict(code, machine, number) == expected, number
@@ -480,7 +482,7 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine):
 @pytest.mark.parametrize("machine", seccomp.COLUMN)
 def test_the_filter_looks_at_arguments(machine):
     def is_allowed(number, *arguments, threads=True, own_pid=None):
-        code = seccomp.program(threads, machine, own_pid)
+        code = seccomp.bpf_filter(threads, machine, own_pid)
         return verdict(code, machine, number, arguments) == seccomp.ALLOW
 
     clone, mmap, fcntl, kill, pair = (

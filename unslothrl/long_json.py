@@ -1,7 +1,7 @@
 """JSON with integers of any length, for data that can be trusted.
 
 Python refuses integers of more than 4,300 digits, since converting them takes time by the square of
-their length. What a program returned is read otherwise: see `sandbox.run.read_result`.
+their length. What a program returned is read otherwise: see `sandbox.runner.read_result`.
 """
 
 import contextlib

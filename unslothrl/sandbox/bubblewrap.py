@@ -21,8 +21,8 @@ def find() -> str | None:
     if path is None:
         return None
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=START_S)
-        version = tuple(int(part) for part in said.stdout.split()[-1].split(".")[:2])
+        reply = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=START_S)
+        version = tuple(int(part) for part in reply.stdout.split()[-1].split(".")[:2])
     except subprocess.TimeoutExpired:
         raise Overloaded(f"bwrap --version took longer than {START_S:g} s") from None
     except (ValueError, IndexError):
@@ -46,7 +46,7 @@ def command(
 ) -> tuple[list[str], list[int]]:
     """-> (what stands before the program's own command, file descriptors it is to inherit: the last
     is where bwrap writes of the sandbox)."""
-    filter_fd, harness_fd = map(memory_fd, (seccomp.program(threads), view.harness_text()))
+    filter_fd, harness_fd = map(memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
     info_fd = memory_fd(b"")
     paths, links = view.read_only()
     words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
@@ -83,5 +83,5 @@ def memory_fd(content: bytes) -> int:
 
 def parents(paths: list[str]) -> list[str]:
     """The folders that the paths lie in, outermost first: bwrap would make them for root alone."""
-    found = {str(parent) for path in paths for parent in Path(path).parents}
-    return sorted(found - {"/", view.FOLDER})
+    folders = {str(parent) for path in paths for parent in Path(path).parents}
+    return sorted(folders - {"/", view.FOLDER})

@@ -1,4 +1,4 @@
-"""The folder of a program that runs without a sandbox, and how it is taken away again."""
+"""The folder of a program that runs without a sandbox, and how it is removed."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def own_folder() -> Iterator[str]:
+def temporary_folder() -> Iterator[str]:
     """A new folder; afterwards all that is in it is deleted, but nothing else, whatever the program
     has put in its place."""
     path = tempfile.mkdtemp(prefix="unslothrl-program-")
@@ -44,8 +44,8 @@ def empty(folder: int) -> None:
 def delete_files(folder: int) -> list[str]:
     """Deletes a folder's files and links. -> the names of its folders."""
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
+        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in children:
         if not is_folder:
             os.unlink(name, dir_fd=folder)
-    return [name for name, is_folder in found if is_folder]
+    return [name for name, is_folder in children if is_folder]

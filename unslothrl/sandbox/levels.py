@@ -1,4 +1,4 @@
-"""How well a program can be sandboxed here, best first; each is tried before it is trusted."""
+"""The levels of the sandbox, best first, and how a program is started at each."""
 
 import functools
 import os
@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from unslothrl.errors import UserError
-from unslothrl.sandbox.program import Limits, Overloaded, Program
+from unslothrl.sandbox.program import Limits
 
 SECURE = ("bubblewrap", "namespaces")
 LEVELS = (*SECURE, "none")
@@ -31,7 +30,8 @@ class Start:
 
 
 def start(level: str, limits: Limits) -> Start:
-    """OSError where this machine lacks what the level takes."""
+    """OSError where this machine lacks what the level needs."""
+    # Imported here: the names of the levels are read on systems that have none of this.
     from unslothrl.sandbox import bubblewrap, namespaces, seccomp, view
 
     if sys.platform == "linux":
@@ -39,7 +39,7 @@ def start(level: str, limits: Limits) -> Start:
     if level == "none":
         return Start([], [], limits_only(), str(view.harness()), None)
     root = is_root()
-    uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # nobody else's
+    uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # no other process has it
     threads = can_count_threads(uid)
     if level == "bubblewrap":
         path = bubblewrap.find()
@@ -50,13 +50,13 @@ def start(level: str, limits: Limits) -> Start:
         return Start(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
     view.harness_text()
-    seccomp.program(threads)
+    seccomp.bpf_filter(threads)
     enter = functools.partial(namespaces.enter, limits, root, threads)
-    return Start([], [], functools.partial(or_say_why, enter), view.HARNESS, uid)
+    return Start([], [], functools.partial(or_report, enter), view.HARNESS, uid)
 
 
-def or_say_why(prepare: Callable[[], None]) -> None:
-    """In the forked child: where `prepare` fails, the reason goes where the program's errors go."""
+def or_report(prepare: Callable[[], None]) -> None:
+    """In the forked child: where `prepare` fails, the reason is written to the program's stderr."""
     try:
         prepare()
     except OSError as error:
@@ -65,7 +65,7 @@ def or_say_why(prepare: Callable[[], None]) -> None:
 
 
 def limits_only() -> Callable[[], None] | None:
-    """What level none has too, on Linux: the filter of system calls, and an end with ours."""
+    """What level none has on Linux: the filter of system calls, and an end with this process."""
     from unslothrl.sandbox import namespaces, seccomp
 
     known = sys.platform == "linux" and platform.machine() in seccomp.COLUMN
@@ -75,7 +75,7 @@ def limits_only() -> Callable[[], None] | None:
         namespaces.die_with_parent()
         namespaces.filter_calls(threads, own_pid=os.getpid())
 
-    return functools.partial(or_say_why, prepare) if known else None
+    return functools.partial(or_report, prepare) if known else None
 
 
 @functools.cache
@@ -103,67 +103,3 @@ def can_count_threads(uid: int | None) -> bool:
         return uid is not None
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
     return release >= (5, 14)
-
-
-working: set[str] = set()  # levels at which a program has run in this process
-
-
-def available(level: str) -> str | None:
-    """None if a program runs at this level, else why it does not. Overloaded where nobody can say.
-
-    Only a level that works is remembered.
-    """
-    from unslothrl.sandbox.run import run
-
-    if level in working:
-        return None
-    try:
-        outcome = run(Program("print(40 + 2)"), Limits(), level)
-    except Overloaded:
-        raise
-    except OSError as error:
-        return " ".join(str(error).split())
-    if outcome.stdout != "42\n":
-        return f"{outcome.stopped}: {outcome.stderr[-200:]}"
-    working.add(level)
-    return None
-
-
-def choose(allow_unsandboxed: bool = False) -> str:
-    """The best level here. UserError where there is none, unless programs may run without, and
-    where the machine is too busy to try one: a better level is never given up for that."""
-    why = []
-    for level in SECURE:
-        try:
-            reason = available(level)
-        except Overloaded as error:
-            raise UserError(
-                f"reward code: sandbox {level} could not be tried ({one_line(error)}): the machine "
-                "is overloaded: start again when it is less busy"
-            ) from None
-        if reason is None:
-            return level
-        why.append(f"{level}: {one_line(reason)}")
-    if allow_unsandboxed:
-        return "none"
-    raise UserError(
-        f"reward code: programs cannot be sandboxed here ({'; '.join(why)}): install bubblewrap "
-        "(apt install bubblewrap), or set --allow_unsandboxed_code where nothing can be lost"
-    )
-
-
-def require(level: str) -> None:
-    """UserError where the level that a run has chosen elsewhere cannot be had here."""
-    try:
-        reason = available(level)
-    except Overloaded as error:
-        reason = str(error)
-    if reason is not None:
-        raise UserError(
-            f"reward code: this run's programs are sandboxed by {level}, which does not work on "
-            f"{platform.node()} ({one_line(reason)}): make it work there, or leave that machine out"
-        )
-
-
-def one_line(text: object) -> str:
-    return " ".join(str(text).split())

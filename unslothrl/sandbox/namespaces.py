@@ -1,8 +1,8 @@
 """The same view as bubblewrap's, made by hand: for machines without it.
 
-`enter` runs in a forked child before it becomes the program. Two processes of ours stay: one waits
+`enter` runs in a forked child before it becomes the program. Two more processes stay: one waits
 outside; one is the first of the new pid namespace, which the program cannot signal, and with which
-everything in there ends. Both die with the process that asked.
+everything in there ends. Both die with the process that called `run`.
 
 Source: namespaces(7), user_namespaces(7), pid_namespaces(7), pivot_root(2), mount_setattr(2).
 """
@@ -77,8 +77,8 @@ def die_with_parent() -> None:
 
 @functools.cache
 def no_huge_pages() -> None:
-    """For this process and all that it starts: one mapped piece of a huge page keeps the whole in
-    memory, which the limit of address space does not count."""
+    """For this process and all that it starts: a mapped piece of a huge page keeps the whole of it
+    in memory, which the limit of address space does not count."""
     check(libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), "prctl")
 
 
@@ -151,7 +151,7 @@ def pivot_root(new: str, old: str) -> None:
 
 def filter_calls(threads: bool, own_pid: int | None = None) -> None:
     """Puts the filter of system calls on this process and on all that it becomes."""
-    code = seccomp.program(threads, own_pid=own_pid)
+    code = seccomp.bpf_filter(threads, own_pid=own_pid)
     buffer = ctypes.create_string_buffer(code, len(code))
 
     class Filter(ctypes.Structure):  # struct sock_fprog

@@ -1,9 +1,9 @@
-"""What is run, how much it may use, and what came of it."""
+"""A program, its limits and its result."""
 
 from dataclasses import dataclass
 from typing import Any
 
-START_S = 60.0  # for a sandbox to start, which is none of its program's time
+START_S = 60.0  # for a sandbox to start, which does not count as its program's time
 
 
 class Overloaded(OSError):
@@ -19,7 +19,7 @@ class LongInteger:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program, from where it begins. `wall_s` later, nothing of it is left."""
+    """Of one program, from its beginning; `wall_s` later all its processes have ended."""
 
     cpu_s: float = 5.0
     wall_s: float = 10.0
@@ -46,7 +46,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramResult:
     """`stopped` says what ended a program that did not end well: "exit 1", "signal 9", "took longer
     than 5 s", "wrote more than 1024 KB"; None: it ran to its end."""
 

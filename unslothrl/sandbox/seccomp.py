@@ -1,7 +1,7 @@
 """A filter of system calls, as the kernel takes it: a classic BPF program.
 
-What `calls` does not allow is refused with EPERM, or with ENOSYS where a library is to believe that
-the kernel is older. Another architecture's calls end the process.
+What `system_calls` does not allow is refused with EPERM, or with ENOSYS where a library is to
+believe that the kernel is older. Another architecture's calls end the process.
 
 Source: seccomp(2), linux/filter.h, linux/seccomp.h, linux/audit.h.
 """
@@ -11,8 +11,8 @@ import functools
 import platform
 import struct
 
-from unslothrl.sandbox import calls
-from unslothrl.sandbox.calls import Conditional
+from unslothrl.sandbox import system_calls
+from unslothrl.sandbox.system_calls import Conditional
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}
@@ -27,7 +27,9 @@ Line = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
 @functools.cache
-def program(threads: bool = True, machine: str | None = None, own_pid: int | None = None) -> bytes:
+def bpf_filter(
+    threads: bool = True, machine: str | None = None, own_pid: int | None = None
+) -> bytes:
     """The filter for this machine: with threads or without, and signals to `own_pid` alone where
     that is given. OSError where the machine's calls are unknown."""
     machine = machine or platform.machine()
@@ -40,26 +42,26 @@ def program(threads: bool = True, machine: str | None = None, own_pid: int | Non
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
     ]
-    for one in calls.conditional(threads, own_pid):
-        lines += only_if(one, column)
-    lines += [(JUMP_EQUAL, 0, 1, number_of(calls.MSYNC, column)), refuse(0)]
-    numbers = [numbers[column] for numbers in calls.ALLOWED.values()]
-    refused = [(JUMP_AT_LEAST, 0, 1, calls.NEW), refuse(errno.ENOSYS), refuse(errno.EPERM)]
-    lines += over(refused, sorted(number for number in numbers if number is not None))
+    for conditional in system_calls.conditional(threads, own_pid):
+        lines += rule(conditional, column)
+    lines += [(JUMP_EQUAL, 0, 1, number_of(system_calls.MSYNC, column)), refuse(0)]
+    numbers = [numbers[column] for numbers in system_calls.ALLOWED.values()]
+    refused = [(JUMP_AT_LEAST, 0, 1, system_calls.NEW), refuse(errno.ENOSYS), refuse(errno.EPERM)]
+    lines += skip(refused, sorted(number for number in numbers if number is not None))
     lines += [*refused, (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
-def number_of(numbers: calls.Numbers, column: int) -> int:
+def number_of(numbers: system_calls.Numbers, column: int) -> int:
     number = numbers[column]
     assert number is not None
     return number
 
 
-def only_if(one: Conditional, column: int) -> list[Line]:
+def rule(call: Conditional, column: int) -> list[Line]:
     """The whole verdict on a call that depends on its arguments; others pass by."""
     tests: list[Line] = []
-    for condition in reversed(one.conditions):
+    for condition in reversed(call.conditions):
         test: list[Line] = [(LOAD, 0, 0, ARGUMENTS + 8 * condition.argument)]
         if condition.mask != 0xFFFFFFFF:
             test.append((AND, 0, 0, condition.mask))
@@ -68,10 +70,10 @@ def only_if(one: Conditional, column: int) -> list[Line]:
         test += [(JUMP_EQUAL, count - i, 0, value) for i, value in enumerate(condition.values)]
         tests = [*test, refuse(errno.EPERM), *tests]
     tests.append((RETURN, 0, 0, ALLOW))
-    return [(JUMP_EQUAL, 0, len(tests), number_of(one.numbers, column)), *tests]
+    return [(JUMP_EQUAL, 0, len(tests), number_of(call.numbers, column)), *tests]
 
 
-def over(refused: list[Line], numbers: list[int]) -> list[Line]:
+def skip(refused: list[Line], numbers: list[int]) -> list[Line]:
     """Tests that jump over what refuses a call if it is one of these numbers, given in order.
 
     A conditional jump goes 255 lines at most.

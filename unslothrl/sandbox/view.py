@@ -9,9 +9,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-FOLDER = "/tmp"  # its own
+FOLDER = "/tmp"  # the program's, writable
 HARNESS = "/harness.py"
-USER = 1000  # our user and group as it sees them, where it runs as them
+USER = 1000  # this process's user and group as the program sees them, where it runs as them
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # /dev/zero can be mapped as shared memory
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 ENVIRONMENT = {

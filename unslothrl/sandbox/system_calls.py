@@ -128,10 +128,10 @@ MSYNC: Numbers = (26, 227)  # does nothing, as with any file in memory
 def conditional(threads: bool, own_pid: int | None) -> list[Conditional]:
     """`threads`: whether the program may start some. `own_pid`: the only process that it may
     signal; None: whichever it can see."""
-    found = [*CONDITIONAL.values()]
+    calls = [*CONDITIONAL.values()]
     if threads:
-        found.append(THREADS)
+        calls.append(THREADS)
     for numbers in SIGNALS.values():
         conditions = () if own_pid is None else (Condition(0, (own_pid,)),)
-        found.append(Conditional(numbers, conditions))
-    return found
+        calls.append(Conditional(numbers, conditions))
+    return calls

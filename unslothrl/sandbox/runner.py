@@ -1,4 +1,4 @@
-"""Runs one program at a level, watches it, and takes away what is left of it."""
+"""Runs one program at a level, watches it, and removes what is left of it."""
 
 import contextlib
 import errno
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from unslothrl.sandbox import levels, view
-from unslothrl.sandbox.folder import own_folder
+from unslothrl.sandbox.folder import temporary_folder
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
     LongInteger,
-    Outcome,
     Overloaded,
     Program,
+    ProgramResult,
 )
 
 ERROR_TAIL = 2000  # bytes of stderr that are kept
@@ -33,14 +33,12 @@ TOO_LONG = "took longer than {:g} s"
 FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
 
-def run(program: Program, limits: Limits, level: str | None = None) -> Outcome:
-    """The outcome, `limits.wall_s` after the program has begun and a little later at most.
+def run(program: Program, limits: Limits, level: str) -> ProgramResult:
+    """The result, `limits.wall_s` after the program has begun and a little later at most.
 
-    `level` is the best one here where not given. OSError where it cannot be had, Overloaded (one of
-    them) where the machine cannot start a sandbox in time. To be called in a process of one thread:
-    it forks.
+    OSError where the level does not work here; Overloaded, which is one, where the machine cannot
+    start a sandbox in time. To be called in a process with a single thread: it forks.
     """
-    level = level or levels.choose()
     started, pause = time.monotonic(), FIRST_PAUSE_S
     while True:
         try:
@@ -57,11 +55,13 @@ def run(program: Program, limits: Limits, level: str | None = None) -> Outcome:
 def is_overload(error: OSError) -> bool:
     """Whether another try may succeed: too many processes or files, too little memory or time."""
     by_number = error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-    said = (os.strerror(number) for number in (errno.EAGAIN, errno.ENOMEM))
-    return isinstance(error, Overloaded) or by_number or any(text in str(error) for text in said)
+    messages = (os.strerror(number) for number in (errno.EAGAIN, errno.ENOMEM))
+    return (
+        isinstance(error, Overloaded) or by_number or any(text in str(error) for text in messages)
+    )
 
 
-def run_once(program: Program, limits: Limits, level: str) -> Outcome:
+def run_once(program: Program, limits: Limits, level: str) -> ProgramResult:
     with contextlib.ExitStack() as stack:
         start = levels.start(level, limits)
         for fd in start.inherited:
@@ -73,7 +73,7 @@ def run_once(program: Program, limits: Limits, level: str) -> Outcome:
                 request_of(program, limits, start.uid),
             )
         )
-        folder = stack.enter_context(own_folder()) if level == "none" else None
+        folder = stack.enter_context(temporary_folder()) if level == "none" else None
         begun, result = (stack.enter_context(Pipe()) for _ in range(2))
         process = subprocess.Popen(
             [*start.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
@@ -143,7 +143,7 @@ def memory_file(content: bytes) -> BinaryIO:
 
 @dataclass
 class Files:
-    """The number of files in a folder that has no limit of its own, counted now and then."""
+    """Counts the files in a folder that has no limit of its own, every `COUNT_EVERY_S`."""
 
     count: Callable[[], int] | None
     most: int
@@ -159,8 +159,8 @@ class Files:
 
 def watch(
     process: subprocess.Popen, begun: int, reply: int, limits: Limits, files: Files
-) -> Outcome:
-    """Reads until the program ends or breaks a limit, then ends all that it was. OSError where it
+) -> ProgramResult:
+    """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
@@ -196,7 +196,9 @@ def watch(
             raise Overloaded(f"it did not start within {START_S:g} s")
         raise OSError(f"{stopped or 'the program was not begun'}: {stderr.strip()[-300:]}")
     value, has_result = read_result(bytes(held[reply]))
-    return Outcome(held[out].decode(errors="replace"), stderr, value, has_result, stopped, seconds)
+    return ProgramResult(
+        held[out].decode(errors="replace"), stderr, value, has_result, stopped, seconds
+    )
 
 
 def until(ends: float) -> float:
@@ -207,7 +209,7 @@ def until(ends: float) -> float:
 def finish(
     process: subprocess.Popen, stopped: str | None, ends: float, limits: Limits, files: Files
 ) -> str | None:
-    """Waits for a program that holds none of its pipes any more, or kills it. -> why it ended."""
+    """Waits for a program that has closed its pipes, or kills it. -> why it was stopped."""
     while stopped is None:
         try:
             return how_it_ended(process.wait(until(ends)))
