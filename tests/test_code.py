@@ -68,8 +68,8 @@ def test_all_tests_must_be_passed():
         "def": 0.0,
         "": 0.0,
     }
-    found = score([block(text) for text in made] + ["no block", solves])
-    assert found.scores == [*made.values(), 0.0, 0.0] and found.failures == []
+    scored = score([block(text) for text in made] + ["no block", solves])
+    assert scored.scores == [*made.values(), 0.0, 0.0] and scored.failures == []
 
 
 def test_functions_are_called():
@@ -87,8 +87,8 @@ def test_functions_are_called():
         "class Equal:\n    __eq__ = lambda *_: True\ndef add(a, b): return Equal()": 0.0,
         "def add(a, b): return float('nan')": 0.0,
     }
-    found = score([block(text) for text in made], ADD)
-    assert dict(zip(made, found.scores, strict=True)) == made and found.failures == []
+    scored = score([block(text) for text in made], ADD)
+    assert dict(zip(made, scored.scores, strict=True)) == made and scored.failures == []
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_integers_of_any_length_are_given_and_returned(tmp_path, capfd):
     big, more = "1" + "0" * 5000, "1" + "0" * 4999 + "1"
     tests = {"inputs": [[10**5000]], "outputs": [10**5000 + 1], "fn_name": "f"}
     programs = ["def f(n): return n + 1", "def f(n): return n + 2"]
-    found = score([block(text) for text in programs], tests)
-    assert found.scores == [1.0, 0.0] and found.failures == []
+    scored = score([block(text) for text in programs], tests)
+    assert scored.scores == [1.0, 0.0] and scored.failures == []
     given = [
         f'{{"inputs": [[{big}]], "outputs": [{more}], "fn_name": "f"}}',
         f'{{"inputs": ["{big}"], "outputs": ["{more}"], "fn_name": "f"}}',
@@ -142,8 +142,8 @@ def test_integers_of_any_length_are_given_and_returned(tmp_path, capfd):
     path = tmp_path / "made.jsonl"
     path.write_text(
         "".join(
-            f'{{"question": "x", "tests": {one}, "completion": {json.dumps(block(text))}}}\n'
-            for one in given
+            f'{{"question": "x", "tests": {tests}, "completion": {json.dumps(block(text))}}}\n'
+            for tests in given
             for text in programs
         )
     )
@@ -156,16 +156,16 @@ def test_a_huge_result_takes_no_time():
     """A million digits would take Python seconds to convert: a wrong answer, and no failure."""
     tests = {"inputs": [[1]], "outputs": [1], "fn_name": "f"}
     huge = "def f(n):\n    import sys\n    return 10 ** 200_000"
-    found = score([block(huge)], tests, deadline_s=10)
-    assert found.scores == [0.0] and found.failures == []
+    scored = score([block(huge)], tests, deadline_s=10)
+    assert scored.scores == [0.0] and scored.failures == []
 
 
 def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():
     solves = block("print(2 * int(input()))")
     stalls = block("while True: pass")
-    found = score([stalls, solves, stalls, solves], deadline_s=1.0)
-    assert found.scores == [0.0, 1.0, 0.0, 1.0] and found.failures == []
-    assert found.seconds[0] < 2 * 2.0 + 1  # its first failure ends it: at most two were begun
+    scored = score([stalls, solves, stalls, solves], deadline_s=1.0)
+    assert scored.scores == [0.0, 1.0, 0.0, 1.0] and scored.failures == []
+    assert scored.seconds[0] < 2 * 2.0 + 1  # its first failure ends it: at most two were begun
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -182,18 +182,18 @@ def test_right_programs_are_right_though_sandboxes_take_long_to_start(tmp_path, 
     try:
         scorer.check()
         assert scorer.level == "bubblewrap"
-        found = scorer.score(made)
+        scored = scorer.score(made)
     finally:
         scorer.close()
-    assert (found.scores, found.failures) == ([1.0, 0.0], [])
-    assert found.seconds[0] > 1.3
+    assert (scored.scores, scored.failures) == ([1.0, 0.0], [])
+    assert scored.seconds[0] > 1.3
 
 
 def test_a_right_result_and_no_end_in_time_is_wrong():
     tests = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
     hangs = "import atexit, time\natexit.register(time.sleep, 100)\ndef add(a, b): return a + b"
-    found = score([block(hangs), block("def add(a, b): return a + b")], tests, deadline_s=0.5)
-    assert found.scores == [0.0, 1.0] and found.failures == []
+    scored = score([block(hangs), block("def add(a, b): return a + b")], tests, deadline_s=0.5)
+    assert scored.scores == [0.0, 1.0] and scored.failures == []
 
 
 def test_tests_run_at_the_same_time():
@@ -204,12 +204,12 @@ def test_tests_run_at_the_same_time():
         scorer.check()
         count = len(scorer.processes.working)
         started = time.monotonic()
-        found = scorer.score([completed(waits, 1, "", {"tests": tests})])
+        scored = scorer.score([completed(waits, 1, "", {"tests": tests})])
         elapsed = time.monotonic() - started
     finally:
         scorer.close()
-    assert found.scores == [1.0]
-    assert elapsed < found.seconds[0] / min(count, 6) + 1.5  # sleeping takes no core
+    assert scored.scores == [1.0]
+    assert elapsed < scored.seconds[0] / min(count, 6) + 1.5  # sleeping takes no core
 
 
 def test_score_of_code(tmp_path, capfd):
@@ -226,9 +226,9 @@ def test_score_of_code(tmp_path, capfd):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert cli.main(["score", str(path), "--reward", "code"]) == 0
     out, err = capfd.readouterr()
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [row["score"] for row in found] == [1.0, 1.0, 0.0]
-    assert found[2]["answer"] == "print(2)" and "3 completions, mean score 0.6667, 0 failed" in err
+    scored = [json.loads(line) for line in out.splitlines()]
+    assert [row["score"] for row in scored] == [1.0, 1.0, 0.0]
+    assert scored[2]["answer"] == "print(2)" and "3 completions, mean score 0.6667, 0 failed" in err
     path.write_text(json.dumps({**rows[0], "test_cases": {"inputs": [], "outputs": []}}) + "\n")
     assert cli.main(["score", str(path), "--reward", "code"]) == 2
     assert "row 1: column test_cases has no tests" in capfd.readouterr().err

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 
 PAGE = 4096
 
-OWN = """
+FUNCTIONS = """
 import time
 def length(text):
     return len(text)
@@ -28,9 +28,9 @@ def stalls(text):
 
 
 @pytest.fixture
-def own(tmp_path) -> str:
-    (tmp_path / "own.py").write_text(OWN)
-    return str(tmp_path / "own.py")
+def functions(tmp_path) -> str:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    return str(tmp_path / "functions.py")
 
 
 def small_pipes(pool: ProcessPool) -> None:
@@ -39,32 +39,32 @@ def small_pipes(pool: ProcessPool) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux")
-def test_a_deadline_holds_though_a_pipe_has_a_single_page(own):
+def test_a_deadline_holds_though_a_pipe_has_a_single_page(functions):
     lengths = range(0, 20 * PAGE, PAGE // 2)
     with ProcessPool(2, deadline_s=0.5) as pool:
-        pool.call([Call(f"{own}:length", ("",))] * 4)
+        pool.call([Call(f"{functions}:length", ("",))] * 4)
         small_pipes(pool)
-        found = pool.call([Call(f"{own}:length", ("x" * n,)) for n in lengths], ahead=32)
-        assert [one.value for one in found] == list(lengths)
-        stalls = Call(f"{own}:stalls", ("",))
+        results = pool.call([Call(f"{functions}:length", ("x" * n,)) for n in lengths], ahead=32)
+        assert [result.value for result in results] == list(lengths)
+        stalls = Call(f"{functions}:stalls", ("",))
         pool.call([stalls], ahead=32)
         small_pipes(pool)
         started = time.monotonic()
-        after = [Call(f"{own}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
-        found = pool.call([stalls, *after], ahead=32)
+        after = [Call(f"{functions}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
+        results = pool.call([stalls, *after], ahead=32)
         assert time.monotonic() - started < 5
-    assert [one.value for one in found] == [None] + [2 * PAGE] * 40
-    assert found[0].error is not None and found[0].error.startswith("took longer than 0.5 s")
+    assert [result.value for result in results] == [None] + [2 * PAGE] * 40
+    assert results[0].error is not None and results[0].error.startswith("took longer than 0.5 s")
 
 
-def test_a_deadline_holds_though_a_process_reads_nothing(own):
+def test_a_deadline_holds_though_a_process_reads_nothing(functions):
     with ProcessPool(1, deadline_s=0.5) as pool:
-        pool.call([Call(f"{own}:length", ("",))])
+        pool.call([Call(f"{functions}:length", ("",))])
         os.kill(pool.working[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
-        found = pool.call([Call(f"{own}:length", ("x" * 10**6,))] * 2)
+        results = pool.call([Call(f"{functions}:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
-    assert [one.value for one in found] == [None, 10**6]
+    assert [result.value for result in results] == [None, 10**6]
 
 
 # As a user whose pages of pipes are used up, so that new pipes get a page or two.
@@ -80,20 +80,20 @@ while True:
     if fcntl.fcntl(pair[0], fcntl.F_GETPIPE_SZ) < 1 << 16:
         break
     assert len(held) < 40000
-own = sys.argv[1]
+functions = sys.argv[1]
 with ProcessPool(2, deadline_s=1.0) as pool:
     size = fcntl.fcntl(pool.working[0].child.stdin, fcntl.F_GETPIPE_SZ)
-    pool.call([Call(own + ":length", ("",))] * 4)
+    pool.call([Call(functions + ":length", ("",))] * 4)
     started = time.monotonic()
-    after = [Call(own + ":length", ("x" * 8192,))] * 40
-    found = pool.call([Call(own + ":stalls", ("",)), *after], 32)
+    after = [Call(functions + ":length", ("x" * 8192,))] * 40
+    results = pool.call([Call(functions + ":stalls", ("",)), *after], 32)
     seconds = time.monotonic() - started
-print(json.dumps([size, [one.value for one in found], found[0].error, seconds]))
+print(json.dumps([size, [result.value for result in results], results[0].error, seconds]))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="it becomes another user")
-def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory, own):
+def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory):
     python = python_for_everyone()
     if python is None:
         pytest.skip("no Python that user nobody could start")
@@ -101,9 +101,9 @@ def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory, 
     for parent in (folder, *folder.parents[:2]):
         os.chmod(parent, 0o755)
     copy_package(folder)
-    (folder / "own.py").write_text(OWN)
+    (folder / "functions.py").write_text(FUNCTIONS)
     done = subprocess.run(
-        [*AS_NOBODY, python, "-B", "-c", EXHAUSTED, folder / "own.py"],
+        [*AS_NOBODY, python, "-B", "-c", EXHAUSTED, folder / "functions.py"],
         capture_output=True, text=True, cwd=folder, timeout=60,
         env={**os.environ, "PYTHONPATH": str(folder)},
     )  # fmt: skip

@@ -99,24 +99,24 @@ def servers(open_folder):
         for user in USERS
         for level in sandbox.LEVELS
     }
-    found = {}
+    usable = {}
     for (user, level), server in started.items():
         server.send(level, "print(40 + 2)", 10.0)
         stopped, stdout, _ = server.receive()
         if stdout == "42\n":
-            found[user, level] = server
+            usable[user, level] = server
         else:
             cannot(f"{level} for {user}: {stopped}")
-    if not found:
+    if not usable:
         pytest.skip("no level of isolation here")
-    yield found
-    for one in started.values():
-        one.close()
+    yield usable
+    for server in started.values():
+        server.close()
 
 
 def ask(servers, text: str, wall_s: float, everywhere: bool = True) -> dict:
     """-> {(user, level): [stopped, stdout, seconds]}"""
-    asked = {who: one for who, one in servers.items() if everywhere or who[1] != "none"}
+    asked = {who: server for who, server in servers.items() if everywhere or who[1] != "none"}
     for (_, level), server in asked.items():
         server.send(level, text, wall_s)
     return {who: server.receive() for who, server in asked.items()}
@@ -140,13 +140,13 @@ def outside(tmp_path_factory):
 
 
 def running(pid: int) -> list[psutil.Process]:
-    """The processes below one that have not ended."""
-    found = []
+    """The child processes that have not ended."""
+    alive = []
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child)
-    return found
+                alive.append(child)
+    return alive
 
 
 def state(path: Path) -> tuple[int, int]:
@@ -471,7 +471,7 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine):
     code = seccomp.bpf_filter(True, machine)
     assert len(code) // 8 < 4096  # BPF_MAXINSNS
     allowed = {numbers[column] for numbers in system_calls.ALLOWED.values()}
-    depends = {one.numbers[column] for one in system_calls.conditional(True, None)}
+    depends = {call.numbers[column] for call in system_calls.conditional(True, None)}
     assert not allowed & depends and system_calls.MSYNC[column] not in allowed | depends
     for number in {*range(700), 0x40000000 + 57} - depends - {system_calls.MSYNC[column]}:
         errno = 1 if number < 424 else 38  # EPERM, ENOSYS

@@ -10,7 +10,7 @@ from typing import Any
 
 LONGEST_ERROR = 300
 LONGEST_INTEGER = 1000  # bits
-_files: set[str] = set()  # the user's own that are loaded
+_files: set[str] = set()  # of the user's functions that are loaded
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -35,9 +35,9 @@ def as_json(value: Any) -> Any:
     if value is None or (isinstance(value, bool | int | float | str) and is_small):
         return value
     if isinstance(value, dict):
-        return {str(key): as_json(one) for key, one in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     if hasattr(value, "tolist"):  # of NumPy, PyTorch, pandas
         return as_json(value.tolist())
     if hasattr(value, "__float__"):
@@ -48,7 +48,7 @@ def as_json(value: Any) -> Any:
 def reason(error: BaseException) -> str:
     """What was raised, and where in the user's file."""
     text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in _files]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in _files]
     if not frames:
         return text
     return f"{text} ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"

@@ -49,30 +49,30 @@ def same(answer: str, gold: str) -> bool:
     return same_kind(answer, gold, read(answer, Letters.PRODUCT), expected)
 
 
-def same_kind(answer: str, gold: str, given: Answer, expected: Answer) -> bool:
-    if isinstance(expected, Text) or isinstance(given, Text):
-        return same_words(answer, gold, given, expected)
-    if isinstance(expected, Literal) or isinstance(given, Literal):
-        return expected == given
-    return matches(given, expected)
+def same_kind(answer: str, gold: str, parsed: Answer, expected: Answer) -> bool:
+    if isinstance(expected, Text) or isinstance(parsed, Text):
+        return same_words(answer, gold, parsed, expected)
+    if isinstance(expected, Literal) or isinstance(parsed, Literal):
+        return expected == parsed
+    return matches(parsed, expected)
 
 
-def matches(given: Answer, expected: Answer) -> bool:
+def matches(parsed: Answer, expected: Answer) -> bool:
     try:
-        return comparison.matches(given, expected)
+        return comparison.matches(parsed, expected)
     except (Unreadable, RecursionError, ArithmeticError, ValueError):
         return False
 
 
-def same_words(answer: str, gold: str, given: Answer, expected: Answer) -> bool:
+def same_words(answer: str, gold: str, parsed: Answer, expected: Answer) -> bool:
     """Text, also where the other is written in plain letters that may be read as a product."""
-    if isinstance(given, Text) and isinstance(expected, Text):
+    if isinstance(parsed, Text) and isinstance(expected, Text):
         pass
-    elif WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(given, Text):
+    elif WORDS.fullmatch(gold) and len(gold) > 2 and isinstance(parsed, Text):
         expected = Text(gold)
     elif WORDS.fullmatch(answer) and isinstance(expected, Text):
-        given = read(f"\\text{{{answer}}}")
-    return matches(given, expected)
+        parsed = read(f"\\text{{{answer}}}")
+    return matches(parsed, expected)
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:
