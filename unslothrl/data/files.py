@@ -178,6 +178,7 @@ class Window:
                 return ""
 
     def skip(self, character: str) -> None:
+        """Moves behind the next character that is not blank. UserError where it is another."""
         following = self.peek()
         if following != character:
             refuse(

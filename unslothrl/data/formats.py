@@ -135,6 +135,7 @@ def conversation(value: Any, column: str) -> tuple[Turns, str | None]:
 
 
 def role_of(turn: Mapping, column: str) -> str:
+    """A turn's role, one of `ROLES`. Raises UnusableRow."""
     role = turn.get("role")
     if role not in ROLES:
         roles = ", ".join(ROLES)

@@ -61,6 +61,7 @@ _first_json = json.JSONDecoder().raw_decode
 
 
 def parse_json(text: str) -> Row:
+    """The object that a text begins with; a comma or line break may follow it."""
     text = text.lstrip()
     try:
         return _first_json(text)[0]

@@ -132,6 +132,7 @@ def read(row: Mapping) -> dict[str, Any]:
 
 
 def checked_tests(value: Mapping, column: str) -> dict[str, Any]:
+    """The tests of a column, input and output as text unless they are a call's. UnusableRow."""
     inputs, outputs, name = value["inputs"], value["outputs"], value.get("fn_name")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
         raise UnusableRow(f"column {column} has no tests")
