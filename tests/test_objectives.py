@@ -497,6 +497,23 @@ def no_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
+    path = tmp_path / "mine.py"
+    for part, message in {
+        "kl=print": "kl must be text, got <built-in function print>",
+        "clip_low=10**5000": "got an integer of about 5,000 digits",
+        "clip_high=float('nan')": "at most 1000000, got nan: set clip_high = 0",
+    }.items():
+        path.write_text(
+            f"{HEADS[head]}from unslothrl.algorithms.objective import Objective\n"
+            f"OBJECTIVE = Objective({part})"
+        )
+        with pytest.raises(UserError) as error:
+            with_objective(Config(learner=str(path)))
+        assert str(error.value).startswith(f"learner {path}: ") and message in str(error.value)
+
+
 def test_a_process_that_dies_on_a_file_is_reported(tmp_path, no_torch):
     path = tmp_path / "mine.py"
     path.write_text("import numpy, os, sys\nprint('no memory', file=sys.stderr)\nos._exit(9)")

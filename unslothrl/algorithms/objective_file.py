@@ -121,7 +121,8 @@ def _described(learner: str, path: Path, text: str) -> Described:
     described: Described = {}
     for part in (entry.name for entry in fields(Objective)):
         value = getattr(objective, part)
-        if type(value) in PLAIN:
+        is_huge = type(value) is int and value.bit_length() > 1000  # too long for JSON
+        if type(value) in PLAIN and not is_huge:
             described[part] = {"value": value}
         elif callable(value) and part in BY_NAME:
             described[part] = _described_function(learner, part, value)
