@@ -5,11 +5,18 @@
 import os
 import re
 import runpy
+import tempfile
 
 from unslothrl import variables
 
 variables.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
 os.environ["HF_HUB_OFFLINE"] = "1"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # else the main process has made it for all
+    # Quantised bases and downloads of these tests, none of the user's, before a library looks.
+    CACHE = tempfile.TemporaryDirectory(prefix="unslothrl-tests-")
+    os.environ["XDG_CACHE_HOME"] = CACHE.name
+for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_TOKEN", "RAY_ADDRESS"):
+    os.environ.pop(name, None)
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,12 +76,6 @@ def pytest_collection_modifyitems(config, items):
         items[:] = kept
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """Quantised bases of the tests go into a folder of their own."""
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.fixture(scope="session")
 def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
     """Random 16-bit bases by kind: Qwen2 has biases in its attention, Llama has none."""
@@ -108,7 +109,7 @@ def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def bases(sixteen_bit_bases, cache) -> dict[str, Path]:
+def bases(sixteen_bit_bases) -> dict[str, Path]:
     """The same bases in NF4."""
     from unslothrl.weights import base_model
 
