@@ -11,7 +11,8 @@ setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
-.PHONY: help setup check train quick test slow unsloth-test trl-test card-test lint lock clean
+.PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
+	trl-test card-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -28,12 +29,22 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
 	$(PYTEST) --quick $(ARGS)
 
-test: setup     ## set up, then every test but the slow ones
-	$(PYTEST) $(ARGS)
+test: setup     ## set up, then every test but the slow ones, each file in one of two processes
+	$(PYTEST) -n 2 --dist loadfile $(ARGS)
 
-slow: unsloth-test trl-test card-test  ## the long proofs: other systems, then every embedded run (resumable)
+slow: unsloth-test trl-test card-test mutation-test learn-test  ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
+
+document-test: setup ## what the documents show, and which committed results are older than their code
+	$(PYTEST) tests/test_docs.py $(ARGS)
+	$(bin)/python bench/stale.py
+
+learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
+	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
+
+mutation-test: setup ## a thousand wrong recipes, flags and adapters
+	$(PYTEST) -m slow tests/test_mutations.py $(ARGS)
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu

@@ -1,0 +1,72 @@
+"""`.ci/run` with a make of its own: each part is run and counted, whatever one of them does."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAKE = """#!/bin/sh
+echo "made $1"
+test "$1" != "$FAILS"
+"""
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """-> a function that runs .ci/run in a copy -> (exit code, output)."""
+    (tmp_path / "bin").mkdir()
+    for name, text in (("make", MAKE), ("bwrap", "#!/bin/sh\n")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / ".ci").mkdir()
+    for name in ("run", "budget"):
+        (tmp_path / ".ci" / name).write_bytes((ROOT / ".ci" / name).read_bytes())
+
+    def run(*parts: str, fails: str = "", **budget: int) -> tuple[int, str]:
+        limits = tmp_path / ".ci" / "budget"
+        for name, seconds in budget.items():
+            limits.write_text(re.sub(rf"(?m)^{name} .*$", f"{name} {seconds}", limits.read_text()))
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", tmp_path / ".ci" / "run", *parts],
+            env={"PATH": path, "FAILS": fails}, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_every_part_has_a_budget_and_a_row(ci):
+    code, output = ci()
+    assert code == 0
+    targets = re.findall(r"^part [\w-]+ make ([\w-]+)$", (ROOT / ".ci/run").read_text(), re.M)
+    assert re.findall("^made (.*)$", output, re.M) == targets and len(targets) == 10
+    rows = re.findall(r"^(\S+) +\d+ s of +(\d+) s  (\w*)", output, re.M)
+    budget = dict(re.findall(r"^([\w-]+) (\d+)$", (ROOT / ".ci/budget").read_text(), re.M))
+    assert {name: limit for name, limit, _ in rows} == budget
+    assert {status for name, _, status in rows if name != "all"} == {"passed"}
+    assert budget["all"] == "2400"
+    makefile = (ROOT / "Makefile").read_text()
+    assert [name for name in targets if f"\n{name}: " not in makefile] == []
+
+
+def test_a_part_that_fails_stops_no_other(ci):
+    code, output = ci(fails="lint")
+    assert code == 1 and "made mutation-test" in output
+    assert re.search(r"^lint +\d+ s of +60 s  FAILED", output, re.M)
+    assert re.search(r"^tests +\d+ s of +360 s  passed", output, re.M)
+
+
+def test_parts_that_are_named_run_alone(ci):
+    code, output = ci("lint", "trl")
+    assert code == 0 and re.findall("^made (.*)$", output, re.M) == ["lint", "trl-test"]
+
+
+def test_over_a_parts_budget_is_a_warning_and_over_the_whole_a_failure(ci):
+    code, output = ci("lint", lint=-1)
+    assert code == 0 and re.search(r"^lint .*  passed over budget by \d+ s$", output, re.M)
+    code, output = ci("lint", all=-1)
+    assert code == 1 and re.search(r"^all .*over budget by \d+ s$", output, re.M)
