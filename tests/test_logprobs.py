@@ -87,6 +87,7 @@ def test_logits_are_those_of_the_models_own_forward(kind):
         pack_inputs=None,
         shares_prompts=False,
         for_inference=torch.nn.Module.eval,
+        decoder=lambda: model,
         for_training=torch.nn.Module.train,
     )
     backend = LoraBackend(loaded)

@@ -244,10 +244,13 @@ def sampler_gap(backend, base: Path) -> float:
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Request, Sample, Sampling
 
-    prompts = [sample.prompt_ids for sample in batch()]
+    prompts = [sample.prompt_ids for sample in batch() for _ in range(2)]
     sampling = Sampling(temperature=TEMPERATURE, top_p=1.0, top_k=0, max_new_tokens=4)
-    engine = TransformersEngine(backend, base, max_num_seqs=8, has_own_base=False)
-    requests = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]
+    engine = TransformersEngine(backend, base, max_num_seqs=64, has_own_base=False)
+    requests = [  # in two chunks that run beside each other
+        Request(str(i), prompt, i, sampling, follows_newest=i % 4 > 1)
+        for i, prompt in enumerate(prompts)
+    ]
     drawn = generate(engine, requests)
     samples = [
         Sample(prompt, sampled.token_ids, sampled.logprobs, np.zeros(len(sampled.token_ids)), 0)

@@ -53,9 +53,10 @@ class Backend(Protocol):
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
 
     def generating(self) -> AbstractContextManager[Any]:
-        """Inside it, the yielded model generates; afterwards it trains as if nothing had been.
+        """Inside it, what is yielded generates: it is called as a causal model of transformers is,
+        with a cache. Afterwards the model trains as if nothing had been.
 
-        Gradients are the caller's business: engines of one process enter and leave in any order.
+        The caller turns gradients off: engines of one process enter and leave in any order.
         """
 
     def restore_adapter(self, adapter: Adapter) -> None:

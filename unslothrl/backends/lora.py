@@ -41,6 +41,8 @@ class Loaded:
     shares_prompts: bool  # whether a prompt is computed once for all its completions in a pack
     for_inference: Callable[[Any], Any]  # puts the model into the mode in which it generates
     for_training: Callable[[Any], Any]
+    decoder: Callable[[], Any]
+    """What generates in that mode: it is called as a causal model of transformers is."""
     llm: Any = None  # the library's own vLLM over the same weights
 
 
@@ -141,7 +143,7 @@ class LoraBackend:
     def generating(self) -> Iterator[Any]:
         self.loaded.for_inference(self.model)
         try:
-            yield self.model
+            yield self.loaded.decoder()
         finally:
             self.loaded.for_training(self.model)
 

@@ -55,6 +55,7 @@ def load(
             shares_prompts=packs,
             for_inference=torch.nn.Module.eval,
             for_training=torch.nn.Module.train,
+            decoder=model.get_base_model,
         )
     )
 

@@ -40,7 +40,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ if os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] != "0":
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
 from peft import PeftConfig, set_peft_model_state_dict
+from unsloth.device_type import DEVICE_TYPE_TORCH
 
 from unslothrl import memory
 from unslothrl.backends import packing
@@ -139,6 +140,7 @@ def load(
             shares_prompts=False,  # its kernels know sequences, not trees
             for_inference=unsloth.FastLanguageModel.for_inference,
             for_training=unsloth.FastLanguageModel.for_training,
+            decoder=functools.partial(Decoder, model, dtype),
             llm=llm,
         )
     )
@@ -177,6 +179,46 @@ def add_lora(
 def pack_inputs(device: torch.device, pack: packing.Pack) -> dict[str, torch.Tensor]:
     lengths = torch.tensor([sum(span.pieces) for span in pack.spans], dtype=torch.int32)
     return {"packed_seq_lengths": lengths.to(device)}
+
+
+class Decoder:
+    """Unsloth's model as an engine calls it, with what its own `generate` does around its forward.
+
+    For a single new token its attention layers go on in buffers of their own, which they fill from
+    the keys and values that they are given when they have none (`models/llama.py`,
+    LlamaAttention_fast_forward_inference). When another cache than the last one's goes on, those
+    buffers are dropped, as its `generate` does for a cache that it is given.
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype):
+        self.model, self.dtype = model.get_base_model(), dtype
+        self.config = self.model.config
+        self.latest: KeysAndValues | None = None  # whose tokens the buffers hold
+
+    def __call__(self, past_key_values: Any, **inputs: Any) -> Any:
+        is_begun = isinstance(past_key_values, KeysAndValues)
+        if not is_begun or past_key_values is not self.latest:
+            for module in self.model.modules():
+                if hasattr(module, "paged_attention"):
+                    del module.paged_attention_K, module.paged_attention_V, module.paged_attention
+        with torch.autocast(DEVICE_TYPE_TORCH, self.dtype):
+            output = self.model(
+                past_key_values=past_key_values.layers if is_begun else None,
+                return_dict=True,
+                **inputs,
+            )
+        self.latest = output.past_key_values = KeysAndValues(output.past_key_values)
+        return output
+
+
+class KeysAndValues:
+    """What Unsloth's forward gives of each layer: (keys, values), [rows, heads, tokens, size]."""
+
+    def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]):
+        self.layers = layers
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self.layers = [(keys[indices], values[indices]) for keys, values in self.layers]
 
 
 def engine_options(memory_share: float, max_num_seqs: int, rank: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
+from unslothrl.engines.cache import empty_cache
 from unslothrl.engines.sampling import draw, uniform_numbers
 from unslothrl.types import Completion, Request
 
@@ -22,8 +22,11 @@ class Chunk:
     def __init__(self, requests: Sequence[Request], stop: Collection[int], device: torch.device):
         self.requests, self.stop = requests, torch.tensor(sorted(stop))
         self.sampling = requests[0].sampling
-        self.ids, self.mask = padded([request.prompt_ids for request in requests], device)
+        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
+        self.ids, self.mask = padded(prompts, device)
         self.positions = (self.mask.cumsum(-1) - 1).clamp_(min=0)
+        at = {prompt: index for index, prompt in enumerate(prompts)}
+        self.prompt_of = torch.tensor([at[request.prompt_ids] for request in requests]).to(device)
         self.cache: Any = None
         self.uniform = uniform_numbers(requests)
         self.limits = torch.tensor([request.sampling.max_new_tokens for request in requests])
@@ -54,10 +57,22 @@ class Chunk:
     def _logits(self, model: Any) -> torch.Tensor:
         """[rows, vocabulary] of the next token; the cache holds what came before."""
         if self.cache is None:
-            self.cache = DynamicCache(config=model.config)
-        else:
-            self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
-            self.positions = self.positions[:, -1:] + 1
+            return self._prompts_logits(model)
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
+        self.positions = self.positions[:, -1:] + 1
+        return self._forward(model)
+
+    def _prompts_logits(self, model: Any) -> torch.Tensor:
+        """A prompt is computed once for all its requests."""
+        self.cache = empty_cache(model.config)
+        logits = self._forward(model)
+        if len(logits) == len(self.prompt_of):
+            return logits
+        self.cache.batch_select_indices(self.prompt_of)
+        self.mask, self.positions = self.mask[self.prompt_of], self.positions[self.prompt_of]
+        return logits[self.prompt_of]
+
+    def _forward(self, model: Any) -> torch.Tensor:
         output = model(
             input_ids=self.ids,
             attention_mask=self.mask,
@@ -66,6 +81,7 @@ class Chunk:
             use_cache=True,
             logits_to_keep=1,
         )
+        self.cache = output.past_key_values
         return output.logits[:, -1]
 
     def completion(self, row: int, finish_reason: str | None = None) -> Completion:

@@ -82,7 +82,7 @@ class TransformersEngine:
 
     def _wake(self) -> None:
         if self.model is None:
-            self.model = self.awake.enter_context(self.backend.generating()).get_base_model()
+            self.model = self.awake.enter_context(self.backend.generating())
 
     def step(self) -> list[Finished]:
         self._wake()
