@@ -4,9 +4,11 @@ import dataclasses
 import random
 from types import SimpleNamespace
 
+import engine_contract as contract
 import numpy as np
 import pytest
 import torch
+from engine_contract import TOKEN, requests
 from transformers import PretrainedConfig
 
 from unslothrl.engines.base import generate
@@ -15,17 +17,7 @@ from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.planning.shapes import shape_of
-from unslothrl.types import Adapter, Request, Sample, Sampling, seed_of
-
-SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
-
-
-def requests(count: int = 24, seed: int = 0, sampling: Sampling = SAMPLING) -> list[Request]:
-    draw = random.Random(seed)
-    return [
-        Request(str(i), tuple(draw.choices(range(3, 250), k=4 + i % 5)), seed_of(seed, i), sampling)
-        for i in range(count)
-    ]
+from unslothrl.types import Request, Sample, Sampling
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +52,6 @@ def test_logprobs_are_the_learners(engine, backend):
         assert np.abs(learner.numpy() - sampler).mean() < 0.01
 
 
-def test_each_candidate_has_its_own_seed(engine):
-    same_prompt = [Request(str(i), (5, 6, 7), seed_of("x", i), SAMPLING) for i in range(16)]
-    first = generate(engine, same_prompt)
-    assert generate(engine, same_prompt) == first
-    assert len({one.token_ids for one in first}) == 16
-    backwards = generate(engine, same_prompt[::-1])[::-1]
-    agree = [a.token_ids[:4] == b.token_ids[:4] for a, b in zip(first, backwards, strict=True)]
-    assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
-
-
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
     drawn = generate(engine, requests(64, 2, Sampling(1.5, 1.0, 0, 90)))
     stops = set(engine.stop)
@@ -82,14 +64,6 @@ def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
         assert max(one.logprobs) <= 0
 
 
-def test_progress_ends_at_the_whole(engine):
-    seen = []
-    drawn = generate(engine, requests(), lambda done, tokens: seen.append((done, tokens)))
-    assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
-    assert len(seen) > 3
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
 def test_top_k_and_top_p_are_in_the_logprobs(engine):
     drawn = generate(engine, requests(sampling=Sampling(1.0, 1.0, 2, 24)))
     tokens = np.concatenate([one.logprobs for one in drawn])
@@ -98,28 +72,64 @@ def test_top_k_and_top_p_are_in_the_logprobs(engine):
     assert np.concatenate([one.logprobs for one in drawn]) == pytest.approx(0.0, abs=1e-5)
 
 
-def test_a_damaged_adapter_is_refused(engine, backend):
-    good = backend.publish(3)
-    bad = Adapter(3, good.weights[:-1] + b"\x00\x01"[:1], good.config, "0" * 64)
-    with pytest.raises(ValueError, match="v3 arrived damaged"):
-        engine.load(bad)
-
-
-def test_a_new_version_speaks_at_once_and_is_named_on_every_completion(engine, bases, make_backend):
-    """A version that biases one token makes it come out; the next one does so no more."""
-    token = 77
-    biased = bias_towards(token, make_backend(bases["biases"], trained=False))
+@pytest.fixture(scope="module")
+def published(bases, make_backend):
+    """-> a function: a version's adapter, biased or not."""
     plain = make_backend(bases["biases"], trained=False)
-    if isinstance(engine, TransformersEngine) and not engine.has_own_base:
-        pytest.skip("shares the weights of a learner: it has no versions of its own")
-    shares = []
-    for version, backend in ((5, plain), (6, biased), (7, plain)):
-        engine.load(backend.publish(version))
-        drawn = generate(engine, requests())
-        assert {one.policy_version for one in drawn} == {version}
-        ids = [t for one in drawn for t in one.token_ids]
-        shares.append(ids.count(token) / len(ids))
-    assert shares[0] < 0.05 and shares[1] > 0.9 and shares[2] < 0.05
+    biased = bias_towards(TOKEN, make_backend(bases["biases"], trained=False))
+    return lambda version, is_biased: (biased if is_biased else plain).publish(version)
+
+
+@pytest.fixture
+def load(engine, backend, published):
+    """Into an engine that shares a learner's weights, as if the learner had trained."""
+    shares = isinstance(engine, TransformersEngine) and not engine.has_own_base
+    before = {name: p.detach().clone() for name, p in backend.parameters().items()}
+
+    def load(version: int, is_biased: bool) -> None:
+        adapter = published(version, is_biased)
+        if shares:
+            backend.restore_adapter(adapter)
+        engine.load(adapter)
+
+    yield load
+    with torch.no_grad():
+        for name, parameter in backend.parameters().items():
+            parameter.copy_(before[name])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        contract.check_requests_join_others_that_run,
+        contract.check_an_id_is_in_flight_once,
+        contract.check_abort,
+        contract.check_progress,
+        contract.check_each_request_has_its_own_seed,
+    ],
+)
+def test_requests(check, engine):
+    check(engine)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        contract.check_versions_in_flight,
+        contract.check_a_version_speaks_at_once,
+        contract.check_sleep,
+    ],
+)
+def test_versions(check, engine, load):
+    check(engine, load)
+    if isinstance(engine, TransformersEngine):
+        assert not engine.kept and list(engine.backend.model.peft_config) == ["default"]
+    else:
+        assert engine.loaded.keys() == {engine.version}
+
+
+def test_a_damaged_adapter_is_refused(engine, backend):
+    contract.check_a_damaged_adapter_is_refused(engine, backend.publish(3))
 
 
 def bias_towards(token: int, backend):

@@ -1,0 +1,189 @@
+"""What every engine does, as checks that `test_engines.py` and `test_fake_engine.py` run."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from unslothrl.engines.base import Engine, Finished, generate
+from unslothrl.types import Adapter, Request, Sampling, seed_of
+
+TOKEN = 77  # what a biased version draws
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
+
+Load = Callable[[int, bool], None]
+"""Loads a version; with True one that hardly draws anything but `TOKEN`."""
+
+
+def requests(
+    count: int = 24, seed: int = 0, sampling: Sampling = SAMPLING, name: str = ""
+) -> list[Request]:
+    draw = random.Random(seed)
+    return [
+        Request(
+            f"{name}{i}",
+            tuple(draw.choices(range(3, 250), k=4 + i % 5)),
+            seed_of(seed, i),
+            sampling,
+        )
+        for i in range(count)
+    ]
+
+
+def drain(engine: Engine) -> dict[str, Finished]:
+    """Steps until nothing is in flight."""
+    finished: list[Finished] = []
+    while not engine.is_finished():
+        finished += engine.step()
+    assert len({one.id for one in finished}) == len(finished)
+    return {one.id: one for one in finished}
+
+
+def share(finished: Sequence[Finished], skip: int = 0) -> float:
+    """How many of the tokens after the first `skip` are `TOKEN`."""
+    tokens = [token for one in finished for token in one.completion.token_ids[skip:]]
+    return tokens.count(TOKEN) / len(tokens)
+
+
+def check_requests_join_others_that_run(engine: Engine) -> None:
+    first, second = requests(6, name="a"), requests(6, 1, name="b")
+    before = engine.sampled_tokens
+    for request in first:
+        engine.add(request)
+    early = [one for _ in range(3) for one in engine.step()]
+    for request in second:
+        engine.add(request)
+    steps = 0
+    late: list[Finished] = []
+    while not engine.is_finished():
+        late += engine.step()
+        steps += 1
+    finished = {one.id: one.completion for one in [*early, *late]}
+    assert finished.keys() == {request.id for request in [*first, *second]}
+    assert steps <= SAMPLING.max_new_tokens + 4  # they did not wait for the first to end
+    assert engine.sampled_tokens - before == sum(len(c.token_ids) for c in finished.values())
+    for completion in finished.values():
+        assert len(completion.token_ids) == len(completion.logprobs) == len(completion.versions)
+        assert all(completion.sampled) and max(completion.logprobs) <= 0
+    assert engine.step() == []
+
+
+def check_an_id_is_in_flight_once(engine: Engine) -> None:
+    (request,) = requests(1)
+    engine.add(request)
+    with pytest.raises(ValueError, match="'0' is in flight already"):
+        engine.add(request)
+    assert len(drain(engine)) == 1
+    engine.add(request)
+    assert drain(engine).keys() == {"0"}
+
+
+def check_abort(engine: Engine) -> None:
+    alone = generate(engine, requests(4))
+    for request in requests(4):
+        engine.add(request)
+    finished = [one for _ in range(3) for one in engine.step()]
+    (waits,) = requests(1, name="waits")
+    engine.add(waits)
+    aborted = engine.abort(["1", "waits0", "unknown"])
+    assert {one.id for one in aborted} <= {"1", "waits0"}
+    for id, completion in aborted:
+        assert completion.finish_reason == "abort"
+        if id == "1":
+            assert 1 <= len(completion.token_ids) <= 3
+            assert completion.token_ids == alone[1].token_ids[: len(completion.token_ids)]
+            assert len(completion.logprobs) == len(completion.versions) == len(completion.token_ids)
+        else:
+            assert completion.token_ids == ()
+    finished += [*aborted, *drain(engine).values()]
+    assert sorted(one.id for one in finished) == ["0", "1", "2", "3", "waits0"]
+    assert engine.abort(["0", "1"]) == [] and engine.is_finished()
+    for request in requests(40):
+        engine.add(request)
+    engine.step()
+    assert len(engine.abort([request.id for request in requests(40)])) == 40
+    assert engine.is_finished()
+
+
+def check_versions_in_flight(engine: Engine, load: Load) -> None:
+    load(5, False)
+    ends, follows = requests(6, name="ends"), requests(6, 1, name="follows")
+    follows = [replace(request, follows_newest=True) for request in follows]
+    for request in [*ends, *follows]:
+        engine.add(request)
+    early = [one for _ in range(4) for one in engine.step()]
+    load(6, True)
+    newer = requests(6, 2, name="newer")
+    for request in newer:
+        engine.add(request)
+    by_id = {one.id: one for one in early} | drain(engine)
+    of_ends, of_follows, of_newer = (
+        [by_id[request.id] for request in part] for part in (ends, follows, newer)
+    )
+    assert {v for one in of_ends for v in one.completion.versions} == {5}
+    assert {v for one in of_newer for v in one.completion.versions} == {6}
+    assert share(of_ends) < 0.05 and share(of_newer) > 0.9
+    longer = [one for one in of_follows if len(one.completion.token_ids) > 4]
+    assert len(longer) > 3
+    for one in longer:
+        versions = one.completion.versions
+        assert versions == (5,) * versions.count(5) + (6,) * versions.count(6)
+        assert 1 <= versions.count(5) <= 4 and one.completion.policy_version == 5
+    assert share(longer, skip=4) > 0.9
+    assert max(len(one.completion.token_ids) for one in by_id.values()) <= SAMPLING.max_new_tokens
+
+
+def check_a_version_speaks_at_once(engine: Engine, load: Load) -> None:
+    """A version that biases one token makes it come out; the next one does so no more."""
+    shares = []
+    for version, is_biased in ((5, False), (6, True), (7, False)):
+        load(version, is_biased)
+        drawn = generate(engine, requests())
+        assert {one.policy_version for one in drawn} == {version}
+        shares.append(share([Finished("", one) for one in drawn]))
+    assert shares[0] < 0.05 and shares[1] > 0.9 and shares[2] < 0.05
+
+
+def check_sleep(engine: Engine, load: Load) -> None:
+    """A version may come while it sleeps, and adding wakes it."""
+    load(10, False)
+    first = generate(engine, requests(4))
+    engine.sleep()
+    engine.sleep()
+    load(11, True)
+    load(12, False)
+    drawn = generate(engine, requests(4))
+    assert {one.policy_version for one in drawn} == {12}
+    assert [one.token_ids[:1] for one in drawn] == [one.token_ids[:1] for one in first]
+
+
+def check_progress(engine: Engine) -> None:
+    """`generate` reports it, and each completion as soon as it is there, in any order."""
+    seen: list[tuple[int, int]] = []
+    there: dict[int, object] = {}
+    drawn = generate(
+        engine,
+        requests(),
+        lambda done, tokens: seen.append((done, tokens)),
+        lambda index, completion: there.update({index: completion}),
+    )
+    assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
+    assert len(seen) > 3 and [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert [there[index] for index in range(24)] == drawn
+
+
+def check_each_request_has_its_own_seed(engine: Engine) -> None:
+    same_prompt = [Request(str(i), (5, 6, 7), seed_of("x", i), SAMPLING) for i in range(16)]
+    first = generate(engine, same_prompt)
+    assert generate(engine, same_prompt) == first
+    assert len({one.token_ids for one in first}) == 16
+    backwards = generate(engine, same_prompt[::-1])[::-1]
+    agree = [a.token_ids[:4] == b.token_ids[:4] for a, b in zip(first, backwards, strict=True)]
+    assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
+
+
+def check_a_damaged_adapter_is_refused(engine: Engine, good: Adapter) -> None:
+    bad = Adapter(3, good.weights[:-1] + b"\x00", good.config, "0" * 64)
+    with pytest.raises(ValueError, match="v3 arrived damaged"):
+        engine.load(bad)
