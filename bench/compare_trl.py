@@ -139,7 +139,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
         weights = (folder / "adapter_model.safetensors").read_bytes()
         actor.load(Adapter.of(number, weights, (folder / "adapter_config.json").read_text()))
         sampling = Sampling(0.6, 0.95, 0, work["new_tokens"])
-        groups = actor.generate(held_out, 8, sampling, ("compare",)).groups
+        groups = actor.generate(held_out, 8, sampling, ("compare",))
         scores = [score for group in groups for score in group.scores]
         found.append(statistics.fmean(scores))
     actor.close()

@@ -1,12 +1,28 @@
-"""Hand-made records."""
+"""Hand-made records, and small stand-ins that keep what was asked of them."""
 
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from unslothrl.engines.base import Finished
-from unslothrl.types import Adapter, Completion, Group, Request, Task
+from unslothrl.types import (
+    Adapter,
+    Assignment,
+    Batch,
+    Collected,
+    Completion,
+    Group,
+    Measured,
+    Request,
+    Sample,
+    StepResult,
+    Task,
+    Update,
+    UpdateStats,
+)
 
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
@@ -121,3 +137,117 @@ def group(
         {"accuracy": tuple(rewards)},
         tuple(rewards),
     )
+
+
+class FakeGenerator:
+    """An actor without an engine: completions of three tokens, right where `is_right` says so."""
+
+    def __init__(self, name: str, is_right: Callable[[Assignment, int], bool]):
+        self.name, self.is_right = name, is_right
+        self.version = -1
+        self.submitted: list[Assignment] = []
+        self.calls: list[str] = []
+
+    def load(self, adapter: Adapter) -> int:
+        self.calls.append(f"load {adapter.version}")
+        self.version = adapter.version
+        return len(adapter.weights)
+
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        self.submitted += assignments
+
+    def collect(self, least: int | None = None) -> Collected:
+        self.calls.append(f"collect {len(self.submitted)}")
+        groups = []
+        for assignment in self.submitted:
+            earned = tuple(
+                float(self.is_right(assignment, candidate))
+                for candidate in range(assignment.candidates)
+            )
+            completions = tuple(
+                replace(completion(version=self.version), generator=self.name) for _ in earned
+            )
+            found = Group(assignment.task, completions, {"accuracy": earned}, earned)
+            groups.append((assignment.index, found))
+        self.submitted = []
+        return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
+
+    def use_level(self, level: str | None) -> str | None:
+        return None
+
+    def fingerprint(self) -> str:
+        return "base"
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class FakeLearner(FakeGenerator):
+    """A learner whose only weight is the number of steps that it has taken."""
+
+    def __init__(self, name: str, is_right: Callable[[Assignment, int], bool]):
+        super().__init__(name, is_right)
+        self.steps = 0
+        self.batches: list[Batch] = []
+        self.losses: list[float] = []  # of coming updates; 0.5 where there is none
+
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+        self.calls.append(f"measure {len(samples)}")
+        zeros = [np.zeros(sample.tokens, np.float32) for sample in samples]
+        return [Measured(values, values if reference else None) for values in zeros]
+
+    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool) -> Update:
+        self.batches.append(batch)
+        loss = self.losses.pop(0) if self.losses else 0.5
+        skipped = not np.isfinite(loss)
+        self.steps += not skipped
+        tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
+        stats = UpdateStats(loss, 0, 0, 0.0, tokens, tokens, np.zeros(1), 0.0)
+        return Update(stats, StepResult(1.0, skipped, 1.0))
+
+    @staticmethod
+    def update_in_turn(learners, parts, lrs, train_policy=True) -> list[Update]:
+        return [
+            learner.update(part, lrs, train_policy)
+            for learner, part in zip(learners, parts, strict=True)
+        ]
+
+    def publish(self, version: int) -> Adapter:
+        self.calls.append(f"publish {version}")
+        return Adapter.of(version, b"%d" % self.steps, "{}")
+
+    def make_room(self) -> None:
+        self.calls.append("make_room")
+
+    def save_state(self) -> bytes:
+        return b"%d" % self.steps
+
+    def load_state(self, data: bytes) -> None:
+        self.steps = int(data)
+
+
+class FakeTasks:
+    """Tasks "0", "1", ... without end."""
+
+    def draw(self, position: int, count: int, check_wanted=lambda: None) -> tuple[list[Task], int]:
+        return [task(str(position + i)) for i in range(count)], position + count
+
+
+class FakeView:
+    """A terminal that keeps what it was told."""
+
+    def __init__(self):
+        self.notes: list[str] = []
+        self.steps: list[dict] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def step(self, metrics: dict, step: int, total: int) -> None:
+        self.steps.append(metrics)
+
+    def progress(self, kind: str, done: int, total: int, tokens: int) -> None:
+        pass
+
+    def evaluation(self, step: int, metrics: dict) -> None:
+        pass

@@ -8,10 +8,10 @@ import pytest
 from fakes import task
 
 from unslothrl import rewards
-from unslothrl.actor import Actor, Scoring
+from unslothrl.actor import Actor
 from unslothrl.engines.base import Finished
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.types import Completion, Sampling
+from unslothrl.types import Assignment, Completion, Group, Request, Sampling, seed_of
 
 SAMPLING = Sampling(1.0, 1.0, 0, 8)
 WAIT_S = 60.0  # that a test waits before it fails
@@ -20,37 +20,41 @@ WAIT_S = 60.0  # that a test waits before it fails
 class Words:
     """A tokenizer: token 7 is "7", ..."""
 
-    def batch_decode(self, rows, **_):
-        return ["<answer>" + "".join(map(str, row)) + "</answer>" for row in rows]
+    def decode(self, ids, **_):
+        return "<answer>" + "".join(map(str, ids)) + "</answer>"
 
 
 class ScriptedEngine:
-    """Finishes requests in the order of `script`; a callable in it is called in between."""
+    """Finishes requests in the order of `script`: numbers of candidates, counted over all tasks. A
+    callable in it is called in between."""
 
     def __init__(self, script):
-        self.script = script
-
-    sampled_tokens = 0
+        self.script, self.sampled_tokens = list(script), 0
+        self.requests: list[Request] = []
+        self.sleeps = 0
 
     def add(self, request):
-        pass
-
-    def step(self):
-        item = self.script.pop(0)
-        if not callable(item):
-            drawn = Completion.drawn((item + 4,), (-0.5,), "stop", 0)
-            return [Finished(str(item), drawn)]
-        item()
-        return []
+        self.requests.append(request)
 
     def is_finished(self):
         return not self.script
 
+    def step(self):
+        item = self.script.pop(0)
+        if callable(item):
+            item()
+            return []
+        self.sampled_tokens += 1
+        return [Finished(self.requests[item].id, Completion.drawn((item + 4,), (-0.5,), "stop", 0))]
+
     def sleep(self):
-        pass
+        self.sleeps += 1
 
     def memory_mb(self):
         return 1.0
+
+    def close(self):
+        pass
 
 
 class WatchedScorer(Scorer):
@@ -68,12 +72,12 @@ class WatchedScorer(Scorer):
         return found
 
 
-def rolled(script, scorer, tasks: int = 3, candidates: int = 2):
+def rolled(script, scorer, tasks: int = 3, candidates: int = 2) -> list[Group]:
     actor = Actor("actor-0", ScriptedEngine(script), Words(), scorer)
     try:
         return actor.generate([task(str(i)) for i in range(tasks)], candidates, SAMPLING, (0,))
     finally:
-        scorer.close()
+        actor.close()
 
 
 def test_a_group_is_scored_while_others_are_drawn():
@@ -82,12 +86,12 @@ def test_a_group_is_scored_while_others_are_drawn():
     def wait():
         assert scorer.scored.wait(WAIT_S), "the finished group is not scored"
 
-    found = rolled([4, 2, 5, wait, 0, 3, 1], scorer)
+    groups = rolled([4, 2, 5, wait, 0, 3, 1], scorer)
     assert scorer.sizes[0] == 2 and sum(scorer.sizes) == 6
     # in the order of the tasks: candidate 3 says "7", the gold answer of all of them
-    assert [group.task.id for group in found.groups] == ["0", "1", "2"]
-    assert [group.scores for group in found.groups] == [(0.0, 0.0), (0.0, 1.0), (0.0, 0.0)]
-    ids = [one.token_ids for group in found.groups for one in group.completions]
+    assert [group.task.id for group in groups] == ["0", "1", "2"]
+    assert [group.scores for group in groups] == [(0.0, 0.0), (0.0, 1.0), (0.0, 0.0)]
+    ids = [one.token_ids for group in groups for one in group.completions]
     assert ids == [(4,), (5,), (6,), (7,), (8,), (9,)]
 
 
@@ -95,16 +99,18 @@ def test_a_reward_for_all_gets_all_at_once(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def reward(completions):\n    return [len(completions)] * len(completions)\n")
     scorer = WatchedScorer(f"{file}:reward")
-    found = rolled([4, 5, 2, 3, 1, 0], scorer)
+    groups = rolled([4, 5, 2, 3, 1, 0], scorer)
     assert scorer.sizes == [6]
-    assert {total for group in found.groups for total in group.totals} == {6.0}
+    assert {total for group in groups for total in group.totals} == {6.0}
 
 
 def test_failures_come_with_their_rollout(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def reward(completion):\n    return 1 / (('7' in completion) - 1)\n")
-    found = rolled([0, 1, 2, 3, 4, 5], WatchedScorer(f"{file}:reward"))
-    assert [one.text for one in found.failures] == ["<answer>7</answer>"]
+    groups = rolled([0, 1, 2, 3, 4, 5], WatchedScorer(f"{file}:reward"))
+    failures = [failure for group in groups for failure in group.failures]
+    assert [(f.text, f.candidate) for f in failures] == [("<answer>7</answer>", 1)]
+    assert groups[1].failures == tuple(failures)
 
 
 def test_an_error_in_scoring_is_raised():
@@ -135,15 +141,51 @@ def test_ctrl_c_ends_what_is_being_scored(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         rolled([0, 1, interrupt], scorer, tasks=1)
-    assert all(w.process.poll() is not None for w in scorer._pools[None].working)
+    assert all(w.child.poll() is not None for w in scorer._pools[None].working)
     assert not [one for one in threading.enumerate() if one.name == "scoring"]
 
 
-def test_a_candidate_is_counted_once_and_groups_may_be_single():
-    actor = Actor("actor-0", ScriptedEngine(()), Words(), WatchedScorer("accuracy"))
-    with Scoring(actor, [task("a"), task("b")], 1) as scoring:
-        scoring.add(1, Completion.drawn((7,), (-0.1,), "stop", 3))
-        scoring.add(0, Completion.drawn((1,), (-0.1,), "stop", 3))
-        groups, _ = scoring.finish()
-    assert [group.scores for group in groups] == [(0.0,), (1.0,)]
-    actor.scorer.close()
+def assigned(*names: str, first: int = 0, candidates: int = 2) -> list[Assignment]:
+    return [
+        Assignment(first + i, task(name), candidates, SAMPLING, (0,))
+        for i, name in enumerate(names)
+    ]
+
+
+def test_groups_come_as_they_are_complete_and_more_may_be_submitted():
+    engine = ScriptedEngine([2, 3, 0, 4, 5, 1])
+    scorer = WatchedScorer("accuracy")
+    actor = Actor("actor-0", engine, Words(), scorer)
+
+    def wait():  # between two tokens
+        assert scorer.scored.wait(WAIT_S)
+
+    engine.script.insert(2, wait)
+    actor.submit(assigned("a", "b"))
+    first = actor.collect(1)
+    assert [index for index, _ in first.groups] == [1] and engine.sleeps == 0
+    actor.submit(assigned("c", first=2))
+    rest = actor.collect()
+    assert sorted(index for index, _ in rest.groups) == [0, 2] and engine.sleeps == 1
+    assert actor.collect().groups == ()
+    actor.close()
+
+
+def test_long_prompts_start_first_and_groups_keep_their_order():
+    engine = ScriptedEngine([0, 1, 2, 3, 4, 5])
+    actor = Actor("actor-0", engine, Words(), WatchedScorer("accuracy"))
+    prompts = [(1,), (1, 2, 3), (1, 2)]
+    tasks = [task(str(i), prompt) for i, prompt in enumerate(prompts)]
+    groups = actor.generate(tasks, 2, SAMPLING, (5, 1))
+    assert [len(request.prompt_ids) for request in engine.requests] == [3, 3, 2, 2, 1, 1]
+    assert [group.task.id for group in groups] == ["0", "1", "2"]
+    assert [one.token_ids for one in groups[1].completions] == [(4,), (5,)]
+    assert engine.requests[0].seed == seed_of(5, 1, "1", 0)
+    actor.close()
+
+
+def test_close_ends_episodes_in_flight():
+    actor = Actor("actor-0", ScriptedEngine([0]), Words(), WatchedScorer("accuracy"))
+    actor.submit(assigned("a"))
+    actor.close()
+    assert not actor.episodes

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from unslothrl import run
+from unslothrl import ending
 from unslothrl.algorithms import objectives
 from unslothrl.cluster import failures
 from unslothrl.config.options import Config
@@ -199,7 +199,7 @@ def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_disk_says_how_to_go_on(number, tmp_path):
     error = OSError(number, os.strerror(number))
-    said = str(run.unexpected(error, RunFolder(tmp_path)))
+    said = str(ending.unexpected(error, RunFolder(tmp_path)))
     assert os.strerror(number) in said and said.endswith(f"then --resume {tmp_path}")
 
 
@@ -209,15 +209,15 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     (shell / "unslothrl").touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(shell / "python"))
     monkeypatch.setenv("PATH", str(shell))
-    assert run.program() == "unslothrl"
+    assert ending.program() == "unslothrl"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
-    assert run.program() == "'an environment/bin/unslothrl'"
+    assert ending.program() == "'an environment/bin/unslothrl'"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert run.program() == f"'{shell}/unslothrl'"
+    assert ending.program() == f"'{shell}/unslothrl'"
     (shell / "unslothrl").unlink()
-    assert run.program() == f"'{shell}/python' -m unslothrl"
+    assert ending.program() == f"'{shell}/python' -m unslothrl"
 
 
 @pytest.mark.real

@@ -8,7 +8,7 @@ import torch
 from test_backend import LENGTHS, LRS, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
-from unslothrl.learner import update_in_turn
+from unslothrl.learner import Learner
 from unslothrl.types import Batch
 
 TOKENS = sum(completion for _, completion in LENGTHS)
@@ -226,15 +226,15 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     told = measured(whole)
     expected = whole.update(batch(told), LRS, train_policy).result
     parts = [batch(told[0::2]), batch(told[1::2])]
-    results = [done.result for done in update_in_turn(pair, parts, LRS, train_policy)]
+    results = [done.result for done in Learner.update_in_turn(pair, parts, LRS, train_policy)]
     for result in results:
         assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
         assert result.critic_grad_norm == pytest.approx(expected.critic_grad_norm, rel=1e-5)
     for _ in "ab":
-        update_in_turn(pair, parts, LRS, train_policy)
+        Learner.update_in_turn(pair, parts, LRS, train_policy)
     assert pair[0].save_state() == pair[1].save_state()
     before = pair[0].save_state()
     spoilt = [dataclasses.replace(s, returns=s.returns * np.nan) for s in told[1::2]]
-    done = update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
+    done = Learner.update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
     assert [one.result.skipped for one in done] == [True, True]
     assert pair[0].save_state() == pair[1].save_state() == before

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 from fakes import group
+from test_newcomer_environment import CALCULATOR
 
 from unslothrl.actor import Actor
 from unslothrl.algorithms import objectives
@@ -337,3 +338,20 @@ def test_code_is_scored_in_the_loop(train, tmp_path):
     assert "```python" in rollouts(folder, 1)[0]["prompt"]  # the system prompt asks for it
     code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
     assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1
+
+
+def test_two_turns_train_with_the_observations_masked(train, tmp_path):
+    """The sampler and the learner agree on every sampled token, over both turns."""
+    (tmp_path / "calculator.py").write_text(CALCULATOR)
+    code, folder, _, err = train(
+        learner="grpo", environment=f"{tmp_path}/calculator.py:Calculator", max_new_tokens=120,
+        max_steps=1,
+    )  # fmt: skip
+    assert code == 0, err
+    (row,) = metrics(folder)
+    assert row["train/sampler_gap"] < 0.01 and row["train/grad_norm"] > 0
+    rows = rollouts(folder, 1)
+    given = [one["rewards"]["environment"] for one in rows]
+    assert row["reward/environment"] == pytest.approx(sum(given) / len(given))
+    asked = [one for one in rows if one["rewards"]["environment"]]
+    assert asked and all("\n= " in one["completion"] for one in asked)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layouts import GB, card
 
-from unslothrl import cluster, variables
+from unslothrl import variables
 from unslothrl.cluster import joining
+from unslothrl.cluster.ray_cluster import process_environment
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
@@ -350,7 +351,7 @@ def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, t
         ray.remote(
             num_cpus=0,
             num_gpus=plan.reserved,
-            runtime_env={"env_vars": cluster.worker_environment(machine, tmp_path, plan)},
+            runtime_env={"env_vars": process_environment(machine, tmp_path, plan)},
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
         )(namespace["Card"]).remote()
         for index, plan in enumerate(placement.processes)

@@ -1,18 +1,22 @@
-"""A rollout actor: an engine that draws completions, and the rewards that score them."""
+"""A rollout actor: episodes over an engine, and the rewards that score them."""
 
-import queue
-import threading
+import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
-from unslothrl import rewards
-from unslothrl.engines import base as engines
+from unslothrl import environments, rewards
 from unslothrl.engines.base import Engine
+from unslothrl.environments.chat import Chat
+from unslothrl.episodes import Episode, Played, play
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.scoring import BackgroundScoring
 from unslothrl.types import (
     Adapter,
+    Assignment,
+    Collected,
     Completion,
     Failure,
     Group,
@@ -22,16 +26,7 @@ from unslothrl.types import (
     seed_of,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """What one generator returns for its share of a step."""
-
-    groups: tuple[Group, ...]
-    failures: tuple[Failure, ...]  # rewards that could not be computed
-    generation_s: float
-    reward_s: float  # from the last completion to the last reward; the others overlap generation
-    memory_mb: float
+FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 
 
 class ProgressMeter:
@@ -49,17 +44,114 @@ class ProgressMeter:
 
 
 class Actor:
-    """Draws and scores `candidates` completions a task under the adapter loaded last."""
+    """Plays and scores the groups that are submitted, many episodes at once over one engine.
 
-    def __init__(self, name: str, engine: Engine, tokenizer, scorer: Scorer | None = None):
-        self.name, self.engine, self.tokenizer = name, engine, tokenizer
+    Groups are submitted, then collected as they are complete. Between two calls nothing is drawn;
+    episodes stay where they are, so that more may be submitted and a new version loaded meanwhile.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        tokenizer,
+        scorer: Scorer | None = None,
+        environment: str = environments.SINGLE_TURN,
+    ):
+        self.name, self.engine, self.chat = name, engine, Chat(tokenizer)
         self.scorer = scorer or Scorer(rewards.choose(()))
+        self.environment = environments.load(environment)
+        self.scoring = BackgroundScoring(self.score, at_the_end=self.scorer.takes_all)
         self.progress = ProgressMeter()
+        self.loop = asyncio.new_event_loop()
+        self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
+        self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
+        self.episodes: set[asyncio.Task[None]] = set()  # in flight
+        self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
+        self.moved = asyncio.Event()  # an episode has come back from its environment
 
     def load(self, adapter: Adapter) -> int:
         """-> bytes of weights that arrived."""
         self.engine.load(adapter)
         return len(adapter.weights)
+
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is
+        left to run alone at the end."""
+        if not self.episodes:
+            self.done, self.tokens_before = 0, self.engine.sampled_tokens
+            self.progress.set(0, 0)
+        for assignment in sorted(assignments, key=lambda a: -len(a.task.prompt_ids)):
+            self.played[assignment.index] = {}
+            for candidate in range(assignment.candidates):
+                self._start(self._episode(assignment, candidate))
+
+    def _start(self, episode: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(episode)
+        self.episodes.add(task)
+        task.add_done_callback(self.episodes.discard)
+        task.add_done_callback(lambda _: self.moved.set())
+
+    def collect(self, least: int | None = None) -> Collected:
+        """The groups that are complete and scored: at least `least` of them, or all that were
+        submitted."""
+        try:
+            groups = self.loop.run_until_complete(self._collect(least))
+            drawn = time.perf_counter()
+            if not self.episodes:
+                self.engine.sleep()
+                self.scoring.finish()
+            groups += self.scoring.take()
+        except BaseException:  # Ctrl-C included: what is being scored is given up
+            self.scorer.close()
+            self.scoring.close()
+            raise
+        return Collected(tuple(groups), time.perf_counter() - drawn, self.engine.memory_mb())
+
+    async def _collect(self, least: int | None) -> list[tuple[int, Group]]:
+        """Steps the engine until `least` groups are scored, or no episode is left."""
+        groups: list[tuple[int, Group]] = []
+        while self.episodes:
+            await asyncio.sleep(0)  # every episode that can goes on to its next turn
+            groups += self.scoring.take()
+            if least is not None and len(groups) >= least:
+                break
+            if not self.engine.is_finished():
+                for finished in self.engine.step():
+                    self.turns.pop(finished.id).set_result(finished.completion)
+                self._report()
+            elif self.episodes:  # all that are left wait for their environments
+                self.moved.clear()
+                await self.moved.wait()
+            for episode in [e for e in self.episodes if e.done()]:
+                episode.result()
+        return groups
+
+    def _report(self) -> None:
+        self.progress.set(self.done, self.engine.sampled_tokens - self.tokens_before)
+
+    async def _episode(self, assignment: Assignment, candidate: int) -> None:
+        task, seed = assignment.task, assignment.seed
+        episode = Episode(
+            f"{assignment.index}/{candidate}",
+            task,
+            assignment.sampling,
+            seed_of(*seed, task.id, candidate),
+            group_seed=seed_of(*seed, task.id),
+        )
+        played = await play(episode, self.environment(), self._draw, self.chat)
+        self.done += 1
+        of_group = self.played[assignment.index]
+        of_group[candidate] = played
+        if len(of_group) == assignment.candidates:
+            del self.played[assignment.index]
+            self.scoring.add((assignment, [of_group[i] for i in range(assignment.candidates)]))
+
+    async def _draw(self, request: Request) -> Completion:
+        self.turns[request.id] = self.loop.create_future()
+        self.engine.add(request)
+        self.moved.set()
+        return await self.turns[request.id]
 
     def generate(
         self,
@@ -67,61 +159,52 @@ class Actor:
         candidates: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-    ) -> Rollout:
-        """One group a task, in order. `seed` is what the draw is for, e.g. (run seed, step)."""
-        started = time.perf_counter()
-        self.progress.set(0, 0)
-        requests = [
-            Request(
-                f"{task.id}/{candidate}",
-                task.prompt_ids,
-                seed_of(*seed, task.id, candidate),
-                sampling,
-            )
-            for task in tasks
-            for candidate in range(candidates)
-        ]
-        with Scoring(self, tasks, candidates) as scoring:
-            engines.generate(self.engine, requests, self.progress.set, scoring.add)
-            generated = time.perf_counter()
-            groups, failures = scoring.finish()
-        return Rollout(
-            groups,
-            failures,
-            generation_s=generated - started,
-            reward_s=time.perf_counter() - generated,
-            memory_mb=self.engine.memory_mb(),
-        )
-
-    def score(
-        self, tasks: Sequence[Task], sampled: Sequence[Sequence[Completion]]
-    ) -> list[tuple[Group, list[Failure]]]:
-        """Each task's group and the rewards that failed in it; `sampled` is [tasks][candidates]."""
-        every = [one for of_task in sampled for one in of_task]
-        texts = self.tokenizer.batch_decode(
-            [list(one.token_ids) for one in every],
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
-        of = [task for task, drawn in zip(tasks, sampled, strict=True) for _ in drawn]
-        scored = self.scorer.score(
+    ) -> list[Group]:
+        """One scored group a task, in order: all is submitted, then collected. `seed` is what the
+        draw is for, e.g. (run seed, step)."""
+        self.submit(
             [
-                (task, replace(one, text=text, generator=self.name))
-                for text, one, task in zip(texts, every, of, strict=True)
+                Assignment(index, task, candidates, sampling, seed)
+                for index, task in enumerate(tasks)
             ]
         )
-        completions = [
-            replace(one, text=text, generator=self.name)
-            for one, text in zip(every, texts, strict=True)
-        ]
-        found, begin = [], 0
-        for task, drawn in zip(tasks, sampled, strict=True):
-            part = slice(begin, begin := begin + len(drawn))
+        groups = dict(self.collect().groups)
+        return [groups[index] for index in range(len(tasks))]
+
+    def score(self, played: Sequence[tuple[Assignment, list[Played]]]) -> list[tuple[int, Group]]:
+        """The groups of complete assignments, by their index."""
+        played = sorted(played, key=lambda pair: pair[0].index)
+        scored = self.scorer.score(
+            [
+                (assignment.task, replace(one.completion, text="\n".join(one.replies)))
+                for assignment, of_group in played
+                for one in of_group
+            ]
+        )
+        groups, begin = [], 0
+        for assignment, of_group in played:
+            part = slice(begin, begin := begin + len(of_group))
             earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
-            group = Group(task, tuple(completions[part]), earned, tuple(scored.scores[part]))
-            of_group = range(part.start, part.stop)
-            found.append((group, [one for one in scored.failures if one.candidate in of_group]))
-        return found
+            if self.environment.max_turns > 1:
+                earned[FROM_THE_ENVIRONMENT] = tuple(one.reward for one in of_group)
+            failures: list[Failure] = [
+                replace(failure, candidate=failure.candidate - part.start)
+                for failure in scored.failures
+                if part.start <= failure.candidate < part.stop
+            ]
+            groups.append(
+                (
+                    assignment.index,
+                    Group(
+                        assignment.task,
+                        tuple(replace(one.completion, generator=self.name) for one in of_group),
+                        earned,
+                        tuple(scored.scores[part]),
+                        tuple(failures),
+                    ),
+                )
+            )
+        return groups
 
     def use_level(self, level: str | None) -> str | None:
         """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
@@ -132,73 +215,15 @@ class Actor:
         return None
 
     def fingerprint(self) -> str:
+        """A hash of the engine's packed 4-bit weights."""
         return self.engine.fingerprint()
 
     def close(self) -> None:
+        """Ends the episodes in flight, the reward processes and the engine."""
+        for episode in self.episodes:
+            episode.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
         self.scorer.close()
+        self.scoring.close()
         self.engine.close()
-
-
-class Scoring:
-    """Scores the groups of one rollout in a thread, each as soon as its last candidate is done.
-
-    Where a reward takes all completions in one call, all are scored at the end.
-    """
-
-    def __init__(self, actor: Actor, tasks: Sequence[Task], candidates: int):
-        self.actor, self.tasks, self.candidates = actor, tasks, candidates
-        self.sampled: list[dict[int, Completion]] = [{} for _ in tasks]
-        self.found: dict[int, tuple[Group, list[Failure]]] = {}
-        self.complete: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # indices of tasks
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, name="scoring", daemon=True)
-
-    def __enter__(self) -> "Scoring":
-        self.thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """After an error, Ctrl-C included, what is being scored is given up."""
-        self.complete.put(None)
-        if kind is not None:
-            self.actor.scorer.close()
-        self.thread.join()
-
-    def add(self, index: int, sampled: Completion) -> None:
-        """`index` counts candidates over all tasks."""
-        task, candidate = divmod(index, self.candidates)
-        self.sampled[task][candidate] = sampled
-        if len(self.sampled[task]) == self.candidates:
-            self.complete.put(task)
-
-    def finish(self) -> tuple[tuple[Group, ...], tuple[Failure, ...]]:
-        """-> (the group of each task, what failed), once all is scored."""
-        self.complete.put(None)
-        self.thread.join()
-        if self.error is not None:
-            raise self.error
-        each = [self.found[task] for task in range(len(self.tasks))]
-        return tuple(group for group, _ in each), tuple(f for _, failed in each for f in failed)
-
-    def _run(self) -> None:
-        try:
-            while ready := self._next():
-                sampled = [
-                    [self.sampled[task][i] for i in range(self.candidates)] for task in ready
-                ]
-                scored = self.actor.score([self.tasks[task] for task in ready], sampled)
-                self.found.update(zip(ready, scored, strict=True))
-        except BaseException as error:
-            self.error = error
-
-    def _next(self) -> list[int]:
-        """The tasks that are complete by now, at least one; none where no more will come."""
-        ready: list[int] = []
-        while len(self.found) + len(ready) < len(self.tasks):
-            if ready and self.complete.empty() and not self.actor.scorer.takes_all:
-                break
-            task = self.complete.get()
-            if task is None:
-                return []
-            ready.append(task)
-        return ready

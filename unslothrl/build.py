@@ -26,7 +26,6 @@ from unslothrl.weights.base_model import load_tokenizer
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     """-> an `Actor` with an engine, and on it a 4-bit base, of its own; without a `plan` it has the
     card that it finds to itself."""
-    from unslothrl.actor import Actor
     from unslothrl.engines.base import Engine
 
     prepare_card()
@@ -56,7 +55,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             max_num_seqs=config.sequences_at_once,
             has_own_base=True,
         )
-    return Actor(plan.name, engine, load_tokenizer(base), scorer_of(config))
+    return actor_of(plan.name, engine, config, base)
 
 
 def engine_memory(plan: ProcessPlan) -> EngineMemory | None:
@@ -81,6 +80,13 @@ def data_options(config: Config) -> DataOptions:
     )
 
 
+def actor_of(name: str, engine, config: Config, base: Path):
+    """-> an `Actor` of the run over an engine."""
+    from unslothrl.actor import Actor
+
+    return Actor(name, engine, load_tokenizer(base), scorer_of(config), config.environment)
+
+
 def scorer_of(config: Config) -> Scorer:
     """What scores a run's completions. UserError for a reward that cannot be."""
     cache = config.overlong_cache
@@ -99,7 +105,6 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         backend = unsloth_backend(config, base, plan)
     else:
         backend = peft_backend(config, base)
-    from unslothrl.actor import Actor
     from unslothrl.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(
@@ -113,7 +118,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         seed=config.seed,
     )
     engine = shared_engine(config, base, backend, plan)
-    actor = Actor(plan.name, engine, load_tokenizer(base), scorer_of(config))
+    actor = actor_of(plan.name, engine, config, base)
     learner = Learner(backend, objective_of(config), actor, settings)
     learner.make_room()  # the actors on its card start after it
     return learner

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from unslothrl import exchange
-from unslothrl.actor import Actor, Rollout
+from unslothrl.actor import Actor
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
@@ -20,12 +20,12 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.learner_state import Leaf
 from unslothrl.types import (
     Adapter,
+    Assignment,
     Batch,
+    Collected,
     Measured,
     Sample,
-    Sampling,
     StepResult,
-    Task,
     Update,
     UpdateStats,
 )
@@ -82,16 +82,14 @@ class Learner:
         }
         return {name: all_of_them[name] for name in self.optimizers}
 
-    def generate(
-        self,
-        tasks: Sequence[Task],
-        candidates: int,
-        sampling: Sampling,
-        seed: tuple[int | str, ...],
-    ) -> Rollout:
-        """This learner's share of a rollout; see `Actor.generate`."""
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        """This learner's share of a rollout; see `Actor.submit`."""
         self.backend.to_device()
-        return self.actor.generate(tasks, candidates, sampling, seed)
+        self.actor.submit(assignments)
+
+    def collect(self, least: int | None = None) -> Collected:
+        """See `Actor.collect`."""
+        return self.actor.collect(least)
 
     def load(self, adapter: Adapter) -> int:
         """Tells this learner's engine which version its weights are by now. The update is over."""
@@ -260,6 +258,31 @@ class Learner:
             finite = self.take_sum(self.exchange.sum(self.part_of_sum(finite)))
         return Update(stats, self.step(lrs, finite))
 
+    @staticmethod
+    def update_in_turn(
+        learners: "Sequence[Learner]",
+        parts: Sequence[Batch],
+        lrs: dict[str, float],
+        train_policy: bool = True,
+    ) -> list[Update]:
+        """`Learner.update` of several learners in one process, one after the other.
+
+        Their gradients are added up in the learners' order.
+        """
+        stats = [
+            learner.forward_backward(part, train_policy)
+            for learner, part in zip(learners, parts, strict=True)
+        ]
+        total = sum(
+            learner.part_of_sum(is_finite(of_part))
+            for learner, of_part in zip(learners, stats, strict=True)
+        )
+        assert isinstance(total, torch.Tensor)
+        return [
+            Update(of_part, learner.step(lrs, learner.take_sum(total.clone())))
+            for learner, of_part in zip(learners, stats, strict=True)
+        ]
+
     def part_of_sum(self, finite: bool) -> torch.Tensor:
         """The accumulated gradient as it goes to the other learners: see `exchange.pack`."""
         return exchange.pack(self._parameters(), finite)
@@ -423,31 +446,6 @@ class _Sums:
     tokens: int = 0
     old: list[np.ndarray] = field(default_factory=list)
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-
-def update_in_turn(
-    learners: Sequence[Learner],
-    parts: Sequence[Batch],
-    lrs: dict[str, float],
-    train_policy: bool = True,
-) -> list[Update]:
-    """`Learner.update` of several learners in one process, one after the other.
-
-    Their gradients are added up in the learners' order.
-    """
-    stats = [
-        learner.forward_backward(part, train_policy)
-        for learner, part in zip(learners, parts, strict=True)
-    ]
-    total = sum(
-        learner.part_of_sum(is_finite(of_part))
-        for learner, of_part in zip(learners, stats, strict=True)
-    )
-    assert isinstance(total, torch.Tensor)
-    return [
-        Update(of_part, learner.step(lrs, learner.take_sum(total.clone())))
-        for learner, of_part in zip(learners, stats, strict=True)
-    ]
 
 
 def is_finite(stats: UpdateStats) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import option_rules, rewards
+from unslothrl import environments, option_rules, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.config.checks import check
 from unslothrl.config.options import OPTIONS, Config
@@ -102,8 +102,10 @@ def user_layers(
         user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
+    if user.get("environment") is not None:
+        user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
-        user["reward"] = tuple(map(_absolute_reward, user["reward"]))
+        user["reward"] = tuple(map(_absolute_file, user["reward"]))
     return {
         name: str(expanded(value)) if name in PATHS and value is not None else value
         for name, value in user.items()
@@ -157,8 +159,8 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
     return replace(config, max_lora_rank=lora.rank, lora_dropout=lora.dropout), lora
 
 
-def _absolute_reward(text: str) -> str:
-    """A function of a user's file by the file's whole path: workers read it too."""
+def _absolute_file(text: str) -> str:
+    """`file.py:name` by its whole path: other processes read it too."""
     file, separator, rest = text.partition(".py:")
     return str(expanded(file).absolute()) + separator + rest if separator else text
 
@@ -180,11 +182,12 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
 
 
 def check_named(config: Config) -> None:
-    """Raises UserError for a file, a folder, an objective or a reward that is not there, or not
-    what it must be."""
+    """Raises UserError for a file, a folder, an objective, a reward or an environment that is not
+    there, or not what it must be."""
     check_paths(config)
     objectives.load(config.learner)
     rewards.choose(config.reward)
+    environments.check(config.environment)
 
 
 def check_paths(config: Config) -> None:

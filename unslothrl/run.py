@@ -1,36 +1,32 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
-import errno
 import importlib.util
 import os
-import shlex
-import shutil
 import signal
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from unslothrl import __version__, cluster, variables
+from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.cluster import failures, joining
+from unslothrl.cluster import joining
+from unslothrl.cluster.base import Cluster, counted, everyone
 from unslothrl.config.options import Config
 from unslothrl.config.reading import EMBEDDED_RECIPE
 from unslothrl.config.writing import to_toml
 from unslothrl.data import tasks
-from unslothrl.data.tasks import Data
+from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.embedded import EMBEDDED
+from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.tracking.report import write_report
-from unslothrl.tracking.run_folder import REPORT, RunFolder
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.trainer import Trainer, total_steps
+from unslothrl.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
 
@@ -55,7 +51,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     resumed = resumable(config.resume) if config.resume else None
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
-        place(config, resources, base_mb=cluster.base_size_mb(base))  # may refuse
+        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
     elif config.cluster == "ray":
         joining.check(config.ray_address)
     check_writable(config.lora_save_path)
@@ -65,127 +61,47 @@ def run(config: Config, notes: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
         view.header(header(config, data, notes))
-        outcome = Outcome(folder, view, config)
+        ending = Ending(folder, view, config)
         try:
-            workers = cluster.start(config, base, machine, view.stage)
-            outcome.workers = workers
+            processes = cluster.start(config, base, machine, view.stage)
+            ending.cluster = processes
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
-            use_level(workers, level)
-            outcome.trainer = Trainer(config, data, workers, folder, view, steps)
-            outcome.base_hash = same_base(workers)
+            use_level(processes, level)
+            ending.trainer = Trainer(config, data, processes, folder, view, steps)
+            ending.base_hash = same_base(processes)
             if resumed is not None:
-                outcome.trainer.restore(resumed)
-                folder.truncate_after(outcome.trainer.state.step)
+                ending.trainer.restore(resumed)
+                folder.truncate_after(ending.trainer.state.step)
                 view.resumed(folder.read_metrics())
-            outcome.trainer.train()
+            ending.trainer.train()
         except BaseException as error:
             if is_interruption(error):
-                outcome.close("interrupted")
+                ending.close("interrupted")
                 return 130
-            outcome.close("failed", error)
+            ending.close("failed", error)
             if isinstance(error, UserError | RunError):
                 raise
             raise unexpected(error, folder) from None
-        outcome.close("finished")
+        ending.close("finished")
         return 0
+
+
+def total_steps(config: Config, data: Data) -> int:
+    """`--max_steps`, or as many as `--episodes` over a finite data set make, whichever is less."""
+    if not isinstance(data.train, FiniteTasks):
+        if not config.max_steps:
+            raise UserError(
+                "max_steps is not set, and the embedded problems never end: set --max_steps 20"
+            )
+        return config.max_steps
+    steps = config.episodes * data.train.steps_per_episode(config.batch_size)
+    return min(steps, config.max_steps or steps)
 
 
 def is_interruption(error: BaseException) -> bool:
     """Ctrl-C or SIGTERM, which Ray answers with SystemExit while it starts."""
     terminated = isinstance(error, SystemExit) and error.code == signal.SIGTERM
     return terminated or isinstance(error, KeyboardInterrupt)
-
-
-@dataclass
-class Outcome:
-    """Ends a run, however it ends: saves what there is, stops the processes, writes the summary."""
-
-    folder: RunFolder
-    view: Terminal
-    config: Config
-    workers: cluster.Cluster | None = None
-    trainer: Trainer | None = None
-    base_hash: str = ""
-
-    def close(self, status: str, error: BaseException | None = None) -> None:
-        """`error` is what ended a run that failed; a dead worker has no adapter to give."""
-        self.view.stage("saving and stopping")
-        if self.trainer is not None:
-            self.trainer.tasks.close()
-        try:
-            adapter = None if error else self._save_adapter()
-        finally:
-            if self.workers is not None:
-                self.workers.close()
-        summary = self._summary(status, adapter)
-        try:
-            self.folder.write_summary(summary)
-            write_report(self.folder)
-        except OSError:
-            if error is None:
-                raise
-        if error is None:
-            self.view.finish(summary)
-        elif isinstance(error, UserError | RunError):
-            self.view.failed()  # the message is the command's last line
-        else:
-            steps = cluster.counted(summary["steps"], "step")
-            self.view.failed(f"{steps}, {summary['report']}")
-
-    def _save_adapter(self) -> Path | None:
-        if self.trainer is None or self.trainer.published is None:
-            return None
-        adapter = self.trainer.save_adapter()
-        if self.config.lora_save_path:
-            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
-        return adapter
-
-    def _summary(self, status: str, adapter: Path | None) -> dict:
-        state = self.trainer.state if self.trainer else RunState()
-        evals = state.evals or []
-        key = next((name for name in (evals[0] if evals else {}) if name.endswith("/pass@1")), "")
-        return {
-            "status": status,
-            "steps": state.step,
-            "seconds": state.seconds,
-            "eval_seconds": sum(one.get("timing/eval_s", 0.0) for one in evals),
-            "first_eval": evals[0] if evals else None,
-            "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
-            "last_eval": evals[-1] if evals else None,
-            "adapter": str(adapter) if adapter else None,
-            "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
-            if adapter
-            else None,
-            "report": str(self.folder.path / REPORT),
-            "base_hash": self.base_hash,
-            "version": __version__,
-        }
-
-
-def program() -> str:
-    """How this program is called in the user's shell: by its name, or from the environment that it
-    is installed in, which `make train` does not activate."""
-    name = "unslothrl"
-    if shutil.which(name):
-        return name
-    beside = Path(sys.executable).with_name(name)
-    if not beside.is_file():
-        return f"{shlex.quote(sys.executable)} -m {name}"
-    here = Path.cwd()
-    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
-
-
-def unexpected(error: BaseException, folder: RunFolder) -> RunError:
-    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
-    said = failures.summary_of(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return RunError(
-            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
-        )
-    try:
-        return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
-    except OSError:  # a full disk
-        return RunError(said)
 
 
 def resumable(folder: str) -> Path:
@@ -223,10 +139,9 @@ def check_rewards(config: Config) -> str | None:
         scorer.close()
 
 
-def use_level(workers: cluster.Cluster, level: str | None) -> None:
+def use_level(processes: Cluster, level: str | None) -> None:
     """Has every process run programs at the same level. UserError where one cannot."""
-    everyone = [*workers.learners, *workers.actors]
-    for refusal in workers.gather([worker.call("use_level", level) for worker in everyone]):
+    for refusal in processes.gather([each.use_level(level) for each in everyone(processes)]):
         if refusal is not None:
             raise UserError(refusal)
 
@@ -252,12 +167,12 @@ def check_writable(folder: str | None) -> None:
         ) from None
 
 
-def same_base(workers: cluster.Cluster) -> str:
+def same_base(processes: Cluster) -> str:
     """-> the hash of the 4-bit base that every process holds. RuntimeError if they differ."""
-    everyone = [*workers.learners, *workers.actors]
-    hashes = workers.gather([worker.call("fingerprint") for worker in everyone])
+    handles = everyone(processes)
+    hashes = processes.gather([handle.fingerprint() for handle in handles])
     if len(set(hashes)) > 1:
-        found = ", ".join(f"{w.name} {h}" for w, h in zip(everyone, hashes, strict=True))
+        found = ", ".join(f"{each.name} {h}" for each, h in zip(handles, hashes, strict=True))
         raise RuntimeError(f"actors and learner hold different 4-bit weights: {found}")
     return hashes[0]
 
@@ -265,8 +180,8 @@ def same_base(workers: cluster.Cluster) -> str:
 def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
     lines = [
         f"{config.learner} on {config.dataset}, base {config.model}",
-        f"{cluster.counted(config.number_of_actors, 'actor')} ({config.engine}), "
-        f"{cluster.counted(config.number_of_learners, 'learner')} ({config.backend}), "
+        f"{counted(config.number_of_actors, 'actor')} ({config.engine}), "
+        f"{counted(config.number_of_learners, 'learner')} ({config.backend}), "
         f"cluster {config.cluster}",
         *notes,
     ]

@@ -130,6 +130,26 @@ class Group:
         return tuple(sum(values) for values in zip(*self.rewards.values(), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A group that an actor is to draw."""
+
+    index: int  # unique among an actor's groups in flight
+    task: Task
+    candidates: int
+    sampling: Sampling
+    seed: tuple[int | str, ...]  # what the draw is for, e.g. (run seed, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What an actor hands over: complete groups, by the index of their assignments."""
+
+    groups: tuple[tuple[int, Group], ...]
+    reward_s: float  # from the last completion to the last reward; the others overlap generation
+    memory_mb: float  # the actor's peak so far
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """What the learner said of a completion before the step's first update, [sampled tokens]."""
@@ -200,9 +220,9 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """One learner's part of an update, and the step that all learners took together."""
+    """What one learner says of an optimiser step that all of them took together."""
 
-    stats: UpdateStats
+    stats: UpdateStats  # of its part of the batch
     result: StepResult
 
 

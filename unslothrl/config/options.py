@@ -104,6 +104,13 @@ class Config:
         False, "run code of the model's with limits only, where it cannot be sandboxed", TASK
     )
 
+    environment: str = option(
+        "single_turn",
+        "what answers the model between its turns: a name, or file.py:Class; max_new_tokens then "
+        "bounds all turns together",
+        TASK,
+    )
+
     run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
     output_dir: str = option("runs", "folder that holds the runs", RUN)
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)

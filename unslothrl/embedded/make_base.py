@@ -179,7 +179,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     figures: dict[str, float] = {}
     for temperature in temperatures:
-        groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",)).groups
+        groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",))
         scores = [score for group in groups for score in group.scores]
         careful = [
             score

@@ -182,3 +182,8 @@ def fingerprint(packed: Iterable[bytes]) -> str:
         digest.update(data)
         count += 1
     return digest.hexdigest()[:16] if count else ""
+
+
+def size_mb(base: Path) -> float:
+    """Of the checkpoint's weights on disk."""
+    return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20

@@ -1,0 +1,161 @@
+"""The loop and the stream over stand-ins for actors and learners: who draws what, under which
+version, and what happens when nothing can be learnt or nothing is finite."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
+
+from unslothrl.cluster.local import LocalCluster
+from unslothrl.config.options import Config
+from unslothrl.config.parts import with_objective
+from unslothrl.data.tasks import Data
+from unslothrl.errors import RunError
+from unslothrl.rollouts import RolloutStream
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.trainer import Trainer
+from unslothrl.types import Sampling
+
+SMALL = {
+    "learner": "grpo", "batch_size": 6, "num_candidates": 4, "topk": 4, "learner_chunk_size": 1,
+    "eval_every": 0, "save_every": 2, "checkpoint_every": 2, "max_new_tokens": 8,
+}  # fmt: skip
+
+
+def half(assignment, candidate: int) -> bool:
+    return candidate % 2 == 0
+
+
+def never(assignment, candidate: int) -> bool:
+    return False
+
+
+class Run:
+    """A trainer over two actors and learners that are not real."""
+
+    def __init__(self, folder: Path, is_right=half, learners: int = 1, steps: int = 3, **options):
+        self.config = with_objective(replace(Config(), **{**SMALL, **options}))
+        self.actors = {f"actor-{i}": FakeGenerator(f"actor-{i}", is_right) for i in range(2)}
+        self.learners = {f"learner-{i}": FakeLearner(f"learner-{i}", is_right)
+                         for i in range(learners)}  # fmt: skip
+        self.folder = RunFolder.create(folder, "x", "")
+        self.view = FakeView()
+        data = Data(FakeTasks(), {"held_out": [task("e0"), task("e1")]}, [])
+        cluster = LocalCluster.of(self.actors, self.learners)
+        self.trainer = Trainer(self.config, data, cluster, self.folder, self.view, steps)
+
+    def metrics(self) -> list[dict]:
+        return self.folder.read_metrics()
+
+
+def test_a_run_from_the_first_version_to_the_last(tmp_path):
+    run = Run(tmp_path)
+    run.trainer.train()
+    learner, actor = run.learners["learner-0"], run.actors["actor-0"]
+    assert [row["policy_version"] for row in run.metrics()] == [1, 2, 3]
+    assert learner.steps == 3 and [len(batch.samples) for batch in learner.batches] == [24] * 3
+    assert actor.calls == ["load 0", "collect 3"] + [
+        call for version in (1, 2) for call in (f"load {version}", "collect 3")
+    ] + ["load 3"]
+    assert learner.calls[:3] == ["publish 0", "load 0", "collect 1"]
+    assert run.trainer.state.samples_seen == 72 and run.trainer.state.position == 18
+    rows = [json.loads(line) for line in
+            (run.folder.path / "rollouts/step_000002.jsonl").read_text().splitlines()]  # fmt: skip
+    assert [row["task"] for row in rows[::4]] == ["6", "7", "8", "9", "10", "11"]
+    assert {row["policy_version"] for row in rows} == {1}
+    saved = sorted(path.name for path in (run.folder.path / "adapters").iterdir())
+    assert saved == ["v000002", "v000003"]
+
+
+def test_who_draws_what_is_a_function_of_the_run():
+    actors = {f"actor-{i}": FakeGenerator(f"actor-{i}", half) for i in range(2)}
+    learners = {"learner-0": FakeLearner("learner-0", half)}
+    stream = RolloutStream(LocalCluster.of(actors, learners), learner_chunk=2)
+    tasks = [task(str(i)) for i in range(7)]
+    stream.send(tasks, 2, Sampling(1.0, 1.0, 0, 4), (0, 1), policy_version=5)
+    where = {flight.task.id: flight.generator for flight in stream.in_flight.values()}
+    assert list(where.values()) == ["actor-0"] * 3 + ["actor-1"] * 2 + ["learner-0"] * 2
+    assert {flight.policy_version for flight in stream.in_flight.values()} == {5}
+    groups = stream.drain()  # each hands over its last group first
+    assert [group.task.id for group in groups] == [str(i) for i in range(7)]
+    assert [group.completions[0].generator for group in groups] == list(where.values())
+    assert stream.in_flight == {} and stream.drain() == []
+    stream.send(tasks[:1], 1, Sampling(1.0, 1.0, 0, 4), (0, 2), policy_version=6)
+    assert list(stream.in_flight) == [7]  # numbers are never used twice
+
+
+def test_the_learners_share_a_batch_and_each_gets_one_even_if_it_is_empty(tmp_path):
+    run = Run(tmp_path, learners=3, steps=1, batch_size=1, num_candidates=2, topk=2)
+    run.trainer.train()
+    parts = [learner.batches[0] for learner in run.learners.values()]
+    assert sorted(len(part.samples) for part in parts) == [0, 1, 1]
+    assert {(part.sequences, part.tokens) for part in parts} == {(2, 6)}
+    assert {learner.version for learner in run.learners.values()} == {1}
+
+
+def test_nothing_to_learn_from_publishes_nothing(tmp_path):
+    run = Run(tmp_path, never)
+    run.trainer.train()
+    learner = run.learners["learner-0"]
+    assert learner.steps == 0 and learner.calls.count("make_room") == 3
+    assert [row["policy_version"] for row in run.metrics()] == [0, 0, 0]
+    assert (
+        "step 1 has nothing to learn from and is skipped: in each of its 6 groups"
+        in (run.view.notes[0])
+    )
+
+
+def test_filtered_groups_are_replaced(tmp_path):
+    def every_third(assignment, candidate):
+        return int(assignment.task.id) % 3 == 0 and candidate < 2
+
+    run = Run(tmp_path, every_third, learner="dapo", max_resample=9, steps=1, overlong_cache=0)
+    run.trainer.train()
+    (row,) = run.metrics()
+    assert row["train/selected_completions"] == 24 and row["rollout/resamples"] > 0
+    drawn = run.trainer.state.position
+    assert row["samples_seen"] == 4 * drawn and drawn >= 16  # the sixth of every third task
+
+
+def test_updates_that_are_not_finite_are_counted_and_end_the_run(tmp_path):
+    run = Run(tmp_path, steps=9)
+    run.learners["learner-0"].losses = [float("nan"), 0.5] + [float("nan")] * 3
+    with pytest.raises(RunError, match=r"3 updates in a row .*bad_batch_000005"):
+        run.trainer.train()
+    assert [row["train/skipped_updates"] for row in run.metrics()] == [1, 0, 1, 1]
+    assert sum("nothing was changed" in note for note in run.view.notes) == 4
+
+
+def test_the_state_goes_on_where_it_was_saved(tmp_path):
+    whole = Run(tmp_path / "whole", steps=4)
+    whole.trainer.train()
+    first = Run(tmp_path / "first", steps=2)
+    first.trainer.train()
+    second = Run(tmp_path / "second", steps=4)
+    second.trainer.restore(first.folder.latest_checkpoint())
+    second.trainer.train()
+    assert second.learners["learner-0"].steps == 4
+    timed = ("timing/", "memory/", "rollout/tokens_per_s")
+    plain = [
+        [{k: v for k, v in row.items() if not k.startswith(timed)} for row in run.metrics()]
+        for run in (whole, first, second)
+    ]
+    assert plain[1] + plain[2] == plain[0]
+
+
+def test_evaluations_are_kept_and_draw_the_same_every_time(tmp_path):
+    seeds = []
+
+    def watched(assignment, candidate):
+        if assignment.task.id.startswith("e"):
+            seeds.append((assignment.seed, assignment.task.id, candidate))
+        return candidate == 0
+
+    run = Run(tmp_path, watched, eval_every=2, eval_candidates=2, steps=2)
+    run.trainer.train()
+    first, last = run.trainer.state.evals
+    assert (first["step"], last["step"]) == (0, 2)
+    assert first["eval/held_out/pass@1"] == 0.5 and first["eval/held_out/best_of_n"] == 1.0
+    assert seeds[:4] == seeds[4:] and seeds[0][0] == (0, "eval")

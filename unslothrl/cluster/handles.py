@@ -1,0 +1,103 @@
+"""Actors and learners as the driver sees them: their methods, wherever they run.
+
+Each method begins a call of the method of the same name (`actor.Actor`, `learner.Learner`) and
+returns a `Call` of its result. An argument may itself be a call: its result then goes from process
+to process and never through the driver.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from unslothrl.types import (
+    Adapter,
+    Assignment,
+    Batch,
+    Collected,
+    Measured,
+    Sample,
+    Update,
+)
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A call that has begun; `Cluster.gather` has its result."""
+
+
+class Transport(Protocol):
+    """The way to one process, or to an object of this one."""
+
+    def call(self, method: str, *arguments: Any) -> Call[Any]: ...
+
+
+class GeneratorHandle:
+    """What draws completions: an actor, or a learner that generates as well."""
+
+    def __init__(self, name: str, transport: Transport):
+        self.name, self.transport = name, transport
+
+    def submit(self, assignments: Sequence[Assignment]) -> Call[None]:
+        """Begins groups; see `Actor.submit`."""
+        return self.transport.call("submit", assignments)
+
+    def collect(self, least: int | None = None) -> Call[Collected]:
+        """At least so many complete groups, or all that were submitted."""
+        return self.transport.call("collect", least)
+
+    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[int]:
+        """Makes `adapter` the policy. -> bytes of weights that arrived."""
+        return self.transport.call("load", adapter)
+
+    def use_level(self, level: str | None) -> Call[str | None]:
+        """Takes a level of the sandbox. -> why it does not work there, None where it does."""
+        return self.transport.call("use_level", level)
+
+    def fingerprint(self) -> Call[str]:
+        """A hash of the 4-bit weights that it holds."""
+        return self.transport.call("fingerprint")
+
+    def close(self) -> Call[None]:
+        return self.transport.call("close")
+
+
+class ActorHandle(GeneratorHandle):
+    """See `actor.Actor`."""
+
+
+class LearnerHandle(GeneratorHandle):
+    """See `learner.Learner`."""
+
+    def listen(self) -> Call[str]:
+        """Opens the place where the learners meet. -> its address, "host:port"."""
+        return self.transport.call("listen")
+
+    def join(self, rank: int, world_size: int, address: str) -> Call[None]:
+        """Waits there for all the others."""
+        return self.transport.call("join", rank, world_size, address)
+
+    def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[Measured]]:
+        """What it says of samples before an update, in their order."""
+        return self.transport.call("measure", samples, reference)
+
+    def update(
+        self, batch: Batch, lrs: dict[str, float], train_policy: bool = True
+    ) -> Call[Update]:
+        """One optimiser step on its part of a batch, together with the other learners."""
+        return self.transport.call("update", batch, lrs, train_policy)
+
+    def publish(self, version: int) -> Call[Adapter]:
+        """The LoRA as it is now, as that version."""
+        return self.transport.call("publish", version)
+
+    def make_room(self) -> Call[None]:
+        """Leaves the card to the actors on it until something is computed there again."""
+        return self.transport.call("make_room")
+
+    def save_state(self) -> Call[bytes]:
+        """What is trained and the optimisers' states, safetensors."""
+        return self.transport.call("save_state")
+
+    def load_state(self, data: bytes) -> Call[None]:
+        """Goes on from a state."""
+        return self.transport.call("load_state", data)

@@ -1,0 +1,118 @@
+"""Everything in this process, one call after the other: for debugging, and for machines without
+Ray."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from unslothrl.cluster.base import Progress, Stage
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
+from unslothrl.config.options import Config
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Resources
+from unslothrl.weights import base_model
+
+
+class LocalCall(Call[Any]):
+    """A call that runs when its result is first asked for."""
+
+    def __init__(self, target: Any, method: str, arguments: tuple):
+        self.target, self.method, self.arguments = target, method, arguments
+        self.is_done = False
+        self.value: Any = None
+
+    def result(self) -> Any:
+        if not self.is_done:
+            arguments = [a.result() if isinstance(a, LocalCall) else a for a in self.arguments]
+            self.value = getattr(self.target, self.method)(*arguments)
+            self.is_done = True
+        return self.value
+
+
+class LocalTransport:
+    """The way to an actor or a learner of this process."""
+
+    def __init__(self, target: Any):
+        self.target = target
+
+    def call(self, method: str, *arguments: Any) -> LocalCall:
+        return LocalCall(self.target, method, arguments)
+
+
+class LocalCluster:
+    """See `base.Cluster`."""
+
+    def __init__(self, actors: Sequence[ActorHandle], learners: Sequence[LearnerHandle]):
+        self.actors, self.learners = actors, learners
+
+    @classmethod
+    def of(cls, actors: dict[str, Any], learners: dict[str, Any]) -> "LocalCluster":
+        """Over objects of this process, by their names."""
+        return cls(
+            [ActorHandle(name, LocalTransport(actor)) for name, actor in actors.items()],
+            [LearnerHandle(name, LocalTransport(learner)) for name, learner in learners.items()],
+        )
+
+    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
+        if len(calls) > 1 and all(call.method == "update" for call in calls):
+            return update_in_turn(calls)
+        results, before = [], (0, 0)
+        for call in calls:
+            meter = getattr(call.target, "progress", None)
+            with listening(meter, progress, before):
+                results.append(call.result())
+            if meter is not None:
+                before = (before[0] + meter.state[0], before[1] + meter.state[1])
+        return results
+
+    def close(self) -> None:
+        self.gather([handle.close() for handle in (*self.actors, *self.learners)])
+
+
+def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
+    """An update of several learners, none of which can wait for another in one process."""
+    learners = [call.target for call in calls]
+    parts = [call.arguments[0] for call in calls]
+    return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
+
+
+@contextlib.contextmanager
+def listening(meter: Any, progress: Progress | None, before: tuple[int, int]) -> Iterator[None]:
+    """Inside it `progress` hears what `meter` counts, on top of `before`."""
+    if meter is None or progress is None:
+        yield
+        return
+    meter.listener = lambda done, tokens: progress(before[0] + done, before[1] + tokens)
+    try:
+        yield
+    finally:
+        meter.listener = None
+
+
+def start(config: Config, base: Path, machine: Machine, stage: Stage) -> LocalCluster:
+    """Builds the learners and actors of a run in this process. Raises UserError."""
+    from unslothrl.build import build_actor, build_learner
+
+    if config.engine == "vllm" and config.number_of_actors > 1:
+        raise UserError(
+            f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
+            "--number_of_actors 1 with --cluster local, or --cluster ray"
+        )
+    resources = Resources.of_machine(config, machine)
+    placement = place(config, resources, base_mb=base_model.size_mb(base))
+    learners: dict[str, Any] = {}
+    actors: dict[str, Any] = {}
+    try:
+        for plan in placement.learners:
+            stage(f"loading learner {plan.index}")
+            learners[plan.name] = build_learner(config, base, plan)
+        for plan in placement.actors:
+            stage(f"loading actor {plan.index}")
+            actors[plan.name] = build_actor(config, base, plan)
+    except BaseException:
+        LocalCluster.of(actors, learners).close()
+        raise
+    return LocalCluster.of(actors, learners)

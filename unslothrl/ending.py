@@ -1,0 +1,111 @@
+"""How a run ends: what is saved, stopped and written, and the line that says why."""
+
+import errno
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl import __version__
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.cluster import failures
+from unslothrl.cluster.base import Cluster, counted
+from unslothrl.config.options import Config
+from unslothrl.errors import RunError, UserError
+from unslothrl.tracking.report import write_report
+from unslothrl.tracking.run_folder import REPORT, RunFolder
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.trainer import Trainer
+
+
+@dataclass
+class Ending:
+    """Ends a run, however it ends: saves what there is, stops the processes, writes the summary."""
+
+    folder: RunFolder
+    view: Terminal
+    config: Config
+    cluster: Cluster | None = None
+    trainer: Trainer | None = None
+    base_hash: str = ""
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """`error` is what ended a run that failed; a dead process has no adapter to give."""
+        self.view.stage("saving and stopping")
+        if self.trainer is not None:
+            self.trainer.tasks.close()
+        try:
+            adapter = None if error else self._save_adapter()
+        finally:
+            if self.cluster is not None:
+                self.cluster.close()
+        summary = self._summary(status, adapter)
+        try:
+            self.folder.write_summary(summary)
+            write_report(self.folder)
+        except OSError:
+            if error is None:
+                raise
+        if error is None:
+            self.view.finish(summary)
+        elif isinstance(error, UserError | RunError):
+            self.view.failed()  # the message is the command's last line
+        else:
+            steps = counted(summary["steps"], "step")
+            self.view.failed(f"{steps}, {summary['report']}")
+
+    def _save_adapter(self) -> Path | None:
+        if self.trainer is None or self.trainer.published is None:
+            return None
+        adapter = self.trainer.save_last_adapter()
+        if self.config.lora_save_path:
+            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
+        return adapter
+
+    def _summary(self, status: str, adapter: Path | None) -> dict:
+        state = self.trainer.state if self.trainer else RunState()
+        evals = state.evals or []
+        key = next((name for name in (evals[0] if evals else {}) if name.endswith("/pass@1")), "")
+        return {
+            "status": status,
+            "steps": state.step,
+            "seconds": state.seconds,
+            "eval_seconds": sum(one.get("timing/eval_s", 0.0) for one in evals),
+            "first_eval": evals[0] if evals else None,
+            "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(adapter) if adapter else None,
+            "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
+            if adapter
+            else None,
+            "report": str(self.folder.path / REPORT),
+            "base_hash": self.base_hash,
+            "version": __version__,
+        }
+
+
+def program() -> str:
+    """How this program is called in the user's shell: by its name, or from the environment that it
+    is installed in, which `make train` does not activate."""
+    name = "unslothrl"
+    if shutil.which(name):
+        return name
+    beside = Path(sys.executable).with_name(name)
+    if not beside.is_file():
+        return f"{shlex.quote(sys.executable)} -m {name}"
+    here = Path.cwd()
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+
+
+def unexpected(error: BaseException, folder: RunFolder) -> RunError:
+    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
+    said = failures.summary_of(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return RunError(
+            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
+        )
+    try:
+        return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
+    except OSError:  # a full disk
+        return RunError(said)

@@ -1,0 +1,47 @@
+"""pass@1 and best-of-n on the evaluation sets, by the same stream that training draws from."""
+
+import itertools
+import time
+
+from unslothrl.config.options import Config
+from unslothrl.data.tasks import Data
+from unslothrl.rewards.failures import FailureReport
+from unslothrl.rollouts import RolloutStream
+from unslothrl.step_metrics import Metrics, eval_metrics
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.types import Sampling
+
+
+class Evaluation:
+    """Draws the same completions of the same problems every time, under the newest version."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Data,
+        stream: RolloutStream,
+        failures: FailureReport,
+        view: Terminal,
+    ):
+        self.config, self.sets, self.stream = config, data.evals, stream
+        self.failures, self.view = failures, view
+
+    def run(self, policy_version: int) -> Metrics:
+        """The metrics of every set, and the seconds that they took."""
+        config = self.config
+        sampling = Sampling(config.eval_temperature, config.eval_top_p, 0, config.max_new_tokens)
+        started = time.perf_counter()
+        tasks = [task for of_set in self.sets.values() for task in of_set]
+        total = len(tasks) * config.eval_candidates
+        self.stream.send(
+            tasks, config.eval_candidates, sampling, (config.seed, "eval"), policy_version
+        )
+        groups = self.stream.drain(
+            lambda done, tokens: self.view.progress("eval", done, total, tokens)
+        )
+        self.failures.check(groups)
+        rest, metrics = iter(groups), Metrics()
+        for name, of_set in self.sets.items():
+            metrics |= eval_metrics(f"eval/{name}", list(itertools.islice(rest, len(of_set))))
+        metrics["timing/eval_s"] = time.perf_counter() - started
+        return metrics

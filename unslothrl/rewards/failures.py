@@ -1,0 +1,40 @@
+"""Rewards that could not be computed: each kind is reported once, and too many stop the run."""
+
+from collections.abc import Callable, Sequence
+
+from unslothrl.errors import RunError
+from unslothrl.types import Failure, Group
+
+MOST_REPORTED = 20  # kinds; further ones are only counted
+
+
+class FailureReport:
+    """Of a whole run. `note` takes a line for the user."""
+
+    def __init__(self, note: Callable[[str], None]):
+        self.note = note
+        self.reported: set[tuple[str, str]] = set()
+
+    def check(self, groups: Sequence[Group]) -> int:
+        """-> how many rewards failed in `groups`. RunError where one failed on more than half of
+        the completions."""
+        failures = [failure for group in groups for failure in group.failures]
+        for failure in failures:
+            if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
+                self.reported.add(failure.kind)
+                self.note(str(failure))
+        completions = sum(len(group.completions) for group in groups)
+        for name in sorted({failure.reward for failure in failures}):
+            check_share([f for f in failures if f.reward == name], completions)
+        return len(failures)
+
+
+def check_share(failures: Sequence[Failure], completions: int) -> None:
+    """RunError where a reward failed on more than half of so many completions."""
+    if len(failures) > completions / 2:
+        first = failures[0]
+        advice = ", or set a longer --reward_timeout" if first.was_late else ""
+        raise RunError(
+            f"reward {first.reward} failed on {len(failures)} of {completions} completions "
+            f"({first.reason}): fix it{advice}"
+        )

@@ -1,0 +1,85 @@
+"""Scores groups in a thread while an actor's engine draws others."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+class BackgroundScoring(Generic[Work, Result]):
+    """Calls `score` on whatever waits, all of it in one call, so that its processes run side by
+    side.
+
+    With `at_the_end` nothing is scored before `finish`: for rewards that take all completions of a
+    rollout in one call. What `score` raises is raised by the next `add`, `take` or `finish`.
+    """
+
+    def __init__(self, score: Callable[[Sequence[Work]], list[Result]], at_the_end: bool):
+        self.score, self.at_the_end = score, at_the_end
+        self.waiting: list[Work] = []
+        self.scored: list[Result] = []
+        self.is_busy = self.is_finishing = self.is_closed = False
+        self.error: BaseException | None = None
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+
+    def add(self, work: Work) -> None:
+        with self.changed:
+            self._raise_error()
+            self.waiting.append(work)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="scoring", daemon=True)
+                self.thread.start()
+            self.changed.notify_all()
+
+    def take(self) -> list[Result]:
+        """What has been scored since the last `take`."""
+        with self.changed:
+            self._raise_error()
+            scored, self.scored = self.scored, []
+            return scored
+
+    def finish(self) -> None:
+        """Returns when everything that was added is scored."""
+        with self.changed:
+            self.is_finishing = True
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.error or not (self.waiting or self.is_busy))
+            self.is_finishing = False
+            self._raise_error()
+
+    def close(self) -> None:
+        """Ends the thread; what waits is given up. What is being scored must end by itself."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
+        if self.thread is not None:
+            self.thread.join()
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _may_score(self) -> bool:
+        return bool(self.waiting) and (self.is_finishing or not self.at_the_end)
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.is_closed or self._may_score())
+                if self.is_closed:
+                    return
+                work, self.waiting, self.is_busy = self.waiting, [], True
+            try:
+                results = self.score(work)
+            except BaseException as error:
+                with self.changed:
+                    self.error, self.is_busy = error, False
+                    self.changed.notify_all()
+                return
+            with self.changed:
+                self.scored += results
+                self.is_busy = False
+                self.changed.notify_all()

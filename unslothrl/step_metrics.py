@@ -1,0 +1,71 @@
+"""The metrics of a step and of an evaluation, from what came of them."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from unslothrl.algorithms import diagnostics, gae
+from unslothrl.types import Group, StepResult, UpdateStats
+
+Metrics = dict[str, float]
+
+
+def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
+    """Of all groups that were drawn for a step, in so many seconds; `failed` rewards."""
+    completions = [completion for group in groups for completion in group.completions]
+    tokens = sum(len(completion.token_ids) for completion in completions)
+    return {
+        "reward/mean": mean(total for group in groups for total in group.totals),
+        **{
+            f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
+            for name in groups[0].rewards
+        },
+        "reward/failed": failed,
+        "rollout/score": mean(score for group in groups for score in group.scores),
+        "rollout/tokens": tokens,
+        "rollout/tokens_per_s": tokens / seconds,
+        "rollout/mean_length": tokens / len(completions),
+        "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
+    }
+
+
+def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
+    """pass@1 is the mean over candidates, best-of-n that of each group's best."""
+    return {
+        f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
+        f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
+        f"{prefix}/mean_length": mean(
+            len(completion.token_ids) for group in groups for completion in group.completions
+        ),
+    }
+
+
+def update_metrics(parts: Sequence[UpdateStats], results: Sequence[StepResult]) -> Metrics:
+    """The `train/` metrics of a step's updates, from every learner's parts."""
+    learner = np.concatenate([part.learner_logprobs for part in parts])
+    sampler = np.concatenate([part.sampler_logprobs for part in parts])
+    metrics = {
+        "train/loss": sum(part.loss for part in parts) / len(results),
+        "train/entropy": sum(part.entropy_sum for part in parts) / len(learner),
+        "train/clip_fraction": sum(part.clipped for part in parts) / len(learner),
+        "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
+        "train/correction_truncated": sum(part.corrected for part in parts) / len(learner),
+        **diagnostics.sampler_agreement(sampler, learner),
+        "train/grad_norm": mean(result.grad_norm for result in results),
+        "train/skipped_updates": sum(result.skipped for result in results),
+        "memory/learner_peak_mb": max(result.memory_mb for result in results),
+    }
+    if parts[0].values is not None:
+        values = np.concatenate([part.values for part in parts])
+        returns = np.concatenate([part.returns for part in parts])
+        metrics |= {
+            "train/value_loss": sum(part.value_loss for part in parts) / len(results),
+            "train/value_explained": gae.explained_variance(values, returns),
+            "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
+        }
+    return metrics
+
+
+def mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
