@@ -39,7 +39,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             base,
             dtype=dtype_name(config),
             context=config.context,
-            rank=lora_rank(config),
+            rank=config.max_lora_rank,
             max_num_seqs=config.sequences_at_once,
             seed=config.seed,
             memory=memory,
@@ -184,15 +184,6 @@ def base_name(config: Config, base: Path) -> str:
     """What a published adapter calls its base: the hub's id, so that it can be used elsewhere."""
     is_hub_id = config.model != EMBEDDED and not Path(config.model).expanduser().exists()
     return config.model if is_hub_id else str(base)
-
-
-def lora_rank(config: Config) -> int:
-    """The rank in use: the starting adapter's, if there is one."""
-    if not config.adapter:
-        return config.max_lora_rank
-    import json
-
-    return json.loads((Path(config.adapter) / "adapter_config.json").read_text())["r"]
 
 
 def dtype_name(config: Config) -> str:

@@ -36,23 +36,23 @@ def forecast(
     if cards_gb is not None:
         machine = with_card(machine, cards_gb)
     if not given and cards_gb is None:
-        found = table(machine)
-        print(json.dumps(found) if as_json else "\n".join(table_lines(found)), file=out)
+        models = table(machine)
+        print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
         return
     resolved = resolve(given, machine)
     config = resolved.config
     shape = shapes.shape_of(config.model)
     if shape is None:
         raise UserError(f"model {config.model}: {shapes.why_unknown(config.model)}")
-    asked = forecast_of(config, shape, machine)
-    found = {
+    needs = forecast_of(config, shape, machine)
+    report = {
         "model": config.model,
-        **asked.to_json(),
+        **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         "settings": settings(config, resolved.given, shape, machine),
         "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
     }
-    print(json.dumps(found) if as_json else "\n".join(lines(config, asked, found)), file=out)
+    print(json.dumps(report) if as_json else "\n".join(lines(config, needs, report)), file=out)
 
 
 def with_card(machine: Machine, gb: float) -> Machine:
@@ -81,21 +81,21 @@ def settings(
     def fits(tried: Config) -> bool:
         return all(card.fits for card in placed(tried).cards)
 
-    found: dict[str, Any] = {}
+    best_of: dict[str, Any] = {}
     for name, find in (("largest", search.largest), ("fastest", search.fastest)):
         best = find(config, fits, shape.context) if machine.gpus else None
         if best is None:
-            found[name] = None
+            best_of[name] = None
             continue
         best = kept(best)
         changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner", "fit"})}
         changed = {n: v for n, v in changed.items() if v is not None}
-        found[name] = {
+        best_of[name] = {
             **changed,
             "needed_mb": round(max(card.needed_mb() for card in placed(best).cards)),
             "command": command(best, changed),
         }
-    return found
+    return best_of
 
 
 def command(config: Config, options: Mapping[str, Any]) -> str:
@@ -107,37 +107,38 @@ def command(config: Config, options: Mapping[str, Any]) -> str:
 
 
 def written(name: str, value: Any) -> list[str]:
+    """An option as flags; several where it holds several values."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no_{name}"]
     values = value if isinstance(value, tuple) else (value,)
-    return [f"--{name} {shlex.quote(str(one))}" for one in values]
+    return [f"--{name} {shlex.quote(str(each))}" for each in values]
 
 
-def lines(config: Config, asked: Forecast, found: dict[str, Any]) -> list[str]:
+def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
     """The plan for people."""
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
             f"{config.sequences_at_once} sequences drawn at once, {config.engine}, "
-            f"{config.backend} ({found['note']})", *found["changed_to_fit"]]  # fmt: skip
-    for card in asked.placement.cards:
+            f"{config.backend} ({report['note']})", *report["changed_to_fit"]]  # fmt: skip
+    for card in needs.placement.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
         of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
         text += ["", f"{card.gpu.name}: {verdict}: {of}"]
-        text += [line for one in card.processes for line in process_lines(one)]
-    if asked.without_card:
+        text += [line for process in card.processes for line in process_lines(process)]
+    if needs.without_card:
         text += ["", "no card: the processes lie in the host's memory"]
-        text += [line for one in asked.without_card for line in process_lines(one)]
+        text += [line for process in needs.without_card for line in process_lines(process)]
     text.append("")
-    for store in asked.stores:
+    for store in needs.stores:
         has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
         verdict = "" if store.holds else ": TOO LITTLE"
         verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
         text.append(f"{store.name}: {gb(store.needed_mb)}{has}{verdict}")
-    for name, best in found["settings"].items():
+    for name, best in report["settings"].items():
         text.append("")
         if best is None:
             text.append(
-                f"{name}: nothing fits" if asked.placement.cards else f"{name}: needs a card"
+                f"{name}: nothing fits" if needs.placement.cards else f"{name}: needs a card"
             )
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
@@ -165,11 +166,11 @@ def table(machine: Machine) -> dict[str, Any]:
     rows: dict[str, dict[str, float | None]] = {}
     for name, shape in shapes.KNOWN.items():
         if card is not None:
-            one = replace(machine, gpus=(card,))
-            rows[name] = {str(c): at_context(shape, c, one) for c in CONTEXTS}
+            alone = replace(machine, gpus=(card,))
+            rows[name] = {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
         else:
             machines = {str(gb): with_card(machine, gb) for gb in CARDS_GB}
-            rows[name] = {gb: longest(shape, one) for gb, one in machines.items()}
+            rows[name] = {gb: longest(shape, with_gb) for gb, with_gb in machines.items()}
     what = "GB by context" if card else "longest context by card in GB"
     return {"card": card and card.name, "what": what, "models": rows, "note": NOT_MEASURED}
 
@@ -183,6 +184,7 @@ def smallest(machine: Machine) -> Config:
 
 
 def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | None:
+    """GB that a run takes whose prompts and completions have so many tokens; None: too many."""
     config = smallest(machine)
     if shape.context is not None and tokens > shape.context:
         return None
@@ -192,6 +194,7 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
 
 
 def placed_alone(config: Config, shape: shapes.Shape, machine: Machine) -> CardPlan:
+    """The plan of the only card, which the learner has to itself."""
     resources = Resources.of_machine(config, machine)
     config = with_engines(config, frozenset(), shape, resources)
     (card,) = place(config, resources, shape=shape).cards
@@ -199,19 +202,22 @@ def placed_alone(config: Config, shape: shapes.Shape, machine: Machine) -> CardP
 
 
 def longest(shape: shapes.Shape, machine: Machine) -> float | None:
+    """Tokens of the longest context that fits; None where not even 64 tokens do."""
+
     def fits(config: Config) -> bool:
         return placed_alone(config, shape, machine).fits
 
-    found = search.largest(smallest(machine), fits, shape.context)
-    return None if found is None else found.context
+    largest = search.largest(smallest(machine), fits, shape.context)
+    return None if largest is None else largest.context
 
 
-def table_lines(found: dict[str, Any]) -> list[str]:
-    card = found["card"] or "this machine has no card"
-    names = list(next(iter(found["models"].values())))
-    text = [f"{card}: {found['what']} ({found['note']})", ""]
+def table_lines(models: dict[str, Any]) -> list[str]:
+    """The table for people."""
+    card = models["card"] or "this machine has no card"
+    names = list(next(iter(models["models"].values())))
+    text = [f"{card}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f"{name:>9}" for name in names))
-    for model, cells in found["models"].items():
+    for model, cells in models["models"].items():
         values = ["-" if v is None else f"{v:,}" for v in cells.values()]
         text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
     return [*text, "", "more: unslothrl plan --model NAME --card GB"]
