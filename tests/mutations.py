@@ -15,8 +15,8 @@ from pathlib import Path
 import adapters
 
 from unslothrl.algorithms import objectives
-from unslothrl.config.options import OPTIONS, Config, kind
-from unslothrl.config.values import choices_of
+from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.values import choices_of, kind
 from unslothrl.config.writing import to_toml
 from unslothrl.embedded import BASE
 from unslothrl.weights import adapter_use

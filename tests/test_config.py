@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl.config import options, sampling
-from unslothrl.config.options import OPTIONS, Config, is_optional, vllm_rank
-from unslothrl.config.options import kind as kind_of
+from unslothrl.config.hardware import dtype_on, vllm_rank
+from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
-from unslothrl.config.values import choices_of, read_value, unknown_option
+from unslothrl.config.values import choices_of, is_optional, read_value, unknown_option
+from unslothrl.config.values import kind as kind_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Gpu, Machine
@@ -274,7 +275,7 @@ def test_when_the_learner_generates(actors, chunk, engine, backend, generates, h
     ],
 )
 def test_what_the_models_compute_in(dtype, capability, used):
-    assert Config(dtype=dtype).dtype_on(capability) == used
+    assert dtype_on(Config(dtype=dtype), capability) == used
 
 
 def test_a_rank_is_rounded_up_to_one_that_vllm_takes():

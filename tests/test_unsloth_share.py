@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
 
-from unslothrl.config.options import vllm_rank
+from unslothrl.config.hardware import vllm_rank
 from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD
 from unslothrl.resolve import resolve

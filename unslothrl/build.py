@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from unslothrl import rewards
+from unslothrl.config.hardware import dtype_on
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
@@ -190,6 +191,5 @@ def dtype_name(config: Config) -> str:
     """What the base computes in on this process's card."""
     import torch
 
-    return config.dtype_on(
-        torch.cuda.get_device_capability() if torch.cuda.is_available() else None
-    )
+    has_card = torch.cuda.is_available()
+    return dtype_on(config, torch.cuda.get_device_capability() if has_card else None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl import variables
-from unslothrl.config.options import half_precision
+from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.files import expanded

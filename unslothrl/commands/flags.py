@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from unslothrl.config.options import OPTIONS, kind
-from unslothrl.config.values import choices_of, limits_text
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.values import choices_of, kind, limits_text
 
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 

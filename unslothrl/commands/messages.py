@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unslothrl.config import values
-from unslothrl.config.options import OPTIONS, kind
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.values import kind
 from unslothrl.untrusted import plain
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TextIO
 
-from unslothrl.config.options import Config, half_precision
+from unslothrl.config.hardware import half_precision
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import search, shapes
 from unslothrl.planning.engine_options import with_engines

@@ -3,15 +3,12 @@
 It imports nothing of this package, so that every layer may read a config.
 """
 
-import types
-import typing
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 MOST_ALPHA = 65_536  # of a LoRA
-VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes as max_lora_rank
+MOST_RANK = 512  # that vLLM takes
 DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is not set
-FIRST_WITH_BFLOAT16 = (8, 0)  # compute capability of a card, (major, minor)
 
 # More than any run takes: what is larger is a slip, and would fail late or never end.
 MOST = {
@@ -246,7 +243,11 @@ class Config:
     )
 
     max_lora_rank: int = option(
-        32, "LoRA rank (512 is the most that vLLM takes)", LORA, at_least=1, at_most=VLLM_RANKS[-1]
+        32,
+        f"LoRA rank ({MOST_RANK} is the most that vLLM takes)",
+        LORA,
+        at_least=1,
+        at_most=MOST_RANK,
     )
     lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1, at_most=MOST_ALPHA)
     lora_dropout: float = option(
@@ -378,35 +379,7 @@ class Config:
         it generates with transformers."""
         return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")
 
-    def dtype_on(self, capability: tuple[int, int] | None) -> str:
-        """What the models compute in on a card of that compute capability; None: on a CPU."""
-        return half_precision(capability) if self.dtype == "auto" else self.dtype
-
-
-def half_precision(capability: tuple[int, int] | None) -> str:
-    """The 16-bit type of a card: bfloat16 where it has it, as every CPU does. -> its name."""
-    is_old = capability is not None and capability < FIRST_WITH_BFLOAT16
-    return "float16" if is_old else "bfloat16"
-
-
-def vllm_rank(rank: int) -> int:
-    """The LoRA rank that vLLM reserves memory for where adapters have `rank`."""
-    return next(allowed for allowed in VLLM_RANKS if allowed >= rank)
-
 
 RETIRED = {"project_name": "runs are logged into their own folder"}  # of earlier versions, and why
 OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
 PARTS = tuple(name for name, entry in OPTIONS.items() if entry.metadata.get("is_part"))
-_TYPES = typing.get_type_hints(Config)
-
-
-def kind(name: str) -> type:
-    """int, float, str, bool or tuple (of text): the type of an option's value when it is set."""
-    hint = _TYPES[name]
-    if isinstance(hint, types.UnionType):
-        return typing.get_args(hint)[0]
-    return typing.get_origin(hint) or hint
-
-
-def is_optional(name: str) -> bool:
-    return isinstance(_TYPES[name], types.UnionType)

@@ -9,11 +9,13 @@ import difflib
 import json
 import math
 import re
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from unslothrl.algorithms import objectives
-from unslothrl.config.options import OPTIONS, RETIRED, is_optional, kind
+from unslothrl.config.options import OPTIONS, RETIRED, Config
 from unslothrl.errors import UserError
 from unslothrl.untrusted import shown
 
@@ -25,6 +27,19 @@ KINDS = {
     bool: "true or false",
     tuple: "a list of text",
 }
+_TYPES = typing.get_type_hints(Config)
+
+
+def kind(name: str) -> type:
+    """int, float, str, bool or tuple (of text): the type of an option's value when it is set."""
+    hint = _TYPES[name]
+    if isinstance(hint, types.UnionType):
+        return typing.get_args(hint)[0]
+    return typing.get_origin(hint) or hint
+
+
+def is_optional(name: str) -> bool:
+    return isinstance(_TYPES[name], types.UnionType)
 
 
 def read_value(name: str, value: Any, is_flag: bool = True) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.options import vllm_rank
+from unslothrl.config.hardware import vllm_rank
 from unslothrl.engines.base import Finished
 from unslothrl.engines.sleep_lock import held
 from unslothrl.memory import peak_memory_mb

@@ -7,7 +7,8 @@ import math
 from collections.abc import Set
 from dataclasses import replace
 
-from unslothrl.config.options import Config, vllm_rank
+from unslothrl.config.hardware import vllm_rank
+from unslothrl.config.options import Config
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
 from unslothrl.planning.machine import Gpu

@@ -9,7 +9,8 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.options import FIRST_WITH_BFLOAT16, Config
+from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import search

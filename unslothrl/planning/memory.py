@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.algorithms import objectives
-from unslothrl.config.options import Config, vllm_rank
+from unslothrl.config.hardware import vllm_rank
+from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
 from unslothrl.planning.machine import Gpu
 from unslothrl.planning.shapes import HALF, Shape
