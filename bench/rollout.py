@@ -56,7 +56,7 @@ def main() -> None:
     for number in range(rounds + 1):
         seed = ("rollout", number)
         started = time.perf_counter()
-        groups = actor.generate(drawn, CANDIDATES, SAMPLING, seed).groups
+        groups = actor.generate(drawn, CANDIDATES, SAMPLING, seed)
         middle = time.perf_counter()
         theirs = bare(actor.engine, drawn, seed)
         ended = time.perf_counter()
@@ -111,14 +111,14 @@ def compare_lengths(a: Sequence[int], b: Sequence[int]) -> dict[str, object]:
 def bare(engine, drawn, seed) -> list[tuple[int, ...]]:
     """The same requests by `LLM.generate` -> each completion's tokens."""
     requests = [
-        Request(task.prompt_ids, seed_of(*seed, task.id, candidate))
+        Request(f"{task.id}/{i}", task.prompt_ids, seed_of(*seed, task.id, i), SAMPLING)
         for task in drawn
-        for candidate in range(CANDIDATES)
+        for i in range(CANDIDATES)
     ]
     outputs = engine.llm.generate(
-        [{"prompt_token_ids": list(one.prompt_ids)} for one in requests],
-        [engine._params(one, SAMPLING) for one in requests],
-        lora_request=engine.current,
+        [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
+        [engine.sampling_params(request) for request in requests],
+        lora_request=engine.loaded[engine.version],
         use_tqdm=False,
     )
     return [tuple(output.outputs[0].token_ids) for output in outputs]

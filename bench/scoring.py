@@ -23,6 +23,7 @@ from facts import facts, result_file
 from unslothrl import build as workers
 from unslothrl import rewards, variables
 from unslothrl.data import tasks
+from unslothrl.engines.base import generate
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.rewards.scorer import Scorer
@@ -86,9 +87,11 @@ def compare(actor, drawn, names: tuple[str, ...], rounds: int, steps: Steps) -> 
     whole: dict[str, list[float]] = {"with": [], "without": []}
     for number in range(rounds + 1):
         requests = [
-            Request(task.prompt_ids, seed_of("scoring", number, task.id, candidate))
+            Request(
+                f"{task.id}/{i}", task.prompt_ids, seed_of("scoring", number, task.id, i), SAMPLING
+            )
             for task in drawn
-            for candidate in range(CANDIDATES)
+            for i in range(CANDIDATES)
         ]
         taken = {}
         for kind in ("with", "without") if number % 2 else ("without", "with"):
@@ -96,7 +99,7 @@ def compare(actor, drawn, names: tuple[str, ...], rounds: int, steps: Steps) -> 
             if kind == "with":
                 actor.generate(drawn, CANDIDATES, SAMPLING, ("scoring", number))
             else:
-                actor.engine.generate(requests, SAMPLING, lambda done, tokens: None)
+                generate(actor.engine, requests)
             if number:  # the first warms up
                 whole[kind].append(time.perf_counter() - started)
             taken[kind] = steps.take()

@@ -54,7 +54,9 @@ class Engine(Protocol):
         """
 
     def sleep(self) -> None:
-        """Gives the device to others: nothing will be drawn for a while. `add` wakes it."""
+        """Gives the device to others: nothing will be drawn for a while, and a model that is shared
+        may be trained. `add` and `step` wake it; what is in flight is kept.
+        """
 
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base; "" for a base that is not 4-bit."""

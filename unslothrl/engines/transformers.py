@@ -15,7 +15,7 @@ from unslothrl.engines.chunk import Chunk
 from unslothrl.types import Adapter, Completion, Request
 from unslothrl.weights import base_model
 
-NEWEST = -1  # in place of the version of requests that follow the newest
+NEWEST = -1  # in place of a version: follows the newest, as what was added before any does
 
 
 class GeneratingBackend(Protocol):

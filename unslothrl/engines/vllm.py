@@ -213,7 +213,7 @@ class VllmEngine:
         flight.internal_id = self.llm.llm_engine.add_request(
             flight.request.id,
             {"prompt_token_ids": [*flight.request.prompt_ids, *flight.token_ids]},
-            self._params(flight.request, len(flight.token_ids), flight.segment),
+            self.sampling_params(flight.request, len(flight.token_ids), flight.segment),
             lora_request=self.loaded.get(flight.version),
         )
 
@@ -260,10 +260,8 @@ class VllmEngine:
         return not self.in_flight
 
     def sleep(self) -> None:
-        """Raises RuntimeError while requests are in flight: their keys and values would be lost."""
-        if self.in_flight:
-            raise RuntimeError(f"{len(self.in_flight)} requests are in flight: abort them first")
-        if self.takes_turns and not self.is_asleep:
+        """Stays awake while requests are in flight, whose keys and values would be lost."""
+        if self.takes_turns and not self.is_asleep and not self.in_flight:
             with held(self.sleep_lock, adapter_room()):
                 self.llm.sleep(level=1)
             self.is_asleep = True
@@ -277,7 +275,7 @@ class VllmEngine:
             self._load(self.coming)
             self.coming = None
 
-    def _params(self, request: Request, drawn: int = 0, segment: int = 0) -> Any:
+    def sampling_params(self, request: Request, drawn: int = 0, segment: int = 0) -> Any:
         """What is left to draw after `drawn` tokens. Each segment has a seed of its own, for vLLM
         would start the same random numbers again."""
         from vllm import SamplingParams
@@ -298,8 +296,7 @@ class VllmEngine:
     def fingerprint(self) -> str:
         self.wake()
         fingerprint = base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
-        if self.is_finished():
-            self.sleep()
+        self.sleep()
         return fingerprint
 
     def memory_mb(self) -> float:
