@@ -255,7 +255,7 @@ def test_training_goes_on_exactly_after_a_restart(bases, make_backend):
     def run(learner, steps):
         for _ in range(steps):
             learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
-            learner.optim_step(LRS)
+            learner.step(LRS)
 
     one = learner_of(make_backend(bases["plain"]), bases["plain"])
     run(one, 2)
@@ -273,13 +273,10 @@ def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
     batch = Batch(samples(), len(LENGTHS), 44)
     whole = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
     whole.forward_backward(batch)
-    whole.optim_step(LRS)
+    whole.step(LRS)
     pair = [learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"]) for _ in "ab"]
-    for learner, part in zip(pair, split_batch(batch, 2), strict=True):
-        learner.forward_backward(part)
-    parts = [learner.gradients() for learner in pair]
-    norms = {learner.optim_step(LRS, *parts).grad_norm for learner in pair}
-    assert len(norms) == 1
+    updates = Learner.update_in_turn(pair, split_batch(batch, 2), LRS)
+    assert len({update.result.grad_norm for update in updates}) == 1
     assert pair[0].backend.publish(1) == pair[1].backend.publish(1)
     for name, parameter in whole.backend.parameters().items():
         other = pair[0].backend.parameters()[name]

@@ -26,7 +26,7 @@ LAYERS = (
     ("config", "batching", "credit", "step_metrics"),
     ("weights", "planning", "memory"),
     ("engines", "backends", "checkpoints", "tracking", "background", "option_rules", "resolve"),
-    ("actor", "learner", "exchange", "episodes", "scoring"),
+    ("actor", "learner", "passes", "exchange", "episodes", "scoring"),
     ("cluster", "build", "embedded.make_base"),
     ("rollouts", "group_source"),
     ("trainer", "updates", "evaluation", "saving"),
@@ -43,9 +43,8 @@ LIBRARIES = {  # library -> the only modules that import it
 # Known exceptions, to be removed one by one.
 LONG_FILES: dict[str, str] = {
     "unslothrl/config/options.py": "to be split",
-    "unslothrl/learner.py": "to be split",
 }
-LONG_FUNCTIONS: dict[str, str] = {"backends.unsloth:load": "to be split"}
+LONG_FUNCTIONS: dict[str, str] = {}
 CYCLIC_IMPORTS: dict[tuple[str, str], str] = {}  # without these imports there is no cycle
 TYPING_CYCLES: dict[tuple[str, str], str] = {}  # under TYPE_CHECKING alone
 LAYER_BREAKS: dict[tuple[str, str], str] = {}
@@ -68,6 +67,7 @@ NOT_IN_README = dict.fromkeys(
         "errors.py",
         "evaluation.py",
         "exchange.py",
+        "passes.py",
         "group_source.py",
         "long_json.py",
         "planning/",

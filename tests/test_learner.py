@@ -38,16 +38,16 @@ def changed(parameters, before) -> set[str]:
 def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
     """In the order of the samples, and so that the ratio of the first update is 1."""
     learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
-    told = measured(learner, reference=True)
-    for sample in told:
+    known = measured(learner, reference=True)
+    for sample in known:
         assert sample.measured.logprobs.shape == (len(sample.completion_ids),)
         assert sample.measured.values is None
     with torch.no_grad(), learner.backend.reference():
-        alone = learner.backend.token_logprobs([told[4]], 1.2)[0]
-    assert told[4].measured.reference == pytest.approx(alone.numpy(), abs=1e-5)
+        alone = learner.backend.token_logprobs([known[4]], 1.2)[0]
+    assert known[4].measured.reference == pytest.approx(alone.numpy(), abs=1e-5)
     plain = learner.forward_backward(batch(samples()))
     fresh = {n: p.grad.clone() for n, p in learner.backend.parameters().items()}
-    old = learner.forward_backward(batch(told))
+    old = learner.forward_backward(batch(known))
     assert old.loss == pytest.approx(plain.loss, abs=1e-6)
     for name, parameter in learner.backend.parameters().items():
         assert torch.allclose(parameter.grad, fresh[name], atol=1e-6), name
@@ -56,11 +56,11 @@ def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
 def test_a_second_update_sees_the_old_policy(bases, make_backend):
     """True old log-probabilities: after a step the ratio moves, and a narrow clip acts."""
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="gspo")
-    told = measured(learner)
-    first = learner.forward_backward(batch(told))
+    known = measured(learner)
+    first = learner.forward_backward(batch(known))
     assert first.clipped == 0
-    learner.optim_step({"lora": 1e-2})
-    second = learner.forward_backward(batch(told))
+    learner.step({"lora": 1e-2})
+    second = learner.forward_backward(batch(known))
     assert second.clipped > 0
     assert np.array_equal(second.learner_logprobs, first.learner_logprobs)  # before any update
     again = learner.forward_backward(batch(samples()))  # as if it were a new rollout
@@ -76,22 +76,22 @@ def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, m
 
     learner = learner_of(backend, bases[kind], objective="ppo")
     assert {s.measured.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
-    told = measured(learner)
-    learner.objective = dataclasses.replace(learner.objective, aggregation="sequence")
-    stats = learner.forward_backward(batch(told))
+    known = measured(learner)
+    learner.passes.objective = dataclasses.replace(learner.passes.objective, aggregation="sequence")
+    stats = learner.forward_backward(batch(known))
     assert stats.loss == expected.loss
     for name, parameter in backend.parameters().items():
         assert torch.equal(parameter.grad, gradient[name]), name
     policy, critic = weights(backend.parameters()), weights(backend.critic_parameters())
     before = learner.publish(1)
-    learner.optim_step({"lora": 0.0, "critic": 1e-2})
+    learner.step({"lora": 0.0, "critic": 1e-2})
     assert changed(backend.parameters(), policy) == set()
     assert learner.publish(1) == before  # the adapter that travels has no critic in it
     moved = changed(backend.critic_parameters(), critic)
     assert "value_head.weight" in moved  # the head is 0, so B moves from step 2 on, A from 3
     for _ in "AB":
-        learner.forward_backward(batch(told))
-        learner.optim_step({"lora": 0.0, "critic": 1e-2})
+        learner.forward_backward(batch(known))
+        learner.step({"lora": 0.0, "critic": 1e-2})
     assert len(changed(backend.critic_parameters(), critic)) == len(critic)
 
 
@@ -99,9 +99,9 @@ def test_the_critic_learns_what_it_is_told(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
     losses = []
     for _ in range(25):
-        told = measured(learner)
-        losses.append(learner.forward_backward(batch(told), train_policy=False).value_loss)
-        learner.optim_step({"lora": 0.0, "critic": 1e-2})
+        known = measured(learner)
+        losses.append(learner.forward_backward(batch(known), train_policy=False).value_loss)
+        learner.step({"lora": 0.0, "critic": 1e-2})
     assert losses[-1] < 0.2 * losses[0]
 
 
@@ -110,7 +110,7 @@ def test_a_frozen_policy_stays_while_the_critic_moves(bases, make_backend):
     before = learner.publish(1)
     critic = weights(learner.backend.critic_parameters())
     stats = learner.forward_backward(batch(measured(learner)), train_policy=False)
-    result = learner.optim_step(LRS)
+    result = learner.step(LRS)
     assert learner.publish(1) == before and changed(learner.backend.critic_parameters(), critic)
     assert np.isfinite(stats.loss) and result.grad_norm == 0 and result.critic_grad_norm > 0
 
@@ -132,7 +132,7 @@ def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
     def run(learner, steps):
         for _ in range(steps):
             learner.forward_backward(batch(measured(learner)))
-            learner.optim_step(LRS)
+            learner.step(LRS)
 
     one = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
     run(one, 2)
@@ -150,37 +150,37 @@ def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
 def test_a_gradient_that_is_not_finite_changes_nothing(bad, bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"])
     learner.forward_backward(batch(samples()))
-    learner.optim_step(LRS)
+    learner.step(LRS)
     before = learner.save_state()
     spoilt = list(samples())
     spoilt[2] = dataclasses.replace(spoilt[2], advantages=spoilt[2].advantages * bad)
     learner.forward_backward(batch(spoilt))
-    result = learner.optim_step(LRS)
+    result = learner.step(LRS)
     assert result.skipped and not np.isfinite(result.grad_norm)
     assert learner.save_state() == before  # neither weights nor moments
     learner.forward_backward(batch(spoilt))
-    assert learner.discard_gradients().skipped and learner.save_state() == before
+    assert learner.step(LRS, finite=False).skipped and learner.save_state() == before
     learner.forward_backward(batch(samples()))
-    assert not learner.optim_step(LRS).skipped and learner.save_state() != before
+    assert not learner.step(LRS).skipped and learner.save_state() != before
 
 
 def test_the_entropy_bonus_reaches_the_weights(bases, make_backend):
     """With no advantage at all, one step of the bonus raises the entropy."""
     learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
-    learner.objective = Objective(entropy_coefficient=1.0)
+    learner.passes.objective = Objective(entropy_coefficient=1.0)
     flat = [dataclasses.replace(s, advantages=s.advantages * 0) for s in samples()]
     first = learner.forward_backward(batch(flat))
-    learner.optim_step({"lora": 1e-2})
+    learner.step({"lora": 1e-2})
     assert learner.forward_backward(batch(flat)).entropy_sum > first.entropy_sum
 
 
 def test_the_kl_in_the_loss_pulls_towards_the_reference(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
-    learner.objective = Objective(kl="loss", kl_estimator="k2", kl_coefficient=1.0)
+    learner.passes.objective = Objective(kl="loss", kl_estimator="k2", kl_coefficient=1.0)
     flat = [dataclasses.replace(s, advantages=s.advantages * 0) for s in samples()]
     first = learner.forward_backward(batch(flat))
     for _ in range(5):
-        learner.optim_step({"lora": 3e-3})
+        learner.step({"lora": 3e-3})
         last = learner.forward_backward(batch(flat))
     assert 0 < last.loss < 0.7 * first.loss
 
@@ -196,7 +196,7 @@ def test_update_is_a_gradient_and_a_step(bases, make_backend):
     one, other = (learner_of(make_backend(bases["plain"]), bases["plain"]) for _ in "ab")
     done = one.update(batch(samples()), LRS)
     stats = other.forward_backward(batch(samples()))
-    assert done.result.grad_norm == other.optim_step(LRS).grad_norm
+    assert done.result.grad_norm == other.step(LRS).grad_norm
     assert done.stats.loss == stats.loss and one.save_state() == other.save_state()
     spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in samples()]
     skipped = one.update(batch(spoilt), LRS).result
@@ -223,9 +223,9 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
         learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"], objective="ppo")
         for _ in "abc"
     )
-    told = measured(whole)
-    expected = whole.update(batch(told), LRS, train_policy).result
-    parts = [batch(told[0::2]), batch(told[1::2])]
+    known = measured(whole)
+    expected = whole.update(batch(known), LRS, train_policy).result
+    parts = [batch(known[0::2]), batch(known[1::2])]
     results = [done.result for done in Learner.update_in_turn(pair, parts, LRS, train_policy)]
     for result in results:
         assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
@@ -234,7 +234,7 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
         Learner.update_in_turn(pair, parts, LRS, train_policy)
     assert pair[0].save_state() == pair[1].save_state()
     before = pair[0].save_state()
-    spoilt = [dataclasses.replace(s, returns=s.returns * np.nan) for s in told[1::2]]
+    spoilt = [dataclasses.replace(s, returns=s.returns * np.nan) for s in known[1::2]]
     done = Learner.update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
     assert [one.result.skipped for one in done] == [True, True]
     assert pair[0].save_state() == pair[1].save_state() == before

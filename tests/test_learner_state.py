@@ -185,7 +185,7 @@ def test_a_learner_with_a_critic_goes_on_under_8_bit_adam(kind, bases):
     def train(one, steps):
         for _ in range(steps):
             one.forward_backward(batch(measured(one)))
-            one.optim_step(LRS)
+            one.step(LRS)
 
     one, other = learner(0), learner(9)
     train(one, 2)

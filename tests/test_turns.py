@@ -99,13 +99,13 @@ def test_the_learner_counts_sampled_tokens(bases, make_backend):
     """Its arrays have one value for each; an observation's tokens are in no sum."""
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
     chosen = [of_turns(0.5), *others()]
-    told = [
+    known = [
         replace(s, measured=m, returns=np.ones(s.tokens, np.float32))
         for s, m in zip(chosen, learner.measure(chosen, reference=True), strict=True)
     ]
-    for sample in told:
+    for sample in known:
         measured = sample.measured
         shape = (sample.tokens,)
         assert measured.logprobs.shape == measured.reference.shape == measured.values.shape == shape
-    stats = learner.update(Batch(tuple(told), 3, 10), LRS).stats
+    stats = learner.update(Batch(tuple(known), 3, 10), LRS).stats
     assert len(stats.learner_logprobs) == len(stats.values) == len(stats.returns) == 10

@@ -111,20 +111,7 @@ def load(
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
         loading["offload_embedding"] = False
-    with kept("VLLM_LOGGING_LEVEL"):
-        model, _ = unsloth.FastLanguageModel.from_pretrained(
-            str(base),
-            max_seq_length=context,
-            dtype=dtype,
-            load_in_4bit=four_bit,
-            use_exact_model_name=True,
-            random_state=seed,
-            **loading,
-        )
-    llm = getattr(model, "vllm_engine", None)
-    if llm is not None:
-        check_context(llm.llm_engine.model_config.max_model_len, context)
-        memory.limit_card_memory(unmapped_asleep_mb())
+    model, llm = load_base(base, dtype, context, four_bit, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
     packs = packs and model.config.model_type in PACKED and packing.is_plain(model.config)
@@ -144,6 +131,32 @@ def load(
             llm=llm,
         )
     )
+
+
+def load_base(
+    base: Path,
+    dtype: torch.dtype,
+    context: int,
+    four_bit: bool,
+    seed: int,
+    loading: dict[str, Any],
+) -> tuple[Any, Any]:
+    """-> (the model without a LoRA, the vLLM over its weights or None); `loading`: see `load`."""
+    with kept("VLLM_LOGGING_LEVEL"):
+        model, _ = unsloth.FastLanguageModel.from_pretrained(
+            str(base),
+            max_seq_length=context,
+            dtype=dtype,
+            load_in_4bit=four_bit,
+            use_exact_model_name=True,
+            random_state=seed,
+            **loading,
+        )
+    llm = getattr(model, "vllm_engine", None)
+    if llm is not None:
+        check_context(llm.llm_engine.model_config.max_model_len, context)
+        memory.limit_card_memory(unmapped_asleep_mb())
+    return model, llm
 
 
 def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:

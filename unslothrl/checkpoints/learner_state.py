@@ -7,15 +7,52 @@ for bitsandbytes' paged ones, outside of managed memory (0.50.2, `optim/optimize
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import safetensors.torch
 import torch
 
 PLAIN = "plain"  # the entry of a safetensors file's metadata that holds what is no tensor
+OPTIMIZER = "optimizer/"  # the names of the optimisers' part begin with it
 Plain = int | float | bool | str | None
 Leaf = torch.Tensor | Plain
+Trained = Mapping[str, Mapping[str, torch.nn.Parameter]]  # parameters by name, by optimiser
+
+
+def save(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> bytes:
+    """What is trained, in full precision, and the optimisers' states."""
+    values: dict[str, Leaf] = {}
+    for kind, parameters in trained.items():
+        for name, parameter in parameters.items():
+            values[f"{kind}/{name}"] = parameter.detach()
+        for name, value in leaves(optimizers[kind]).items():
+            values[f"{OPTIMIZER}{kind}/{name}"] = value
+    return pack(values)
+
+
+def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data: bytes) -> None:
+    """Makes parameters and optimisers what `save` was given.
+
+    ValueError if the parameters or the optimisers are others.
+    """
+    values = unpack(data)
+    expected = {f"{kind}/{name}": p.shape for kind in trained for name, p in trained[kind].items()}
+    weights = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and not name.startswith(OPTIMIZER)
+    }
+    if expected != {name: tensor.shape for name, tensor in weights.items()}:
+        raise ValueError("the checkpoint holds another LoRA than this run's: use its config")
+    for kind, optimizer in optimizers.items():
+        prefix = f"{OPTIMIZER}{kind}/"
+        state = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+        restore(optimizer, state)
+    with torch.no_grad():  # last: building an optimiser's state may touch the parameters
+        for kind, parameters in trained.items():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[f"{kind}/{name}"])
 
 
 def pack(values: dict[str, Leaf]) -> bytes:
@@ -37,14 +74,14 @@ def unpack(data: bytes) -> dict[str, Leaf]:
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
-    """Every value of the optimiser's state by its name.
+    """Each value of the optimiser's state by its name.
 
     TypeError for what is neither a tensor nor plain.
     """
-    found: dict[str, Leaf] = {}
+    named: dict[str, Leaf] = {}
     for index, parameter in enumerate(_parameters(optimizer)):
-        found.update(_walk(optimizer.state.get(parameter, {}), str(index)))
-    return found
+        named.update(_walk(optimizer.state.get(parameter, {}), str(index)))
+    return named
 
 
 def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:

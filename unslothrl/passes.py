@@ -1,0 +1,222 @@
+"""Samples through a backend in micro-batches: measuring them, and the gradient of a batch.
+
+The micro-batches' losses are shares of the whole batch's loss, so their size changes nothing but
+memory and speed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from unslothrl.algorithms import divergence
+from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
+from unslothrl.algorithms.objective import Objective
+from unslothrl.backends.base import Backend
+from unslothrl.types import Batch, Measured, Sample, UpdateStats
+
+KL_SAMPLES = 16  # that the KL metric is estimated from
+
+Progress = Callable[[int, int], None]
+"""Called with (samples done, tokens done)."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What an update needs besides the objective."""
+
+    temperature: float  # what the logits are divided by: the sampling temperature
+    max_new_tokens: int
+    micro_batch: int  # sequences a forward, or whole contexts' worth of tokens where it packs
+    context: int = 1  # tokens of the longest prompt and completion
+    max_grad_norm: float = 0.0  # 0: off
+    weight_decay: float = 0.0
+    value_clip: float = 0.0
+    seed: int = 0
+
+
+class Passes:
+    """Runs samples through `backend`; gradients accumulate in its parameters."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        objective: Objective,
+        settings: Hyperparameters,
+        progress: Progress,
+    ):
+        self.backend, self.objective, self.settings = backend, objective, settings
+        self.progress = progress
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+        """Log-probabilities and values as they are before an update, in the order of `samples`."""
+        measured: dict[int, Measured] = {}
+        for indices in self._micro_batches(samples):
+            part = [samples[i] for i in indices]
+            lengths = [sample.tokens for sample in part]
+            policy = _split(self._logprobs(part), lengths)
+            references: Sequence[np.ndarray | None] = [None] * len(part)
+            values: Sequence[np.ndarray | None] = [None] * len(part)
+            if reference:
+                references = _split(self._reference_logprobs(part), lengths)
+            if self.objective.has_critic:
+                with self.backend.critic():
+                    values = _split(self.backend.token_values(part), lengths)
+            measured.update(zip(indices, map(Measured, policy, references, values), strict=True))
+            self.progress(len(measured), 0)
+        return [measured[i] for i in range(len(samples))]
+
+    def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
+        """Adds the gradient of a batch, or of one learner's part of it, to the parameters'.
+
+        Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
+        """
+        started = time.perf_counter()
+        over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
+        micro_batches = [
+            [batch.samples[i] for i in part] for part in self._micro_batches(batch.samples)
+        ]
+        total = _Sums()
+        for index, samples in enumerate(micro_batches):
+            with nullcontext() if train_policy else torch.no_grad():
+                policy = self._policy_backward(samples, over, total)
+            if index == len(micro_batches) // 2:
+                total.kl = self._reference_divergence(samples, policy)
+            if self.objective.has_critic:
+                self._critic_backward(samples, over, total)
+            total.done += len(samples)
+            self.progress(total.done, total.tokens)
+        passed = [sample for samples in micro_batches for sample in samples]
+        return UpdateStats(
+            loss=total.loss,
+            clipped=total.clipped,
+            corrected=total.corrected,
+            entropy_sum=total.entropy,
+            sampler_logprobs=_joined([s.sampler_logprobs for s in passed]),
+            learner_logprobs=_joined(total.old),
+            kl=total.kl,
+            seconds=time.perf_counter() - started,
+            value_loss=total.value_loss,
+            values=_joined([s.measured.values for s in passed if s.measured is not None])
+            if self.objective.has_critic
+            else None,
+            returns=_joined([s.returns for s in passed]) if self.objective.has_critic else None,
+        )
+
+    def _policy_backward(
+        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+    ) -> torch.Tensor:
+        """-> the policy's log-probabilities, [tokens], without their gradients."""
+        policy, entropies = self.backend.token_logprobs(
+            samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
+        )
+        old = _measured(samples, "logprobs", policy)
+        loss = policy_loss(
+            self.objective,
+            Tokens(
+                lengths=[sample.tokens for sample in samples],
+                logprobs=policy,
+                entropies=entropies,
+                advantages=_tensor([s.advantages for s in samples], policy),
+                sampler=_tensor([s.sampler_logprobs for s in samples], policy),
+                old=old,
+                reference=self._reference_for(samples, policy),
+            ),
+            over,
+        )
+        if loss.value.requires_grad:
+            loss.value.backward()
+        total.loss += loss.value.item()
+        total.clipped += loss.clipped
+        total.corrected += loss.corrected
+        total.entropy += entropies.sum().item()
+        total.old.append((policy if old is None else old).detach().cpu().numpy())
+        total.tokens += len(policy)
+        return policy.detach()
+
+    def _critic_backward(
+        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+    ) -> None:
+        with self.backend.critic():
+            values = self.backend.token_values(samples)
+            old = _measured(samples, "values", values)
+            loss = value_loss(
+                self.objective,
+                [sample.tokens for sample in samples],
+                values,
+                values.detach() if old is None else old,
+                _tensor([s.returns for s in samples], values),
+                over,
+                self.settings.value_clip,
+            )
+            loss.backward()
+        total.value_loss += loss.item()
+
+    def _reference_for(self, samples: Sequence[Sample], like: torch.Tensor) -> torch.Tensor | None:
+        if self.objective.kl != "loss":
+            return None
+        measured = _measured(samples, "reference", like)
+        return self._reference_logprobs(samples) if measured is None else measured
+
+    def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
+        return self.backend.token_logprobs(samples, self.settings.temperature)[0]
+
+    @torch.no_grad()
+    def _reference_logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
+        with self.backend.reference():
+            return self._logprobs(samples)
+
+    @torch.no_grad()
+    def _reference_divergence(self, samples: Sequence[Sample], policy: torch.Tensor) -> np.ndarray:
+        """k3 of the tokens of some middling sequences: an estimate for the metrics."""
+        stride = -(-len(samples) // KL_SAMPLES)
+        lengths = [sample.tokens for sample in samples]
+        chosen = torch.cat(policy.split(lengths)[::stride])
+        difference = chosen - self._reference_logprobs(samples[::stride])
+        return divergence.k3(difference.double()).cpu().numpy()
+
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Indices."""
+        settings = self.settings
+        return self.backend.micro_batches(samples, settings.micro_batch, settings.context)
+
+
+@dataclass
+class _Sums:
+    """What the micro-batches of an update add up to."""
+
+    loss: float = 0.0
+    value_loss: float = 0.0
+    clipped: int = 0
+    corrected: int = 0
+    entropy: float = 0.0
+    done: int = 0
+    tokens: int = 0
+    old: list[np.ndarray] = field(default_factory=list)
+    kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:
+    """What was measured of the samples before the first update; None where it was not."""
+    values = [sample.measured and getattr(sample.measured, name) for sample in samples]
+    return None if any(value is None for value in values) else _tensor(values, like)
+
+
+def _tensor(parts: Sequence, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(_joined(parts)).to(like.device)
+
+
+def _joined(parts: Sequence) -> np.ndarray:
+    """Arrays, or sequences of numbers, one after the other in float32."""
+    return np.concatenate([np.zeros(0, np.float32), *(np.asarray(p, np.float32) for p in parts)])
+
+
+def _split(values: torch.Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
+    """[tokens] -> an array for each sequence."""
+    ends = np.cumsum(lengths)[:-1]
+    return np.split(values.detach().float().cpu().numpy(), ends)
