@@ -24,13 +24,13 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
     "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
-    "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learner.py"),
+    "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
-    "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actor.py"),
+    "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # a record that must hold for later code
-    "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actor.py"),
+    "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
 FOR_GOOD = {"answers-unseen-first"}  # a first measurement, which is not taken again
 

@@ -8,7 +8,7 @@ import pytest
 from fakes import task
 
 from unslothrl import rewards
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.engines.base import Finished
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import Assignment, Completion, Group, Request, Sampling, seed_of

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends import packing
 from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.learner import Hyperparameters, Learner
+from unslothrl.learners.learner import Hyperparameters, Learner
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
@@ -268,7 +268,7 @@ def test_training_goes_on_exactly_after_a_restart(bases, make_backend):
 
 
 def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
-    from unslothrl.batching import split_batch
+    from unslothrl.training.batching import split_batch
 
     batch = Batch(samples(), len(LENGTHS), 44)
     whole = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])

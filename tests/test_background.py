@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.background import MOST_WAITING, Background, DrawnAhead
+from unslothrl.training.background import MOST_WAITING, Background, DrawnAhead
 
 WAIT_S = 60.0
 
@@ -86,7 +86,7 @@ INTERRUPTED = """
 import signal, sys
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.background import DrawnAhead
+from unslothrl.training.background import DrawnAhead
 from unslothrl.config.options import Config
 from unslothrl.build import data_options
 from unslothrl.data import tasks

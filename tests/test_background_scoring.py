@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from unslothrl.scoring import BackgroundScoring
+from unslothrl.actors.scoring import BackgroundScoring
 
 WAIT_S = 30.0  # that a test waits before it fails
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from unslothrl import batching
+from unslothrl.training import batching
 from unslothrl.types import Sample
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fakes import group
 
-from unslothrl import batching, credit
 from unslothrl.algorithms import objectives
+from unslothrl.training import batching, credit
 from unslothrl.types import Measured
 
 GRPO, PG, DAPO, PPO = map(objectives.load, ("grpo", "pg", "dapo", "ppo"))

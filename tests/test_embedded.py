@@ -171,7 +171,7 @@ def test_prompts_and_worked_answers_are_short(tokenizer):
 def test_the_base_is_able_but_careless(tokenizer, make_backend):
     """48 held-out problems, 8 completions at 1.0: works additions out, guesses subtractions, and
     now and then works one of those out as well, which is what there is to reinforce."""
-    from unslothrl.actor import Actor
+    from unslothrl.actors.actor import Actor
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
     from unslothrl.types import Sampling

@@ -6,10 +6,10 @@ import asyncio
 import pytest
 from fakes import task
 
+from unslothrl.actors.episodes import Episode, play
 from unslothrl.environments.base import Step
 from unslothrl.environments.chat import Chat
 from unslothrl.environments.single_turn import SingleTurn
-from unslothrl.episodes import Episode, play
 from unslothrl.errors import UserError
 from unslothrl.types import Completion, Sampling, seed_of
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from unslothrl import exchange
 from unslothrl.errors import RunError
-from unslothrl.exchange import Exchange, Listener
+from unslothrl.learners import exchange
+from unslothrl.learners.exchange import Exchange, Listener
 
 DEADLINE_S = 3.0
 

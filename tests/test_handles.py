@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.cluster.handles import ActorHandle, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 
@@ -22,7 +22,7 @@ def parameters(function) -> list[tuple[str, object]]:
 @pytest.mark.parametrize("handle", [GeneratorHandle, ActorHandle, LearnerHandle])
 def test_a_handle_passes_what_the_method_takes(handle):
     """But for parameters that have a default there, which tests use."""
-    from unslothrl.learner import Learner
+    from unslothrl.learners.learner import Learner
 
     targets = [Learner] if handle is LearnerHandle else [Actor, Learner]
     for name in methods(handle):
@@ -36,7 +36,7 @@ def test_a_handle_passes_what_the_method_takes(handle):
 
 @pytest.mark.parametrize("handle", [ActorHandle, LearnerHandle])
 def test_a_call_has_the_type_of_the_methods_result(handle):
-    from unslothrl.learner import Learner
+    from unslothrl.learners.learner import Learner
 
     target = Learner if handle is LearnerHandle else Actor
     for name in methods(handle):

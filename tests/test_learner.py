@@ -8,7 +8,7 @@ import torch
 from test_backend import LENGTHS, LRS, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
-from unslothrl.learner import Learner
+from unslothrl.learners.learner import Learner
 from unslothrl.types import Batch
 
 TOKENS = sum(completion for _, completion in LENGTHS)

@@ -10,7 +10,7 @@ import safetensors.torch
 from fakes import group
 from test_newcomer_environment import CALCULATOR
 
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends.lora import LoraBackend
 from unslothrl.commands import cli

@@ -9,7 +9,7 @@ from fakes import task
 from test_actor import Words
 
 from unslothrl import environments
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.engines.base import Finished
 from unslothrl.errors import UserError
 from unslothrl.types import Completion, Sampling

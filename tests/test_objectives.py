@@ -601,7 +601,7 @@ def test_resolve_does_not_load_torch(tmp_path):
         "import sys\nfrom unslothrl.resolve import resolve\n"
         f"config = resolve({{'learner': {str(path)!r}, 'model': 'embedded'}}).config\n"
         "resolve({'learner': 'ppo'})\n"
-        "import unslothrl.trainer\n"
+        "import unslothrl.training.trainer\n"
         "print(config.clip_high, sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run(

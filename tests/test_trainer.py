@@ -13,9 +13,9 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
 from unslothrl.errors import RunError
-from unslothrl.rollouts import RolloutStream
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.trainer import Trainer
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.trainer import Trainer
 from unslothrl.types import Sampling
 
 SMALL = {

@@ -83,7 +83,7 @@ def data_options(config: Config) -> DataOptions:
 
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
-    from unslothrl.actor import Actor
+    from unslothrl.actors.actor import Actor
 
     return Actor(name, engine, load_tokenizer(base), scorer_of(config), config.environment)
 
@@ -106,7 +106,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         backend = unsloth_backend(config, base, plan)
     else:
         backend = peft_backend(config, base)
-    from unslothrl.learner import Hyperparameters, Learner
+    from unslothrl.learners.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(
         temperature=config.temperature,

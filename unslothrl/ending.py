@@ -16,7 +16,7 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.trainer import Trainer
+from unslothrl.training.trainer import Trainer
 
 
 @dataclass

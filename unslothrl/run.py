@@ -26,7 +26,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.trainer import Trainer
+from unslothrl.training.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
 

@@ -160,7 +160,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     """What the NF4 copy can do on 200 held-out problems, 8 completions each."""
     import itertools
 
-    from unslothrl.actor import Actor
+    from unslothrl.actors.actor import Actor
     from unslothrl.backends import peft
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine

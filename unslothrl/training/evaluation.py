@@ -6,9 +6,9 @@ import time
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data
 from unslothrl.rewards.failures import FailureReport
-from unslothrl.rollouts import RolloutStream
-from unslothrl.step_metrics import Metrics, eval_metrics
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.metrics import Metrics, eval_metrics
+from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Sampling
 
 

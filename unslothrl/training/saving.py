@@ -4,12 +4,12 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-from unslothrl.background import Background
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.credit import Selected
-from unslothrl.group_source import StepGroups
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
+from unslothrl.training.background import Background
+from unslothrl.training.credit import Selected
+from unslothrl.training.group_source import StepGroups
 from unslothrl.types import Adapter
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from unslothrl import exchange
-from unslothrl.actor import Actor
+from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
 from unslothrl.checkpoints import learner_state
-from unslothrl.passes import Hyperparameters, Passes
+from unslothrl.learners import exchange
+from unslothrl.learners.passes import Hyperparameters, Passes
 from unslothrl.types import (
     Adapter,
     Assignment,

@@ -3,28 +3,28 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl import credit
-from unslothrl.background import DrawnAhead
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.learner_group import LearnerGroup
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.credit import Selected
 from unslothrl.data.tasks import Data
-from unslothrl.evaluation import Evaluation
-from unslothrl.group_source import GroupSource
 from unslothrl.rewards.failures import FailureReport
-from unslothrl.rollouts import RolloutStream
-from unslothrl.saving import Saving
-from unslothrl.step_metrics import Metrics
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
+from unslothrl.training import credit
+from unslothrl.training.background import DrawnAhead
+from unslothrl.training.credit import Selected
+from unslothrl.training.evaluation import Evaluation
+from unslothrl.training.group_source import GroupSource
+from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.training.metrics import Metrics
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.saving import Saving
+from unslothrl.training.updates import Updates
 from unslothrl.types import Adapter, Group, Sample, seed_of
-from unslothrl.updates import Updates
 
 
 class Trainer:

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from unslothrl import batching
 from unslothrl.algorithms import schedules
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.cluster.learner_group import LearnerGroup
 from unslothrl.config.options import Config
-from unslothrl.credit import Selected
 from unslothrl.errors import RunError
-from unslothrl.step_metrics import Metrics, update_metrics
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
+from unslothrl.training import batching
+from unslothrl.training.credit import Selected
+from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.training.metrics import Metrics, update_metrics
 from unslothrl.types import Batch, Sample, StepResult, UpdateStats, seed_of
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl import environments, rewards
+from unslothrl.actors.episodes import Episode, Played, play
+from unslothrl.actors.scoring import BackgroundScoring
 from unslothrl.engines.base import Engine
 from unslothrl.environments.chat import Chat
-from unslothrl.episodes import Episode, Played, play
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.scoring import BackgroundScoring
 from unslothrl.types import (
     Adapter,
     Assignment,

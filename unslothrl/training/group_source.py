@@ -4,16 +4,16 @@ replaced."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unslothrl import credit
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
-from unslothrl.background import DrawnAhead
 from unslothrl.config.options import Config
 from unslothrl.rewards.failures import FailureReport
-from unslothrl.rollouts import RolloutStream
-from unslothrl.step_metrics import Metrics, rollout_metrics
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
+from unslothrl.training import credit
+from unslothrl.training.background import DrawnAhead
+from unslothrl.training.metrics import Metrics, rollout_metrics
+from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Group, Sampling, Task, seed_of
 
 

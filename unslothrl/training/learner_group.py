@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
-from unslothrl import batching
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call
+from unslothrl.training import batching
 from unslothrl.types import Adapter, Batch, Sample, StepResult, UpdateStats
 
 
