@@ -11,6 +11,8 @@ from test_learner import LRS
 from unslothrl.backends import packing
 from unslothrl.types import Batch, Sample
 
+pytestmark = pytest.mark.real
+
 PROMPT, TURNS = (20, 21, 22), ((30, 31, 32), (40, 41, 42, 43), (50, 51))
 SAMPLED = (True,) * 3 + (False,) * 4 + (True,) * 2  # the middle one is the environment's answer
 
