@@ -128,7 +128,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path):
     """An unknown exception from inside of a run: its traceback goes into a file."""
     code = (
         "import sys\n"
-        "from unslothrl.commands import cli; from unslothrl import trainer\n"
+        "from unslothrl.commands import cli; from unslothrl.training import trainer\n"
         "def step(self): raise KeyError('lost')\n"
         "trainer.Trainer.step = step\n"
         f"sys.exit(cli.main({FAST.split()!r}))"
