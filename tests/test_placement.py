@@ -19,7 +19,7 @@ from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory
 from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import actor_alone, deal, place
-from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources, shares
+from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
 from unslothrl.planning.shapes import KNOWN
 
 MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
@@ -366,29 +366,3 @@ def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, t
     for handle in handles:
         ray.kill(handle)
     remove_placement_group(group)
-
-
-# The tasks of a step
-
-
-def test_shares_by_hand():
-    # 30 prompts, learner takes 8, two actors share 22
-    assert list(shares(30, 2, 1, 8)) == [11, 11, 8]
-    # the remainder goes to the first
-    assert list(shares(32, 3, 1, 8)) == [8, 8, 8, 8]
-    assert list(shares(33, 3, 1, 8)) == [9, 8, 8, 8]
-    # 0: the learner only trains
-    assert list(shares(30, 2, 1, 0)) == [15, 15, 0]
-    # fewer prompts than generators: actors first
-    assert list(shares(2, 3, 1, 8)) == [1, 1, 0, 0]
-    assert list(shares(4, 3, 1, 8)) == [1, 1, 1, 1]
-    # no actors: learners take everything
-    assert list(shares(31, 0, 2, 8)) == [16, 15]
-
-
-@given(st.integers(1, 99), st.integers(0, 9), st.integers(1, 4), st.integers(0, 40))
-def test_shares_lose_nothing(total, actors, learners, chunk):
-    counts = shares(total, actors, learners, chunk)
-    assert sum(counts) == total
-    assert len(counts) == actors + learners
-    assert min(counts) >= 0

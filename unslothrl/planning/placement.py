@@ -4,7 +4,6 @@ A `Placement` is made once, by `place.place`. The options are fitted to it, `uns
 it, the cluster reserves by it, and every worker asks for what it says.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
@@ -144,19 +143,3 @@ class Placement:
         deepest = max(map(len, queues), default=0)
         turns = [tuple(queue[i] for queue in queues if i < len(queue)) for i in range(deepest)]
         return [(*whole, *(turns[0] if turns else ())), *turns[1:]]
-
-
-def shares(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:
-    """How many of `total` tasks each generator takes: actors first, then learners.
-
-    Learners take `learner_chunk` each, but never so much that an actor goes without; actors share
-    the rest evenly, the remainder to the first. Without actors the learners share everything.
-    """
-    if actors == 0:
-        return _even(total, learners)
-    for_learners = min(learner_chunk * learners, max(0, total - actors))
-    return [*_even(total - for_learners, actors), *_even(for_learners, learners)]
-
-
-def _even(total: int, parts: int) -> list[int]:
-    return [total // parts + (i < total % parts) for i in range(parts)]

@@ -2,14 +2,13 @@
 them.
 
 Synchronous training drains it before every update. Who draws a prompt is then a function of the
-run alone (`placement.shares`), so that results do not depend on timing.
+run alone (`task_counts`), so that results do not depend on timing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.cluster.base import Cluster, Progress, generators
-from unslothrl.planning import placement
 from unslothrl.types import Assignment, Group, Sampling, Task
 
 
@@ -43,7 +42,7 @@ class RolloutStream:
     ) -> None:
         """Has `candidates` completions drawn of every task. `seed` is what the draw is for."""
         calls, start = [], 0
-        for generator, count in zip(self._generators(), self._shares(len(tasks)), strict=True):
+        for generator, count in zip(self._generators(), self._counts(len(tasks)), strict=True):
             share = tasks[start : start + count]
             start += count
             assignments = [
@@ -76,7 +75,23 @@ class RolloutStream:
         """Those that draw; the learners alone where there are no actors."""
         return generators(self.cluster)
 
-    def _shares(self, tasks: int) -> Sequence[int]:
+    def _counts(self, tasks: int) -> Sequence[int]:
         """How many tasks each generator draws."""
         actors, learners = len(self.cluster.actors), len(self.cluster.learners)
-        return placement.shares(tasks, actors, learners, self.learner_chunk)
+        return task_counts(tasks, actors, learners, self.learner_chunk)
+
+
+def task_counts(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:
+    """How many of `total` tasks each generator takes: actors first, then learners.
+
+    Learners take `learner_chunk` each, but never so much that an actor goes without; actors take
+    the rest evenly, the remainder to the first. Without actors the learners take everything.
+    """
+    if actors == 0:
+        return _even(total, learners)
+    for_learners = min(learner_chunk * learners, max(0, total - actors))
+    return [*_even(total - for_learners, actors), *_even(for_learners, learners)]
+
+
+def _even(total: int, parts: int) -> list[int]:
+    return [total // parts + (i < total % parts) for i in range(parts)]
