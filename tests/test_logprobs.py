@@ -22,15 +22,15 @@ def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
     targets = torch.randint(50, (tokens,))
     upstream = torch.randn(2, tokens)
     found = {}
-    for at_once in (1, 50 * 3, 10**9):  # a token, three tokens, everything
-        monkeypatch.setattr(logprobs, "AT_ONCE", at_once)
+    for chunk in (1, 50 * 3, 10**9):  # a token, three tokens, everything
+        monkeypatch.setattr(logprobs, "CHUNK", chunk)
         hidden = states.clone().requires_grad_()
         values, entropies = logprobs.token_logprobs(head, hidden, targets, 1.3, entropy_gradient)
         loss = (values * upstream[0]).sum()
         if entropy_gradient:
             loss = loss + (entropies * upstream[1]).sum()
         (gradient,) = torch.autograd.grad(loss, hidden)
-        found[at_once] = (values, entropies, gradient)
+        found[chunk] = (values, entropies, gradient)
         with torch.no_grad():
             again = logprobs.token_logprobs(head, hidden, targets, 1.3)
         assert torch.allclose(again[0], values, atol=1e-6)

@@ -166,7 +166,7 @@ def peft_backend(config: Config, base: Path):
 
 
 def lora_options(config: Config, base: Path) -> dict:
-    """What every backend is told about the LoRA and the base."""
+    """What both backends are given for the LoRA and the base."""
     import torch
 
     return {

@@ -42,10 +42,10 @@ def attend_once(
     """Of one new token: the heads that share a key are its queries, so no key is repeated for them.
     -> [rows, 1, heads, size]."""
     grouped = query.view(len(query), key.shape[1], -1, query.shape[3])
-    found = torch.nn.functional.scaled_dot_product_attention(
+    output = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=mask, scale=scale
     )
-    return found.reshape(len(query), 1, query.shape[1], query.shape[3])
+    return output.reshape(len(query), 1, query.shape[1], query.shape[3])
 
 
 def attend_in_pack(
@@ -65,14 +65,14 @@ def attend_in_pack(
         for whole in (query, key, value)
     ]
     prompts: list[torch.Tensor] = []
-    found = []
+    outputs = []
     for span in spans:
         if span.is_first:
             prompts = [next(piece) for piece in pieces]
         whole = [torch.cat(both, 2) for both in zip(prompts, map(next, pieces), strict=True)]
-        drawn, _ = sdpa_attention_forward(module, whole[0], whole[1], whole[2], None, **options)
-        found.append(drawn if span.is_first else drawn[:, span.prompt_tokens :])
-    return torch.cat(found, dim=1).to(query.dtype), None
+        output, _ = sdpa_attention_forward(module, whole[0], whole[1], whole[2], None, **options)
+        outputs.append(output if span.is_first else output[:, span.prompt_tokens :])
+    return torch.cat(outputs, dim=1).to(query.dtype), None
 
 
 AttentionInterface.register(ATTENTION, attend)

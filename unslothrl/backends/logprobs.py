@@ -1,6 +1,6 @@
 """Log-probabilities of tokens from hidden states, never with all their logits at once.
 
-The output layer is applied to `AT_ONCE` logits' worth of tokens at a time, and each part is reduced
+The output layer is applied to `CHUNK` logits' worth of tokens at a time, and each part is reduced
 to log-probabilities and entropies; in the backward pass its logits are computed again. A vocabulary
 of 151,936 and 4,096 tokens would otherwise take 2.5 GB for the logits in float32 alone.
 
@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-AT_ONCE = 1 << 21  # logits: 8 MB in float32, of which some four copies are alive at a time
-AT_ONCE_ON_A_GPU = 1 << 24
+from unslothrl.planning.memory import LOGITS
+
+CHUNK = LOGITS["cpu"]  # 8 MB in float32, of which some four copies are alive at a time
+CHUNK_ON_A_GPU = LOGITS["cuda"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Head:
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         is_exact = states.is_cuda and self.is_plain and states.dtype != torch.float32
-        found = float32_logits(self.layer, states) if is_exact else self.layer(states)
-        found = found if self.scale == 1.0 else found * self.scale
-        return found if self.cap is None else self.cap * torch.tanh(found / self.cap)
+        logits = float32_logits(self.layer, states) if is_exact else self.layer(states)
+        logits = logits if self.scale == 1.0 else logits * self.scale
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     @property
     def is_plain(self) -> bool:
@@ -57,8 +59,8 @@ def token_logprobs(
 
     Gradients flow into `hidden` alone: the head is frozen.
     """
-    at_once = AT_ONCE_ON_A_GPU if hidden.is_cuda else AT_ONCE
-    tokens = max(1, at_once // head.layer.out_features)
+    chunk = CHUNK_ON_A_GPU if hidden.is_cuda else CHUNK
+    tokens = max(1, chunk // head.layer.out_features)
     if len(hidden) <= tokens:
         return gather_logprobs(head(hidden), targets, temperature, entropy_gradient)
     return InParts.apply(hidden, head, targets, temperature, entropy_gradient, tokens)
@@ -66,8 +68,8 @@ def token_logprobs(
 
 def float32_logits(layer: torch.nn.Linear, states: torch.Tensor) -> torch.Tensor:
     """A frozen layer's outputs in float32, for inputs and weights of half that."""
-    found = Float32Product.apply(states, layer.weight)
-    return found if layer.bias is None else found + layer.bias.float()
+    logits = Float32Product.apply(states, layer.weight)
+    return logits if layer.bias is None else logits + layer.bias.float()
 
 
 class Float32Product(torch.autograd.Function):
@@ -133,6 +135,6 @@ def gather_logprobs(
     """-> float32 (log-probabilities of the targets, entropies), each [tokens]."""
     logprobs = (logits.float() / temperature).log_softmax(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        found = logprobs.clamp(min=torch.finfo(torch.float32).min)  # 0 times -inf is not a number
-        entropy = -(found.exp() * found).sum(-1)
+        bounded = logprobs.clamp(min=torch.finfo(torch.float32).min)  # 0 times -inf is not a number
+        entropy = -(bounded.exp() * bounded).sum(-1)
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy

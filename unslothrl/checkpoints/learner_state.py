@@ -128,8 +128,10 @@ def _build(optimizer: torch.optim.Optimizer, wanted: list[torch.nn.Parameter]) -
             group["lr"] = rate
 
 
-def _check(optimizer: torch.optim.Optimizer, own: dict[str, Leaf], saved: dict[str, Leaf]) -> None:
-    differs = sorted(name for name in own.keys() | saved.keys() if not _alike(name, own, saved))
+def _check(
+    optimizer: torch.optim.Optimizer, built: dict[str, Leaf], saved: dict[str, Leaf]
+) -> None:
+    differs = sorted(name for name in built.keys() | saved.keys() if not _alike(name, built, saved))
     if differs:
         raise ValueError(
             f"the checkpoint's optimiser is not this run's {type(optimizer).__name__} "
@@ -137,13 +139,13 @@ def _check(optimizer: torch.optim.Optimizer, own: dict[str, Leaf], saved: dict[s
         )
 
 
-def _alike(name: str, own: dict[str, Leaf], saved: dict[str, Leaf]) -> bool:
-    if name not in own or name not in saved:
+def _alike(name: str, built: dict[str, Leaf], saved: dict[str, Leaf]) -> bool:
+    if name not in built or name not in saved:
         return False
-    one, other = own[name], saved[name]
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype
-    return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
+    value, expected = built[name], saved[name]
+    if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor):
+        return value.shape == expected.shape and value.dtype == expected.dtype
+    return not isinstance(value, torch.Tensor) and not isinstance(expected, torch.Tensor)
 
 
 def _walk(tree: Any, name: str) -> Iterator[tuple[str, Leaf]]:

@@ -49,7 +49,7 @@ class Listener:
     """Where the learners meet: rank 0 opens a free port before any of them joins."""
 
     def __init__(self, host: str | None = None, deadline_s: float = DEADLINE_S):
-        """`host`: this node's address as the other learners reach it; None: found out."""
+        """`host`: this node's address as the other learners reach it; None: asked of the system."""
         host = node_address() if host is None else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as server:
@@ -94,8 +94,8 @@ class Exchange:
             names = [self.store.get(f"join/{other}") for other in range(world_size)]
             self.is_nccl = all(names) and len(set(names)) == world_size
             build = nccl_group if self.is_nccl else gloo_group
-            own = own_address(host, int(port))
-            self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, own)
+            here = own_address(host, int(port))
+            self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, here)
 
     def sum(self, part: torch.Tensor) -> torch.Tensor:
         """[n], the same n in every learner -> the sum over all of them, on the same device."""

@@ -1,4 +1,4 @@
-"""The learner: a backend that trains the LoRA by an objective, and its own share of generation."""
+"""The learner: a backend that trains the LoRA by an objective, and its share of generation."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ class Learner:
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """Its learning rate comes with every step."""
+        """Its learning rate comes with each step."""
         return self.backend.optimizer(
             list(parameters.values()), lr=0.0, weight_decay=self.settings.weight_decay
         )
@@ -163,7 +163,7 @@ class Learner:
     def listen(self, host: str | None = None) -> str:
         """Of learner 0, before all `join`: opens a port. -> its "host:port" for the others.
 
-        `host` is this node's address; None: found out.
+        `host` is this node's address; None: asked of the system.
         """
         self.listener = exchange.Listener(host)
         return self.listener.address

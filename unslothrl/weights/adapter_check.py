@@ -102,22 +102,22 @@ def check_settings(name: str) -> Lora:
     except Unreadable as error:
         refuse(name, f"{CONFIG_FILE} is damaged ({error}): export it again")
     refuse_what_is_not_plain(name, settings)
-    found = Lora(
+    lora = Lora(
         rank=settings.get("r"),  # type: ignore[arg-type]  # checked below
         alpha=settings.get("lora_alpha"),  # type: ignore[arg-type]
         dropout=settings.get("lora_dropout") or 0.0,
         targets=targets_of(name, settings.get("target_modules")),
         base=settings.get("base_model_name_or_path"),
     )
-    if type(found.rank) is not int or not 1 <= found.rank <= MOST_RANK:
-        refuse(name, f"rank r {shown(found.rank)} must be a whole number from 1 to {MOST_RANK}")
-    if not is_number(found.alpha) or not 0 < found.alpha <= MOST_ALPHA:
-        refuse(name, f"lora_alpha {shown(found.alpha)} must be over 0 and at most {MOST_ALPHA}")
-    if not is_number(found.dropout) or not 0 <= found.dropout < 1:
-        refuse(name, f"lora_dropout {shown(found.dropout)} must be at least 0 and under 1")
-    if found.base is not None and not isinstance(found.base, str):
-        refuse(name, f"base_model_name_or_path must be text, got {shown(found.base)}")
-    return found
+    if type(lora.rank) is not int or not 1 <= lora.rank <= MOST_RANK:
+        refuse(name, f"rank r {shown(lora.rank)} must be a whole number from 1 to {MOST_RANK}")
+    if not is_number(lora.alpha) or not 0 < lora.alpha <= MOST_ALPHA:
+        refuse(name, f"lora_alpha {shown(lora.alpha)} must be over 0 and at most {MOST_ALPHA}")
+    if not is_number(lora.dropout) or not 0 <= lora.dropout < 1:
+        refuse(name, f"lora_dropout {shown(lora.dropout)} must be at least 0 and under 1")
+    if lora.base is not None and not isinstance(lora.base, str):
+        refuse(name, f"base_model_name_or_path must be text, got {shown(lora.base)}")
+    return lora
 
 
 def is_number(value: Any) -> bool:
@@ -127,15 +127,15 @@ def is_number(value: Any) -> bool:
 
 def refuse_what_is_not_plain(name: str, settings: Mapping[str, Any]) -> None:
     """UserError for every setting that some engine ignores and another obeys."""
-    mend = "only a plain LoRA on q, k, v, o, gate, up and down can be served: give one"
+    advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served: give one"
     if settings.get("peft_type") != "LORA":
-        refuse(name, f"peft_type {shown(settings.get('peft_type'))} is not LORA: {mend}")
+        refuse(name, f"peft_type {shown(settings.get('peft_type'))} is not LORA: {advice}")
     if settings.get("task_type") not in (None, "CAUSAL_LM"):
-        refuse(name, f"task_type {shown(settings['task_type'])} is not CAUSAL_LM: {mend}")
+        refuse(name, f"task_type {shown(settings['task_type'])} is not CAUSAL_LM: {advice}")
     initial = settings.get("init_lora_weights", True)
     if not isinstance(initial, bool) and initial not in ("gaussian", "orthogonal"):
         refuse(
-            name, f"init_lora_weights {shown(initial)} changes the base when it is loaded: {mend}"
+            name, f"init_lora_weights {shown(initial)} changes the base when it is loaded: {advice}"
         )
     for key in ("use_rslora", "inference_mode"):
         if not isinstance(settings.get(key, False), bool):
@@ -146,20 +146,21 @@ def refuse_what_is_not_plain(name: str, settings: Mapping[str, Any]) -> None:
         refuse(name, f"revision must be text, got {shown(settings['revision'])}: export it again")
     for key, value in settings.items():
         if key not in READ and value and value != USUAL.get(key):
-            refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {mend}")
+            refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
 
 
-def targets_of(name: str, found: Any) -> tuple[str, ...]:
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+def targets_of(name: str, targets: Any) -> tuple[str, ...]:
+    is_list = isinstance(targets, list) and all(isinstance(target, str) for target in targets)
+    if not is_list or not targets:
         refuse(
             name,
-            f"target_modules must be a list of {', '.join(LORA_TARGETS)}, got {shown(found)}: "
+            f"target_modules must be a list of {', '.join(LORA_TARGETS)}, got {shown(targets)}: "
             "write their names into it",
         )
-    extra = sorted(set(found) - set(LORA_TARGETS))
+    extra = sorted(set(targets) - set(LORA_TARGETS))
     if extra:
         refuse(name, f"it has targets besides the usual seven ({shown(', '.join(extra))[1:-1]})")
-    return tuple(target for target in LORA_TARGETS if target in found)
+    return tuple(target for target in LORA_TARGETS if target in targets)
 
 
 def header_of(name: str, path: Path) -> dict[str, Tensor]:
@@ -183,11 +184,11 @@ def header_of(name: str, path: Path) -> dict[str, Tensor]:
         refuse(name, f"{WEIGHTS_FILE} is damaged ({reason:.200}): export it again")
     return {
         key: Tensor(
-            one["dtype"],
-            tuple(one["shape"]),
-            *(8 + length + offset for offset in one["data_offsets"]),
+            entry["dtype"],
+            tuple(entry["shape"]),
+            *(8 + length + offset for offset in entry["data_offsets"]),
         )
-        for key, one in table.items()
+        for key, entry in table.items()
         if key != "__metadata__"
     }
 
@@ -201,7 +202,7 @@ def check_tensors(
     size = max(tensor.end for tensor in tensors.values())
     if shape is None and size > MOST_WEIGHTS:
         refuse(name, f"{WEIGHTS_FILE} has {size:,} bytes, more than any LoRA: export it again")
-    found: set[tuple[int, str, str]] = set()
+    present: set[tuple[int, str, str]] = set()
     for key, tensor in tensors.items():
         parts = NAME.fullmatch(key)
         if parts is None or parts[3] not in lora.targets:
@@ -209,11 +210,11 @@ def check_tensors(
         if tensor.dtype not in DTYPES:
             refuse(name, f"tensor {key} is {tensor.dtype}: save it as float32, float16 or bfloat16")
         layer, target, half = int(parts[1]), parts[3], parts[4]
-        found.add((layer, target, half))
+        present.add((layer, target, half))
         check_size(name, key, tensor, lora.rank, expected(lora.rank, target, half, shape))
-    layers = shape.layers if shape else 1 + max(layer for layer, _, _ in found)
+    layers = shape.layers if shape else 1 + max(layer for layer, _, _ in present)
     wanted = {(i, target, half) for i in range(layers) for target in lora.targets for half in "AB"}
-    for layer, target, half in sorted(found ^ wanted):
+    for layer, target, half in sorted(present ^ wanted):
         has = "lacks" if (layer, target, half) in wanted else "has"
         refuse(
             name,

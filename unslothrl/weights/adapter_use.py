@@ -60,19 +60,19 @@ def read(folder: Path) -> Use | None:
     if not path.exists():
         return None
     try:
-        found = read_object(path, MOST)
-        if found.get("format") != FORMAT:
+        values = read_object(path, MOST)
+        if values.get("format") != FORMAT:
             raise Unreadable(
-                f"its format is {shown(found.get('format'))}, this version reads {FORMAT}"
+                f"its format is {shown(values.get('format'))}, this version reads {FORMAT}"
             )
-        return checked(found)
+        return checked(values)
     except Unreadable as error:
         raise UserError(
             f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"
         ) from None
 
 
-def checked(found: dict[str, Any]) -> Use:
+def checked(settings: dict[str, Any]) -> Use:
     """Raises Unreadable for a value of the wrong type or outside of its limits."""
     wanted: dict[str, tuple[Any, float, float]] = {
         "temperature": (int | float, 1e-3, 5),
@@ -80,12 +80,12 @@ def checked(found: dict[str, Any]) -> Use:
         "max_new_tokens": (int, 1, MOST_NEW_TOKENS),
     }
     for key, (kind, least, most) in wanted.items():
-        value = found.get(key)
+        value = settings.get(key)
         if not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most:
             raise Unreadable(f"{key} must be from {least} to {most}, got {shown(value)}")
     for key in ("base", "system_prompt", "chat_template"):
-        value = found.get(key)
+        value = settings.get(key)
         if not isinstance(value, str) and not (key == "chat_template" and value is None):
             raise Unreadable(f"{key} must be text, got {shown(value)}")
-    values: dict[str, Any] = {key: found.get(key) for key in Use.__dataclass_fields__}
+    values: dict[str, Any] = {key: settings.get(key) for key in Use.__dataclass_fields__}
     return Use(**values)
