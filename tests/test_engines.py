@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from engine_contract import TOKEN, requests
-from transformers import PretrainedConfig
+from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
 
 from unslothrl.engines.base import generate
-from unslothrl.engines.chunk import Chunk
+from unslothrl.engines.cache import ROOM
+from unslothrl.engines.chunk import Chunk, padded
 from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
@@ -267,6 +268,44 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     assert {one.policy_version for one in drawn} == {903}
 
 
+class Drawing(LogitsProcessor):
+    """Lets `generate` of transformers draw as the engine does: its argmax has no choice."""
+
+    def __init__(self, asked: list[Request]):
+        self.uniform, self.sampling, self.steps = uniform_numbers(asked), asked[0].sampling, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        tokens, _ = draw(scores, self.uniform[:, self.steps, None], self.sampling)
+        self.steps += 1
+        return torch.full_like(scores, -torch.inf).scatter_(-1, tokens[:, None], 0.0)
+
+
+def test_tokens_are_those_of_transformers_generate(bases, backend):
+    """Over prompts of several lengths, each of them twice, and further than a buffer's room."""
+    prompts = sorted(2 * [request.prompt_ids for request in requests(12)], key=len, reverse=True)
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=ROOM + 20)
+    asked = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]
+    engine = TransformersEngine(backend, bases["biases"], max_num_seqs=24, has_own_base=False)
+    drawn = generate(engine, asked)
+    ids, mask = padded(prompts, backend.device)
+    with torch.no_grad(), backend.generating() as model:
+        expected = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=sampling.max_new_tokens,
+            do_sample=False,
+            eos_token_id=engine.stop,
+            pad_token_id=0,
+            logits_processor=LogitsProcessorList([Drawing(asked)]),
+        )[:, ids.shape[1] :].tolist()
+    agree = [
+        completion.token_ids == tuple(row[: len(completion.token_ids)])
+        for completion, row in zip(drawn, expected, strict=True)
+    ]
+    assert sum(agree) >= 22  # all of them but for rounding, on some processor
+    assert max(len(completion.token_ids) for completion in drawn) > ROOM
+
+
 def test_rows_of_a_chunk_finish_by_themselves():
     """Two rows over a vocabulary of three, of which token 2 ends a sequence."""
     goes_on, ends = [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]
@@ -276,9 +315,10 @@ def test_rows_of_a_chunk_finish_by_themselves():
     class Model:
         config = PretrainedConfig(num_hidden_layers=1)
 
-        def __call__(self, input_ids, **_):
+        def __call__(self, input_ids, past_key_values, **_):
             fed.append(input_ids.tolist())
-            return SimpleNamespace(logits=torch.tensor(script[len(fed) - 1])[:, None])
+            logits = torch.tensor(script[len(fed) - 1])[:, None]
+            return SimpleNamespace(logits=logits, past_key_values=past_key_values)
 
     sampling = Sampling(1.0, 1.0, 1, 4)
     both = [Request("a", (1, 1, 1), 1, sampling), Request("b", (1,), 2, sampling)]
