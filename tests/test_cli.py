@@ -214,12 +214,16 @@ def test_data_writes_to_a_terminal_without_unicode(tmp_path):
     import os
 
     (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
-    expected = (("p.jsonl", "\\xe91+1?", "#####"), ("embedded", "embedded: 2,000 rows", "What is"))
-    for source, *said in expected:
-        done = subprocess.run(
-            [sys.executable, "-m", "unslothrl", "data", source, "--model", "embedded"],
-            cwd=tmp_path, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert all(text in done.stdout for text in said)
+    code = (
+        "from unslothrl.commands.cli import main\n"
+        "for source in ('p.jsonl', 'embedded'):\n"
+        "    assert main(['data', source, '--model', 'embedded']) == 0"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for text in ("p.jsonl", "\\xe91+1?", "#####", "embedded: 2,000 rows", "What is"):
+        assert text in done.stdout

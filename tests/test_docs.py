@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,16 +43,16 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
 
 
 @pytest.mark.real
-def test_the_example_trains_as_a_learner(tmp_path):
-    """In both processes that read it, with a flag that sets a part of it."""
+def test_the_example_trains_as_a_learner(tmp_path, monkeypatch):
+    """With a flag that sets a part of it. That a learner's process reads the file is seen in
+    tests/test_joining.py, whose run trains with it too."""
     (tmp_path / "sapo.py").write_text(documented_example())
-    done = subprocess.run(
-        [sys.executable, ROOT / "train_distributed.py", "--learner", "sapo.py", "--max_steps", "2",
-         "--batch_size", "6", "--number_of_actors", "0", "--engine", "transformers",
-         "--eval_every", "0", "--aggregation", "token", "--epochs_per_rollout", "2"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    monkeypatch.chdir(tmp_path)
+    flags = (
+        "--learner sapo.py --max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers "
+        "--cluster local --eval_every 0 --aggregation token --epochs_per_rollout 2"
+    )
+    assert cli.main(flags.split()) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("sapo-")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

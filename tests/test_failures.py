@@ -123,26 +123,27 @@ def test_a_part_that_does_not_exist_is_refused_before_the_run(part, said, tmp_pa
     assert str(error.value).startswith(f"learner {path}: ") and said in str(error.value)
 
 
+class Lost:
+    def step(self, *_):
+        raise KeyError("lost")
+
+
 @pytest.mark.real
-def test_a_run_that_fails_says_why_in_one_line(tmp_path):
+def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     """An unknown exception from inside of a run: its traceback goes into a file."""
-    code = (
-        "import sys\n"
-        "from unslothrl.commands import cli; from unslothrl.training import trainer\n"
-        "def step(self): raise KeyError('lost')\n"
-        "trainer.Trainer.step = step\n"
-        f"sys.exit(cli.main({FAST.split()!r}))"
+    from unslothrl.commands import cli
+    from unslothrl.training import trainer
+
+    monkeypatch.chdir(tmp_path)
+    line = Lost.step.__code__.co_firstlineno + 1
+    monkeypatch.setattr(trainer.Trainer, "step", Lost.step)
+    assert cli.main(FAST.split()) == 1
+    out, err = capfd.readouterr()
+    assert err == (
+        f"unslothrl: KeyError: 'lost' (test_failures.py, line {line}): the whole traceback is in "
+        "runs/x/error.txt\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == (
-        "unslothrl: KeyError: 'lost' (<string>, line 3): the whole traceback is in runs/x/error.txt"
-        "\n"
-    )
-    assert done.stdout.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
+    assert out.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")
     assert json.loads((tmp_path / "runs/x/summary.json").read_text())["status"] == "failed"
 

@@ -14,6 +14,8 @@ import pytest
 import safetensors.torch
 from conftest import targets_by_layer
 
+from unslothrl import cluster
+from unslothrl.commands import cli
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 
@@ -37,13 +39,17 @@ SMALL = {
 }
 
 
+# One process, no vLLM, so that pytest's own process can run it in two seconds.
+ALONE = {"cluster": "local", "number_of_actors": 0, "engine": "transformers"}
+
+
+def flags(output: Path, name: str, **options) -> list[str]:
+    given = {**SMALL, "learner": "grpo", "output_dir": output, "run_name": name, **options}
+    return [text for flag, value in given.items() for text in (f"--{flag}", str(value))]
+
+
 def command(output: Path, name: str, **options) -> list[str]:
-    flags = {**SMALL, "learner": "grpo", "output_dir": output, "run_name": name, **options}
-    return [
-        sys.executable,
-        str(ROOT / "train_distributed.py"),
-        *(text for flag, value in flags.items() for text in (f"--{flag}", str(value))),
-    ]
+    return [sys.executable, str(ROOT / "train_distributed.py"), *flags(output, name, **options)]
 
 
 def train(output: Path, name: str, **options) -> Path:
@@ -52,6 +58,12 @@ def train(output: Path, name: str, **options) -> Path:
         command(output, name, **options), capture_output=True, text=True, timeout=500, cwd=output
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return output / name
+
+
+def train_here(output: Path, name: str, *more: str, **options) -> Path:
+    """The same by the program's main function, which saves the start of a process."""
+    assert cli.main([*flags(output, name, **{**ALONE, **options}), *more]) == 0
     return output / name
 
 
@@ -67,6 +79,11 @@ def output(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def local(output) -> Path:
     return train(output, "local", cluster="local")
+
+
+@pytest.fixture(scope="module")
+def whole(output) -> Path:
+    return train_here(output, "whole", max_steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +187,9 @@ def test_the_bytes_that_travel_are_the_adapters(ray):
         assert 0 <= file.stat().st_size - payload < 20_000  # the header with the names
 
 
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output):
-    options = {"cluster": "local", "number_of_actors": 0, "engine": "transformers"}
-    whole = train(output, "whole", max_steps=4, **options)
-    half = train(output, "half", max_steps=2, **options)
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output, whole):
+    """The second half in a process that knows nothing of the first."""
+    half = train_here(output, "half", max_steps=2)
     done = subprocess.run(
         [sys.executable, "-m", "unslothrl", "--resume", str(half), "--max_steps", "4"],
         capture_output=True,
@@ -194,10 +210,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output):
 def test_a_starting_adapter_is_where_training_starts(output, local):
     """Continues from the local run's adapter: same tokens as that policy, and it moves on."""
     start = local / "adapters" / "v000003"
-    folder = train(
-        output, "from", adapter=start, cluster="local", number_of_actors=0, max_steps=1,
-        engine="transformers", lora_save_path=output / "copy",
-    )  # fmt: skip
+    folder = train_here(output, "from", adapter=start, max_steps=1, lora_save_path=output / "copy")
     assert (output / "copy" / "adapter_config.json").is_file()
     row = metrics(folder)[1]
     assert row["train/kl_reference"] == pytest.approx(0, abs=1e-9)  # it is its own reference
@@ -206,19 +219,10 @@ def test_a_starting_adapter_is_where_training_starts(output, local):
     ).read_bytes()
 
 
-def test_shuffled_rewards_are_recorded_as_shuffled(output):
-    folder = train(
-        output, "shuffled", cluster="local", number_of_actors=0, max_steps=1,
-        engine="transformers",
-    )  # fmt: skip
-    plain = (folder / "rollouts" / "step_000001.jsonl").read_text().splitlines()
-    done = subprocess.run(
-        [*command(output, "control", cluster="local", number_of_actors=0, max_steps=1,
-                  engine="transformers"), "--shuffle_rewards"],
-        capture_output=True, text=True, timeout=300, cwd=output,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    control = (output / "control/rollouts/step_000001.jsonl").read_text().splitlines()
+def test_shuffled_rewards_are_recorded_as_shuffled(output, whole):
+    plain = (whole / "rollouts" / "step_000001.jsonl").read_text().splitlines()
+    folder = train_here(output, "control", "--shuffle_rewards", max_steps=1)
+    control = (folder / "rollouts/step_000001.jsonl").read_text().splitlines()
     pairs = [(json.loads(a), json.loads(b)) for a, b in zip(plain, control, strict=True)]
     assert all(a["completion"] == b["completion"] for a, b in pairs)
     assert any(a["rewards"] != b["rewards"] for a, b in pairs)
@@ -251,22 +255,27 @@ def test_asking_a_folder_that_is_no_adapter_is_one_line(tmp_path):
 
 @pytest.mark.skipif(not DATA.exists(), reason="the data is not beside the checkout (../shared)")
 @pytest.mark.parametrize(
-    ("name", "file"), [("gsm8k", "gsm8k/train.jsonl"), ("math500", "math500/test.jsonl")]
+    ("name", "file", "started"),
+    [
+        ("gsm8k", "gsm8k/train.jsonl", {"engine": "vllm", "number_of_actors": 1}),
+        ("math500", "math500/test.jsonl", {}),
+    ],
 )
-def test_real_problems_run_through_the_main_job(name, file, output):
-    folder = train(
+def test_real_problems_run_through_the_main_job(name, file, started, output):
+    """Once drawn by vLLM in a process of its own, once by transformers in this one."""
+    folder = (train if started else train_here)(
         output, name, dataset=DATA / file, max_prompt_tokens=2300, max_new_tokens=32,
-        batch_size=3, num_candidates=2, topk=2, learner_chunk_size=1, eval_problems=2,
-        train_batch_size=2, cluster="local",
+        batch_size=3, num_candidates=2, topk=2, learner_chunk_size=1, eval_every=0,
+        train_batch_size=2, cluster="local", max_steps=2, **started,
     )  # fmt: skip
     rows = [
         json.loads(line)
-        for step in (1, 2, 3)
+        for step in (1, 2)
         for line in (folder / f"rollouts/step_{step:06d}.jsonl").read_text().splitlines()
     ]
-    assert len(rows) == 3 * 3 * 2
+    assert len(rows) == 2 * 3 * 2
     assert all("<answer>" in row["prompt"] for row in rows)  # the system prompt is there
-    assert json.loads((folder / "summary.json").read_text())["steps"] == 3
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
     real = (DATA / file).read_text()
     problem = rows[0]["prompt"].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
     assert json.dumps(problem)[1:-1] in real
@@ -278,11 +287,17 @@ def scratch(pid: int) -> list[Path]:
     return [path for room in rooms for path in room.glob(f"unslothrl-{pid}-*")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
+@pytest.mark.parametrize(
+    ("number", "generates"),
+    [
+        (signal.SIGINT, {"engine": "vllm", "number_of_actors": 1}),
+        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}),
+    ],
+)
+def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, output):
     name = f"stopped-{number}"
     process = subprocess.Popen(
-        command(output, name, max_steps=500, eval_every=0, cluster="ray"),
+        command(output, name, max_steps=500, eval_every=0, cluster="ray", **generates),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -329,11 +344,9 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, output):
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_started(options, said, tmp_path):
-    done = subprocess.run(
-        command(tmp_path / "out", "x", **options), capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+def test_bad_input_is_one_line_and_nothing_is_started(options, said, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("a worker was started"))
+    assert cli.main(flags(tmp_path / "out", "x", **options)) == 2
+    error = capfd.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1, error
     assert not (tmp_path / "out").exists()

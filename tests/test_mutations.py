@@ -1,5 +1,7 @@
-"""A thousand recipes, flags and adapters that are wrong in every way, through the commands in this
-process: one line and exit code 2, or accepted, which ends where the first worker would start."""
+"""Recipes, flags and adapters that are wrong in every way, through the commands in this process:
+one line and exit code 2, or accepted, which ends where the first worker would start.
+
+The first 300 of a thousand run by `make test`, all of them by `make mutation-test`."""
 
 import sys
 import time
@@ -14,7 +16,6 @@ from unslothrl.errors import RunError
 
 pytestmark = pytest.mark.real
 
-CASES = 1000
 MOST_S, MOST_MB = 10, 1024  # seconds of CPU: other work on the machine does not count
 HANGS_S = 60  # seconds by the clock
 
@@ -45,10 +46,11 @@ def reset_peak() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_thousand_mutations_are_refused_in_one_line_or_accepted(reached, tmp_path, capsys):
+@pytest.mark.parametrize("cases", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_mutations_are_refused_in_one_line_or_accepted(cases, reached, tmp_path, capsys):
     ended: Counter[tuple[str, str]] = Counter()
     wrong = []
-    for number in range(CASES):
+    for number in range(cases):
         folder = tmp_path / str(number)
         case = mutations.make(number, folder)
         capsys.readouterr()
@@ -71,5 +73,7 @@ def test_a_thousand_mutations_are_refused_in_one_line_or_accepted(reached, tmp_p
         ended[case.kind, "refused" if code == 2 else "accepted"] += 1
         mutations.clean(folder)
     assert wrong == []
-    assert min(ended[kind, "refused"] for kind in ("recipe", "flags", "adapter", "ask")) > 50, ended
-    assert sum(ended[kind, "accepted"] for kind, _ in ended) > 50, ended
+    assert (
+        min(ended[kind, "refused"] for kind in ("recipe", "flags", "adapter", "ask")) > cases / 20
+    ), ended
+    assert sum(ended[kind, "accepted"] for kind, _ in ended) > cases / 20, ended
