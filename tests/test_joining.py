@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_docs import documented_example
 
 from unslothrl.cluster import joining
 from unslothrl.errors import UserError
@@ -30,10 +31,21 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def home():
+def ports() -> list[int]:
+    """Two that nothing listens on, in place of Ray's own, which another cluster may have."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as other:
+        return [one.getsockname()[1], other.getsockname()[1]]
+
+
+@pytest.fixture(scope="module")
+def head(ports) -> str:
+    """The address of `home`'s cluster."""
+    return f"127.0.0.1:{ports[0]}"
+
+
+@pytest.fixture(scope="module")
+def home(ports):
     """-> the home of the user whose cluster runs, with a token."""
-    if joining.no_listener("127.0.0.1", 6379) is None:
-        pytest.skip("another cluster has Ray's port 6379")
     folder = Path(tempfile.mkdtemp(prefix="unslothrl-"))  # short: Ray makes sockets below it
     ray = str(BIN / "ray")
     subprocess.run(
@@ -41,15 +53,16 @@ def home():
         env=environment(folder), check=True, capture_output=True,
     )  # fmt: skip
     with (folder / "head.log").open("w") as log:
-        head = subprocess.Popen(
-            [ray, "start", "--head"],
+        started = subprocess.Popen(
+            [ray, "start", "--head", f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}",
+             "--include-dashboard=false"],
             env=environment(folder), stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        assert head.wait(timeout=120) == 0, (folder / "head.log").read_text()
+        assert started.wait(timeout=120) == 0, (folder / "head.log").read_text()
         yield folder
     finally:
-        os.killpg(head.pid, signal.SIGKILL)  # the cluster's processes and no others
+        os.killpg(started.pid, signal.SIGKILL)  # the cluster's processes and no others
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -74,9 +87,11 @@ def refusal(address: str) -> str:
     return str(error.value)
 
 
-def test_a_run_joins_the_cluster_of_plain_ray_start_head(home, tmp_path):
+def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
+    """With the learner of docs/algorithms.md, which the driver and the learner's process read."""
+    (tmp_path / "sapo.py").write_text(documented_example())
     options = {
-        "learner": "grpo", "number_of_actors": 1, "engine": "transformers", "max_steps": 1,
+        "learner": "sapo.py", "number_of_actors": 1, "engine": "transformers", "max_steps": 1,
         "batch_size": 2, "num_candidates": 2, "topk": 2, "learner_chunk_size": 0,
         "max_new_tokens": 8, "eval_every": 0, "run_name": "joined", "ray_address": "auto",
     }  # fmt: skip
@@ -91,28 +106,28 @@ def test_a_run_joins_the_cluster_of_plain_ray_start_head(home, tmp_path):
     assert "INFO" not in done.stderr
 
 
-def test_the_token_is_found_where_ray_looks_for_it(home, as_user, tmp_path):
+def test_the_token_is_found_where_ray_looks_for_it(home, head, as_user, tmp_path):
     token = (home / ".ray" / "auth_token").read_text()
     (tmp_path / "token").write_text(token)
     as_user(home)
-    joining.check("127.0.0.1:6379")  # an address that is written out needs it too
+    joining.check(head)  # an address that is written out needs it too
     for variables in (
         {joining.TOKEN: token},
         {joining.TOKEN_PATH: str(tmp_path / "token")},
     ):
         as_user(tmp_path, **variables)
-        joining.check("127.0.0.1:6379")
+        joining.check(head)
 
 
-def test_a_missing_or_wrong_token_is_named(home, as_user, tmp_path):
+def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
     as_user(tmp_path)
-    assert "there is none here: copy the head's ~/.ray/auth_token" in refusal("127.0.0.1:6379")
+    assert "there is none here: copy the head's ~/.ray/auth_token" in refusal(head)
     as_user(tmp_path, RAY_AUTH_TOKEN="0" * 64)
-    assert "does not accept the token of RAY_AUTH_TOKEN: use" in refusal("127.0.0.1:6379")
+    assert "does not accept the token of RAY_AUTH_TOKEN: use" in refusal(head)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("1" * 64)
     as_user(tmp_path)
-    assert f"the token of {tmp_path}/.ray/auth_token: use" in refusal("127.0.0.1:6379")
+    assert f"the token of {tmp_path}/.ray/auth_token: use" in refusal(head)
     as_user(home, RAY_AUTH_MODE="disabled")
     assert "RAY_AUTH_MODE is disabled here: unset it" in refusal("auto")
 
@@ -130,7 +145,7 @@ _internal_kv_put(key, json.dumps(found).encode(), overwrite=True, namespace=spac
 """
 
 
-def test_a_cluster_of_another_ray_is_named(home, as_user):
+def test_a_cluster_of_another_ray_is_named(home, head, as_user):
     """The cluster says that it is of another version, as one of that version would."""
     import ray
 
@@ -142,7 +157,7 @@ def test_a_cluster_of_another_ray_is_named(home, as_user):
 
     as_user(home)
     rewrite("2.9.9")
-    code = "import sys; from unslothrl.cluster import joining; joining.check('127.0.0.1:6379')"
+    code = f"import sys; from unslothrl.cluster import joining; joining.check({head!r})"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment(home), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
