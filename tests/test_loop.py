@@ -208,7 +208,7 @@ def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_
 
     record(LoraBackend, "to_device", "on")
     record(LoraBackend, "to_host", "off")
-    record(Actor, "generate", "generate")
+    record(Actor, "collect", "generate")
     code, folder, _, err = train(number_of_actors=1, learner_chunk_size=0, **options)
     assert code == 0, err
     before = [events[i - 1] for i, event in enumerate(events) if event == "generate"]
