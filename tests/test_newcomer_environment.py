@@ -138,3 +138,37 @@ def test_what_is_no_environment_is_refused_in_a_line(name, why, file):
     with pytest.raises(UserError) as error:
         environments.load(name.format(folder=file.parent))
     assert why in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("waits", ["", "await asyncio.sleep(0.01)"])
+def test_an_environment_that_fails_ends_the_collection(file, waits):
+    """Also where it fails while all others wait, and nothing is drawn."""
+    file.write_text(
+        "import asyncio\nclass Breaks:\n    max_turns = 2\n    def reset(self, task, seed): ...\n"
+        f"    async def step(self, action):\n        {waits or 'pass'}\n"
+        "        raise ValueError('broken')\n"
+    )
+    actor = Actor("actor-0", Asks(), Letters(), environment=f"{file}:Breaks")
+    with pytest.raises(ValueError, match="broken"):
+        actor.generate([task("sum", (7, 8))], 2, Sampling(1.0, 1.0, 0, 60), (0,))
+    actor.close()
+
+
+def test_other_episodes_go_on_while_one_waits(file):
+    """The first waits for the second, which is drawn meanwhile."""
+    file.write_text(
+        "import asyncio\nclass Waits:\n    max_turns = 1\n    finished = 0\n"
+        "    def reset(self, task, seed): self.task = task\n"
+        "    async def step(self, action):\n"
+        "        from unslothrl.environments.base import Step\n"
+        "        while self.task.id == '0' and not Waits.finished:\n"
+        "            await asyncio.sleep(0)\n"
+        "        Waits.finished += 1\n"
+        "        return Step(reward=float(Waits.finished))\n"
+    )
+    actor = Actor("actor-0", Asks(), Letters(), environment=f"{file}:Waits")
+    groups = actor.generate(
+        [task("0", (7, 8)), task("1", (7, 8))], 1, Sampling(1.0, 1.0, 0, 60), (0,)
+    )
+    actor.close()
+    assert [group.task.id for group in groups] == ["0", "1"]

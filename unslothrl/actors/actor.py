@@ -26,6 +26,7 @@ from unslothrl.types import (
     seed_of,
 )
 
+CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 
 
@@ -69,6 +70,7 @@ class Actor:
         self.episodes: set[asyncio.Task[None]] = set()  # in flight
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.moved = asyncio.Event()  # an episode has come back from its environment
+        self.error: BaseException | None = None  # that ended an episode
 
     def load(self, adapter: Adapter) -> int:
         """-> bytes of weights that arrived."""
@@ -89,8 +91,13 @@ class Actor:
     def _start(self, episode: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(episode)
         self.episodes.add(task)
-        task.add_done_callback(self.episodes.discard)
-        task.add_done_callback(lambda _: self.moved.set())
+        task.add_done_callback(self._ended)
+
+    def _ended(self, episode: asyncio.Task[None]) -> None:
+        self.episodes.discard(episode)
+        self.moved.set()
+        if not episode.cancelled():
+            self.error = self.error or episode.exception()
 
     def collect(self, least: int | None = None) -> Collected:
         """The groups that are complete and scored: at least `least` of them, or all that were
@@ -123,9 +130,13 @@ class Actor:
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
                 await self.moved.wait()
-            for episode in [e for e in self.episodes if e.done()]:
-                episode.result()
+            self._raise_error()
+        self._raise_error()
         return groups
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def _report(self) -> None:
         self.progress.set(self.done, self.engine.sampled_tokens - self.tokens_before)
@@ -220,9 +231,11 @@ class Actor:
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""
-        for episode in self.episodes:
-            episode.cancel()
-        self.loop.run_until_complete(asyncio.sleep(0))
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_S))
         self.loop.close()
         self.scorer.close()
         self.scoring.close()
