@@ -15,6 +15,8 @@ from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learners.learner import Hyperparameters, Learner
 from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
 
+pytestmark = pytest.mark.real
+
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=12)
 LENGTHS = [(5, 9), (3, 1), (7, 4), (4, 12), (6, 6), (3, 3), (9, 2), (5, 7)]  # prompt, completion
 

@@ -19,6 +19,8 @@ from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ACTOR, ProcessPlan
 from unslothrl.types import Assignment, Sampling, Task
 
+pytestmark = pytest.mark.real
+
 TOKEN = 77
 
 

@@ -20,6 +20,8 @@ from unslothrl.engines.vllm import VllmEngine
 from unslothrl.planning.shapes import shape_of
 from unslothrl.types import Request, Sample, Sampling
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def backend(bases, make_backend):

@@ -11,6 +11,8 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.learners.learner import Learner
 from unslothrl.types import Batch
 
+pytestmark = pytest.mark.real
+
 TOKENS = sum(completion for _, completion in LENGTHS)
 
 

@@ -17,6 +17,8 @@ from unslothrl.commands import cli
 from unslothrl.config.reading import read_toml
 from unslothrl.weights import adapter_use
 
+pytestmark = pytest.mark.real
+
 SMALL = {
     "cluster": "local", "engine": "transformers", "number_of_actors": 0, "batch_size": 6,
     "num_candidates": 4, "topk": 4, "train_batch_size": 16, "max_steps": 2, "eval_every": 0,
