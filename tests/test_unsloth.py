@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ LAYERS, MICRO_BATCHES = 2, 2
 TOLERANCE = 2e-2  # relative, of the loss and of each gradient's norm; measured: under 1e-2
 LOGPROB_TOLERANCE = 1e-2  # of each log-probability; measured: under 4e-3
 POLICIES = ("policy", "reference")
+# Kind of base -> the adapter that its training starts from.
+STARTS = {"biases": None, "plain": f"biases-peft-{TEMPERATURE}/v000001"}
 STD = {"embed_tokens": 1.0, "v_proj": 0.1, "q_proj": 0.05, "k_proj": 0.05, "bias": 0.3}
 
 pytestmark = pytest.mark.slow
@@ -104,30 +107,27 @@ def folder(tmp_path_factory) -> Path:
 def results(overlay, folder):
     """(kind of base, backend) -> (facts, tensors), each made once.
 
-    The plain base is trained from an adapter, which is then the reference policy.
+    Two processes at a time, since Triton's interpreter computes on one core. The plain base is
+    trained from an adapter, which is then the reference policy.
     """
-    made: dict = {}
+    first, *others = ((kind, name, TEMPERATURE) for kind in STARTS for name in ("peft", "unsloth"))
+    bases = {kind: make_base(kind, folder / kind) for kind in STARTS}
 
-    def result(kind: str, backend: str, temperature: float = TEMPERATURE):
-        key = (kind, backend, temperature)
-        if isinstance(made.get(key), Exception):
-            raise made[key]
-        if key not in made:
-            base = folder / kind
-            if not base.exists():
-                make_base(kind, base)
-            options = ["--temperature", str(temperature)]
-            if kind == "plain":
-                result("biases", "peft")
-                options += ["--start", str(folder / f"biases-peft-{TEMPERATURE}" / "v000001")]
-            try:
-                made[key] = run(backend, base, folder / "-".join(map(str, key)), overlay, *options)
-            except Exception as error:
-                made[key] = error
-                raise
-        return made[key]
+    def compute(kind: str, backend: str, temperature: float):
+        options = ["--temperature", str(temperature)]
+        if STARTS[kind] is not None:
+            made[first].result()
+            options += ["--start", str(folder / STARTS[kind])]
+        name = f"{kind}-{backend}-{temperature}"
+        return run(backend, bases[kind], folder / name, overlay, *options)
 
-    return result
+    with ThreadPoolExecutor(2) as pool:
+        made = {first: pool.submit(compute, *first)}
+        for key in (*others, ("plain", "peft", 1.0)):
+            made[key] = pool.submit(compute, *key)
+        yield lambda kind, backend, temperature=TEMPERATURE: made[
+            kind, backend, temperature
+        ].result()
 
 
 def distances(one: dict, other: dict) -> list[float]:
@@ -224,10 +224,10 @@ def test_another_temperature_would_be_seen(results):
 @pytest.fixture(scope="module")
 def on_cards(overlay, folder):
     """What unsloth_on_cards.py found, where the learner generates and where it only trains."""
-    found = {}
-    for kind in ("generates", "trains"):
+    paths = os.pathsep.join([str(ROOT), str(overlay)])
+
+    def found(kind: str) -> tuple[dict, str]:
         out = folder / f"cards-{kind}.json"
-        paths = os.pathsep.join([str(ROOT), str(overlay)])
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "unsloth_on_cards.py"), kind, str(out)],
             env={**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"},
@@ -238,8 +238,11 @@ def on_cards(overlay, folder):
         )
         if done.returncode:
             raise RuntimeError(done.stdout[-2000:] + done.stderr[-6000:])
-        found[kind] = (json.loads(out.read_text()), done.stdout + done.stderr)
-    return found
+        return json.loads(out.read_text()), done.stdout + done.stderr
+
+    kinds = ("generates", "trains")
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(kinds, pool.map(found, kinds), strict=True))
 
 
 @pytest.mark.parametrize(("card", "share"), [(8, 0.7), (12, 0.6), (16, 0.6), (24, 0.5), (80, 0.35)])
