@@ -27,7 +27,7 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 	$(bin)/python train_distributed.py --learner grpo $(ARGS)
 
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
-	$(PYTEST) --quick $(ARGS)
+	$(PYTEST) --quick -n 2 --dist loadfile $(ARGS)
 
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile $(ARGS)

@@ -14,6 +14,8 @@ from unslothrl.errors import RunError
 from unslothrl.learners import exchange
 from unslothrl.learners.exchange import Exchange, Listener
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 3.0
 
 
