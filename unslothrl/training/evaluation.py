@@ -3,13 +3,13 @@
 import itertools
 import time
 
+from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.metrics import Metrics, eval_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Sampling
 
 
 class Evaluation:
@@ -29,12 +29,15 @@ class Evaluation:
     def run(self, policy_version: int) -> Metrics:
         """The metrics of every set, and the seconds that they took."""
         config = self.config
-        sampling = Sampling(config.eval_temperature, config.eval_top_p, 0, config.max_new_tokens)
         started = time.perf_counter()
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates
         self.stream.send(
-            tasks, config.eval_candidates, sampling, (config.seed, "eval"), policy_version
+            tasks,
+            config.eval_candidates,
+            sampling.evaluation(config),
+            (config.seed, "eval"),
+            policy_version,
         )
         groups = self.stream.drain(
             lambda done, tokens: self.view.progress("eval", done, total, tokens)

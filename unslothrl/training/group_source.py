@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
+from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
@@ -14,7 +15,7 @@ from unslothrl.training import credit
 from unslothrl.training.background import DrawnAhead
 from unslothrl.training.metrics import Metrics, rollout_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, Sampling, Task, seed_of
+from unslothrl.types import Group, Task, seed_of
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,12 @@ class GroupSource:
         self, tasks: Sequence[Task], step: int, draw: int, policy_version: int, timer: Timer
     ) -> list[Group]:
         config = self.config
-        sampling = Sampling(
-            config.temperature, config.top_p, config.sampling_top_k, config.max_new_tokens
-        )
         total = len(tasks) * config.num_candidates
         with timer("generation"):
             seed = (config.seed, step, draw)
-            self.stream.send(tasks, config.num_candidates, sampling, seed, policy_version)
+            self.stream.send(
+                tasks, config.num_candidates, sampling.training(config), seed, policy_version
+            )
             groups = self.stream.drain(
                 lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )

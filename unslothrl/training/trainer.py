@@ -104,7 +104,7 @@ class Trainer:
             topk=config.topk,
             seed=seed_of(config.seed, "select", step),
             measure=self.measure,
-            several_updates=config.updates_per_rollout * config.epochs_per_rollout > 1,
+            several_updates=config.updates_per_step > 1,
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
         )
