@@ -1,4 +1,4 @@
-"""How a run ends that cannot go on: one line, with the user's own file where that is to blame."""
+"""A run that cannot go on ends with one line, which names the user's file if that is the cause."""
 
 import errno
 import json
@@ -72,24 +72,26 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_of_ones_own_that_fails_names_its_file_and_line(name, tmp_path):
+def test_a_failing_function_of_the_user_is_named_with_its_file_and_line(name, tmp_path):
     import torch
 
     from unslothrl.algorithms.aggregation import Denominators
     from unslothrl.algorithms.losses import Tokens, policy_loss
 
-    part, body, said = PARTS[name]
+    part, body, message = PARTS[name]
     file = objective_file(tmp_path, body, part)
     logprobs = torch.tensor([-1.0, -2.0, -1.0], requires_grad=True)
     tokens = Tokens([1, 2], logprobs, torch.zeros(3), torch.ones(3), logprobs.detach())
     with pytest.raises(RunError) as error:
         policy_loss(objectives.load(file), tokens, Denominators(2, 3, 8))
-    assert str(error.value).startswith(f"learner {file}, line ") and said in str(error.value)
+    assert str(error.value).startswith(f"learner {file}, line ") and message in str(error.value)
 
 
-def test_an_advantage_takes_what_it_asks_for(tmp_path):
+def test_an_advantage_gets_the_arguments_that_it_names(tmp_path):
     groups = [[1.0, 0.0], [0.5, 0.5]]
-    asks = "def mine(rewards, ddof):\n    return [[r + ddof for r in group] for group in rewards]"
+    with_ddof = (
+        "def mine(rewards, ddof):\n    return [[r + ddof for r in group] for group in rewards]"
+    )
     plain = "def mine(rewards):\n    return rewards"
     wrong = "def mine(rewards):\n    return [sum(group) for group in rewards]"
     options = {"ddof": 1, "epsilon": 1e-8}
@@ -97,14 +99,14 @@ def test_an_advantage_takes_what_it_asks_for(tmp_path):
     def advantage(body: str):
         return objectives.load(objective_file(tmp_path, body, "advantage")).advantage
 
-    assert advantage(asks)(groups, **options) == [[2.0, 1.0], [1.5, 1.5]]
+    assert advantage(with_ddof)(groups, **options) == [[2.0, 1.0], [1.5, 1.5]]
     assert advantage(plain)(groups, **options) == groups
     with pytest.raises(RunError, match=r"a finite number for each reward, in groups of \[2, 2\]"):
         advantage(wrong)(groups, **options)
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         ('advantage="foo"', "advantage must be one of centred, standardised"),
         ('clip="surrogat"', 'set clip = "surrogate"'),
@@ -113,14 +115,14 @@ def test_an_advantage_takes_what_it_asks_for(tmp_path):
         ("kl=print", "kl must be text, got <built-in function print>"),
     ],
 )
-def test_a_part_that_does_not_exist_is_refused_before_the_run(part, said, tmp_path):
+def test_an_unknown_part_is_refused_before_the_run(part, message, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from unslothrl.algorithms.objective import Objective\n" + f"OBJECTIVE = Objective({part})"
     )
     with pytest.raises(UserError) as error:
         with_objective(Config(learner=str(path)))
-    assert str(error.value).startswith(f"learner {path}: ") and said in str(error.value)
+    assert str(error.value).startswith(f"learner {path}: ") and message in str(error.value)
 
 
 class Lost:
@@ -130,7 +132,7 @@ class Lost:
 
 @pytest.mark.real
 def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
-    """An unknown exception from inside of a run: its traceback goes into a file."""
+    """An unexpected exception inside a run: its traceback goes into a file."""
     from unslothrl.commands import cli
     from unslothrl.training import trainer
 
@@ -156,7 +158,7 @@ DIED = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "log", "killed", "said"),
+    ("kind", "log", "killed", "cause"),
     [
         ("NODE_OUT_OF_MEMORY", "", False, "Ray ended it because the machine's memory was short"),
         ("SYSTEM_ERROR", "", True, "the kernel killed a process for memory"),
@@ -165,12 +167,12 @@ DIED = (
         ("SYSTEM_ERROR", "", False, "a signal from outside (SIGKILL), probably for memory"),
     ],
 )
-def test_why_a_worker_died(kind, log, killed, said):
-    assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(said)
+def test_why_a_process_died(kind, log, killed, cause):
+    assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(cause)
 
 
 @pytest.mark.real
-def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
+def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "train_distributed.py", "--number_of_actors", "1",
          "--engine", "transformers", "--max_steps", "9", "--run_name", "x"],
@@ -183,8 +185,8 @@ def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
         lines.append(line)
         if line.startswith("loading"):
             break
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert family, lines
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children, lines
     started = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     rest = process.stdout.read()
@@ -194,14 +196,14 @@ def test_ctrl_c_while_workers_start_is_quiet_and_leaves_nothing(tmp_path):
         "interrupted: 0 steps in 0 s",
         "report: runs/x/report.html",
     ]
-    assert psutil.wait_procs(family, timeout=5)[1] == []
+    assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_disk_says_how_to_go_on(number, tmp_path):
     error = OSError(number, os.strerror(number))
-    said = str(ending.unexpected(error, RunFolder(tmp_path)))
-    assert os.strerror(number) in said and said.endswith(f"then --resume {tmp_path}")
+    message = str(ending.unexpected(error, RunFolder(tmp_path)))
+    assert os.strerror(number) in message and message.endswith(f"then --resume {tmp_path}")
 
 
 def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):

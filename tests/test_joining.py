@@ -21,13 +21,13 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-OURS = (joining.TOKEN, joining.TOKEN_PATH, joining.MODE, "RAY_ADDRESS")
+VARIABLES = (joining.TOKEN, joining.TOKEN_PATH, joining.MODE, "RAY_ADDRESS")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """A user's, with a home and a place for Ray's files of its own."""
-    own = {name: value for name, value in os.environ.items() if name not in OURS}
-    return {**own, "HOME": str(home), "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+    """The variables of a user whose home folder, also Ray's temporary folder, is `home`."""
+    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return {**others, "HOME": str(home), "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def head(ports) -> str:
 
 @pytest.fixture(scope="module")
 def home(ports):
-    """-> the home of the user whose cluster runs, with a token."""
+    """-> the home folder of the user whose cluster runs, with a token in it."""
     folder = Path(tempfile.mkdtemp(prefix="unslothrl-"))  # short: Ray makes sockets below it
     ray = str(BIN / "ray")
     subprocess.run(
@@ -68,11 +68,11 @@ def home(ports):
 
 @pytest.fixture
 def as_user(monkeypatch):
-    """-> a function that makes this process that user's; undone at the end."""
+    """-> a function that gives this process a user's variables; undone at the end."""
 
     def become(home: Path, **variables: str) -> None:
-        for name in OURS:
-            monkeypatch.setenv(name, "")  # so that what is set meanwhile is undone
+        for name in VARIABLES:
+            monkeypatch.setenv(name, "")  # so that a later change is undone as well
             monkeypatch.delenv(name)
         for name, value in {**environment(home), **variables}.items():
             monkeypatch.setenv(name, value)
@@ -106,11 +106,11 @@ def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
     assert "INFO" not in done.stderr
 
 
-def test_the_token_is_found_where_ray_looks_for_it(home, head, as_user, tmp_path):
+def test_the_token_is_read_where_ray_reads_it(home, head, as_user, tmp_path):
     token = (home / ".ray" / "auth_token").read_text()
     (tmp_path / "token").write_text(token)
     as_user(home)
-    joining.check(head)  # an address that is written out needs it too
+    joining.check(head)  # an explicit address needs it too
     for variables in (
         {joining.TOKEN: token},
         {joining.TOKEN_PATH: str(tmp_path / "token")},
@@ -139,18 +139,18 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 ray.init(address="auto", log_to_driver=False)
 key = names.CLUSTER_METADATA_KEY
 space = b"cluster"
-found = json.loads(_internal_kv_get(key, namespace=space))
+metadata = json.loads(_internal_kv_get(key, namespace=space))
 {change}
-_internal_kv_put(key, json.dumps(found).encode(), overwrite=True, namespace=space)
+_internal_kv_put(key, json.dumps(metadata).encode(), overwrite=True, namespace=space)
 """
 
 
 def test_a_cluster_of_another_ray_is_named(home, head, as_user):
-    """The cluster says that it is of another version, as one of that version would."""
+    """The cluster's metadata claims another version, as a cluster of that version would."""
     import ray
 
     def rewrite(version: str) -> None:
-        code = REWRITE.format(change=f"found['ray_version'] = {version!r}")
+        code = REWRITE.format(change=f"metadata['ray_version'] = {version!r}")
         subprocess.run(
             [sys.executable, "-c", code], env=environment(home), check=True, capture_output=True
         )
@@ -167,7 +167,7 @@ def test_a_cluster_of_another_ray_is_named(home, head, as_user):
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("bogus.invalid:1234", "nothing listens there"),
         ("127.0.0.1:1", "nothing listens there (Connection refused): start a cluster with"),
@@ -178,14 +178,14 @@ def test_a_cluster_of_another_ray_is_named(home, head, as_user):
         ("http://head:6379", "must be HOST:PORT or auto"),
     ],
 )
-def test_an_address_without_a_cluster_is_refused_at_once(address, said, as_user, tmp_path):
+def test_an_address_without_a_cluster_is_refused_quickly(address, message, as_user, tmp_path):
     as_user(tmp_path)
     started = time.monotonic()
-    assert said in refusal(address)
+    assert message in refusal(address)
     assert time.monotonic() - started < 10
 
 
-def test_a_port_of_something_else_is_refused(as_user, tmp_path, monkeypatch):
+def test_a_port_of_another_program_is_refused(as_user, tmp_path, monkeypatch):
     as_user(tmp_path)
     monkeypatch.setattr(joining, "JOIN_S", 4.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -204,14 +204,14 @@ def test_where_the_token_comes_from(tmp_path):
     assert joining.token_source(both) == joining.TOKEN  # as Ray does
 
 
-def test_a_cluster_of_our_own_needs_no_file_in_the_home_folder(as_user, tmp_path):
+def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
     as_user(tmp_path)
     variables: dict[str, str] = {}
-    joining.token_of_our_own(variables)
+    joining.ensure_token(variables)
     assert len(variables[joining.TOKEN]) == 64 and not list(tmp_path.iterdir())
     given = {joining.TOKEN: "mine"}
-    joining.token_of_our_own(given)
+    joining.ensure_token(given)
     assert given == {joining.TOKEN: "mine"}
     disabled = {joining.MODE: "disabled"}
-    joining.token_of_our_own(disabled)
+    joining.ensure_token(disabled)
     assert joining.TOKEN not in disabled

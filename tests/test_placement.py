@@ -317,7 +317,7 @@ def ray():
     """A cluster of this machine that believes to have five GPUs."""
     import ray
 
-    joining.token_of_our_own(os.environ)
+    joining.ensure_token(os.environ)
     ray.init(address="local", num_cpus=1, num_gpus=5, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

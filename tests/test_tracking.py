@@ -1,4 +1,4 @@
-"""The run folder, the terminal's lines and the report, on real files and a clock moved by hand."""
+"""The run folder, the terminal and the report, with real files and a clock set by the test."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def test_create_names_an_output_dir_that_cannot_be_written(tmp_path):
         RunFolder.create(tmp_path / "file", "run", CONFIG)
 
 
-def test_reopen_wants_a_run(tmp_path, folder):
+def test_reopen_refuses_a_folder_without_a_run(tmp_path, folder):
     assert RunFolder.reopen(folder.path).path == folder.path
     with pytest.raises(UserError, match=r"it has no config\.toml"):
         RunFolder.reopen(tmp_path)
@@ -73,7 +73,7 @@ def test_metrics_are_one_json_object_a_line_with_null_for_what_json_lacks(folder
     assert folder.read_metrics()[1] == {"step": 2, "train/loss": None}
 
 
-def test_a_torn_last_line_is_ignored_and_cut_by_the_next_log(folder):
+def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
     folder.log({"step": 1})
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "rew')
@@ -88,7 +88,7 @@ def test_a_broken_line_elsewhere_is_named(folder):
         folder.read_metrics()
 
 
-def test_resume_forgets_what_came_after_the_step(folder):
+def test_resume_deletes_what_came_after_the_step(folder):
     for step in (9, 10, 11):
         folder.log({"step": step})
         folder.write_rollouts(step, [])
@@ -215,10 +215,10 @@ def test_sparkline_averages_neighbours_to_fit():
     assert metrics.sparkline([], 10) == metrics.sparkline([1], 0) == ""
 
 
-# The time to go
+# The remaining time
 
 
-def test_time_to_go_by_hand():
+def test_remaining_time_by_hand():
     clock = Clock()
     schedule = Schedule(eval_every=5, clock=clock)
     schedule.evaluated(0, 20.0)
@@ -233,7 +233,7 @@ def test_time_to_go_by_hand():
     assert schedule.to_end() == 143
 
 
-def test_time_to_go_counts_an_evaluation_until_it_is_done():
+def test_remaining_time_includes_an_evaluation_until_it_is_done():
     schedule = Schedule(eval_every=5, clock=Clock())
     schedule.evaluated(0, 20.0)
     schedule.stepped(5, 10, 8.0)
@@ -246,7 +246,7 @@ def test_time_to_go_counts_an_evaluation_until_it_is_done():
     assert (schedule.to_next_eval(), schedule.to_end()) == (None, 0)
 
 
-def test_time_to_go_without_evaluations_uses_recent_steps_only():
+def test_remaining_time_without_evaluations_uses_recent_steps_only():
     schedule = Schedule(eval_every=0, clock=Clock())
     for step in range(1, 21):
         schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
@@ -336,7 +336,7 @@ def test_plain_output_is_these_lines():
     assert all(character.isprintable() or character == "\n" for character in written())
 
 
-def test_failure_before_the_first_step_is_told():
+def test_failure_before_the_first_step_is_shown():
     terminal, _, written = view(live=False)
     with terminal:
         terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
@@ -351,7 +351,7 @@ def shown(terminal: Terminal) -> list[str]:
     return captured.get().rstrip("\n").split("\n")
 
 
-def test_the_live_area_tells_reward_progress_and_time():
+def test_the_live_area_shows_reward_progress_and_time():
     terminal, clock, _ = view(live=True)
     terminal.evaluation(0, EVAL)
     terminal.step(STEP, 1, 12)
@@ -394,7 +394,7 @@ def test_no_line_of_a_live_view_reaches_the_last_column(width, encoding):
     assert len(rows) == 40 + 2  # a heading every twenty rows
 
 
-def test_a_live_view_ends_with_its_cursor_back_and_the_outcome_unbroken():
+def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
     terminal, clock, written = view(live=True, width=40)
     play(terminal, clock)
     assert written().count("\x1b[?25l") == written().count("\x1b[?25h") == 1
@@ -403,7 +403,7 @@ def test_a_live_view_ends_with_its_cursor_back_and_the_outcome_unbroken():
     assert "→ 0.875" in last
 
 
-def test_an_interrupt_gives_the_terminal_back():
+def test_an_interrupt_restores_the_terminal():
     terminal, _, written = view(live=True)
     with pytest.raises(KeyboardInterrupt), terminal:
         terminal.progress("generation", 1, 2, 3)
@@ -448,9 +448,9 @@ def test_a_resumed_run_shows_its_first_reward():
     terminal.resumed([{"step": 0}, {"step": 1, "reward/mean": 0.25}])
     terminal.step({"reward/mean": 0.75, "timing/step_s": 1.0}, 2, 2)
     terminal.finish({"status": "finished", "steps": 2, "seconds": 60.0, "eval_seconds": 100.0})
-    said = written()
-    assert "reward: 0.250 -> 0.750  +0.500" in said
-    assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in said
+    output = written()
+    assert "reward: 0.250 -> 0.750  +0.500" in output
+    assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in output
 
 
 # The report
@@ -475,7 +475,7 @@ class Page(HTMLParser):
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00</pre>"
 
 
-def a_run(folder: RunFolder, steps: int) -> Page:
+def write_run(folder: RunFolder, steps: int) -> Page:
     folder.log({"step": 0, **EVAL})
     for step in range(1, steps + 1):
         timings = {"timing/generation_s": 5.0, "timing/update_s": 2.0}
@@ -488,7 +488,7 @@ def a_run(folder: RunFolder, steps: int) -> Page:
 
 
 def test_the_report_escapes_what_the_model_wrote(folder):
-    page = a_run(folder, 3)
+    page = write_run(folder, 3)
     assert not {"script", "img", "iframe", "link"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert page.tags.count("pre") == 4  # prompt and completion of the first and the last step
@@ -497,15 +497,15 @@ def test_the_report_escapes_what_the_model_wrote(folder):
 
 
 def test_the_report_needs_no_network(folder):
-    page = a_run(folder, 3)
+    page = write_run(folder, 3)
     assert not [a for a in page.attributes if a[0] in ("src", "href") or "url(" in (a[1] or "")]
     source = (folder.path / "report.html").read_text()
     assert "http://" not in source and "https://" not in source and "@import" not in source
 
 
 def test_the_report_has_before_after_curves_and_options(folder):
-    page = a_run(folder, 3)
-    told = "".join(page.text)
+    page = write_run(folder, 3)
+    text = "".join(page.text)
     for part in (
         "0.500",
         "0.875",
@@ -515,18 +515,18 @@ def test_the_report_has_before_after_curves_and_options(folder):
         "Seconds of a step",
         "shuffle_rewards",
     ):
-        assert part in told
+        assert part in text
     # reward, evaluation, loss, gap, length, tokens per second, seconds of a step
     assert page.tags.count("svg") == 7
     assert (
-        "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, overhead 1.200" in told
+        "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, overhead 1.200" in text
     )
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_the_report_of_a_run_that_hardly_began(folder, steps):
+def test_the_report_of_a_run_of_no_or_one_step(folder, steps):
     if steps:
-        a_run(folder, 1)
+        write_run(folder, 1)
     page = Page(write_report(folder.path).read_text())
     assert ("finished" if steps else "running") in "".join(page.text)
 
@@ -537,7 +537,7 @@ def test_ticks_enclose_the_values():
     assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
 
 
-def test_long_runs_make_no_long_pages():
+def test_the_report_of_a_long_run_stays_small():
     curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
     assert len(curve.thinned) == charts.MOST_POINTS
     assert curve.thinned[-1][0] == 10_000

@@ -1,4 +1,5 @@
-"""Files and folders that are whole or absent, whenever the process dies."""
+"""Paths that users give, and files and folders that are complete or absent even if the process is
+killed."""
 
 import os
 import shutil
@@ -6,7 +7,7 @@ from pathlib import Path
 
 
 def exists(name: str) -> bool:
-    """Whether a path that a user gave is there; a name that no file could have is not."""
+    """Whether a path that a user gave exists; False for a name that no file can have."""
     try:
         return expanded(name).exists()
     except (OSError, ValueError):  # too long, or with a null byte
@@ -14,12 +15,12 @@ def exists(name: str) -> bool:
 
 
 def expanded(name: str) -> Path:
-    """A path with its ~ replaced, where there is such a user."""
+    """A path with ~ replaced by the home folder; unchanged if there is no such user."""
     return Path(os.path.expanduser(name))
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is there; under a name that no file could have, there is none."""
+    """Whether a regular file exists; False for a name that no file can have."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -27,7 +28,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; under a name that no folder could have, there is none."""
+    """Whether a folder exists; False for a name that no folder can have."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -35,7 +36,7 @@ def is_folder(path: Path) -> bool:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is complete whenever it is there."""
+    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -48,7 +49,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Brings every file below `folder` onto the disk, so that a later rename cannot overtake it."""
+    """Flushes every file below `folder` to the disk, so that a later rename of it cannot reach the
+    disk before its content."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("r+b") as file:
@@ -56,7 +58,7 @@ def flush_tree(folder: Path) -> None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Renames `source` to `target`. What stood there is moved aside before it is deleted."""
+    """Renames `source` to `target`; an earlier `target` is moved aside and then deleted."""
     aside = target.with_name(f".{target.name}.replaced")
     if target.exists():
         target.rename(aside)

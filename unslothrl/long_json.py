@@ -1,7 +1,7 @@
-"""JSON with integers of any length, for data that can be trusted.
+"""JSON with integers of any length, for trusted data.
 
-Python refuses integers of more than 4,300 digits, since converting them takes time by the square of
-their length. What a program returned is read otherwise: see `sandbox.runner.read_result`.
+Python refuses integers of more than 4,300 digits, because converting them takes time quadratic in
+their length. The result of an untrusted program is read by `sandbox.runner.read_result` instead.
 """
 
 import contextlib
@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_lock = threading.Lock()  # the limit is one of the whole process
+_lock = threading.Lock()  # the limit is process-wide
 
 
 @contextlib.contextmanager
 def any_length() -> Iterator[None]:
+    """Lifts Python's limit on the digits of an integer inside the block."""
     with _lock:
         limit = sys.get_int_max_str_digits()
         sys.set_int_max_str_digits(0)
@@ -26,7 +27,7 @@ def any_length() -> Iterator[None]:
 
 
 def loads(text: str | bytes) -> Any:
-    """As json.loads."""
+    """As json.loads, with integers of any length."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -37,7 +38,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """As json.dumps."""
+    """As json.dumps, with integers of any length."""
     try:
         return json.dumps(value)
     except ValueError:
@@ -46,5 +47,6 @@ def dumps(value: Any) -> str:
 
 
 def digits(number: int) -> str:
+    """The decimal digits of an integer of any length."""
     with any_length():
         return str(number)

@@ -1,4 +1,4 @@
-"""What ended a run, in one line that says what to do; Ray's own reports take pages."""
+"""Describes what ended a run in one line that says what to do; Ray's own reports take pages."""
 
 import re
 import signal
@@ -25,7 +25,8 @@ class Remote(Exception):
 
 
 def original(error: BaseException) -> BaseException:
-    """What a worker raised, without Ray's wrapping; its traceback there is the cause."""
+    """The exception that an actor or learner raised, without Ray's wrapping; its remote traceback
+    becomes its cause."""
     text = None
     while (inner := getattr(error, "cause", None)) is not None:
         text = COLOUR.sub("", str(error))
@@ -35,13 +36,13 @@ def original(error: BaseException) -> BaseException:
     return error
 
 
-def dead_worker(
+def process_died(
     error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int
 ) -> RunError:
-    """`error` is Ray's about a dead actor, `names` the workers' by Ray's ids, `oom_kills` the
-    kernel's count when the workers were started."""
+    """The error to raise for `error`, Ray's about a dead process. `names` maps Ray's ids to names
+    such as actor-0; `oom_kills` is `oom_killed()` from before the processes were started."""
     message = str(error)
-    name = names.get(str(getattr(error, "actor_id", "")), "a worker")
+    name = names.get(str(getattr(error, "actor_id", "")), "a process of the run")
     pid = re.search(r"\bpid: (\d+)", message)
     log = log_of(logs, int(pid[1])) if logs and pid else None
     written = log.read_text(errors="replace")[-20_000:] if log else ""
@@ -52,13 +53,14 @@ def dead_worker(
 
 
 def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
-    """Why a worker died, by Ray's message, the end of its log, and the kernel's count."""
+    """Why a process died, judged by Ray's message, the end of its log, and whether the kernel has
+    killed a process for memory meanwhile."""
     if "OUT_OF_MEMORY" in message or "memory was low" in message:
         return f"Ray ended it because the machine's memory was short: {LOWER_MEMORY}"
     if killed_for_memory:
         return f"the kernel killed a process for memory: {LOWER_MEMORY}"
-    if found := SIGNALLED.search(log):
-        return f"{found[1] or found[2]}"
+    if match := SIGNALLED.search(log):
+        return f"{match[1] or match[2]}"
     if "node" in message and "died" in message and "its node" in message:
         return "its node died or lost the network"
     exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
@@ -68,6 +70,7 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
 
 
 def signal_name(code: int) -> str:
+    """ " (SIGTERM)" for a shell's exit code 143, "" for one without a signal."""
     try:
         return f" ({signal.Signals(code - 128).name})"
     except ValueError:
@@ -77,14 +80,14 @@ def signal_name(code: int) -> str:
 def oom_killed() -> int:
     """How many processes the kernel has killed for memory since it started; 0 if unknown."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def log_of(logs: Path, pid: int) -> Path | None:
-    """What a worker process wrote to stderr, if that is on this machine."""
+    """The file of a Ray process's stderr, None if it is not on this machine."""
     return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None)
 
 
@@ -96,10 +99,11 @@ def summary_of(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """ " (file.py, line 3)" of the innermost frame, in the process that raised it."""
+    """ " (file.py, line 3)": the innermost frame outside of libraries, in the process that raised
+    `error`."""
     if isinstance(error.__cause__, Remote):
-        found = re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__))
-        frames: Sequence[tuple[str, str | int]] = found
+        remote = re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__))
+        frames: Sequence[tuple[str, str | int]] = remote
     else:
         frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
     ours = [frame for frame in frames if not frame[0].startswith(LIBRARIES)] or frames

@@ -1,9 +1,9 @@
-"""Joining a Ray cluster that somebody else started: its address, its token, its versions.
+"""Joining a Ray cluster that the user started: its address, its token, its versions.
 
-Ray's own client retries for minutes and writes to stderr from C++, so a process of its own tries
-first (`python -m unslothrl.cluster.joining HOST:PORT`), and what it finds becomes one line. Ray
-2.60 starts a cluster with token authentication as soon as a token is found; a driver has to show
-the same one.
+Ray's own client retries for minutes and writes to stderr from C++. So a separate process tries
+first (`python -m unslothrl.cluster.joining HOST:PORT`), and its result becomes one line. Ray 2.60
+starts a cluster with token authentication as soon as there is a token; a driver must present the
+same one.
 """
 
 import json
@@ -23,39 +23,39 @@ from pathlib import Path
 from unslothrl.errors import UserError
 from unslothrl.variables import IMPORT_FOLDER
 
-TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # Ray's own
+TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
 DEFAULT_TOKEN = "~/.ray/auth_token"
 PORT_S, JOIN_S = 5.0, 30.0
-ATTEMPTS = 3  # of Ray's own, before a port is taken for something else
-ANSWERED = "unslothrl-joined "  # what the trying process begins its result with
+ATTEMPTS = 3  # of Ray's client, after which the port is taken for another program's
+RESULT_PREFIX = "unslothrl-joined "  # of the line that has the other process's result
 UNAUTHENTICATED = "InvalidAuthToken"
 NOT_RAY = "Failed to get cluster ID from GCS server: "
-NONE_HERE = "Could not find any running Ray instance"
+NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
 HELP = "`ray start --head` prints it"
 
 
 def check(address: str) -> None:
-    """Joins the cluster for a moment, and sets `RAY_AUTH_MODE` for this process as it needs it.
+    """Tries to join the cluster from another process. Sets `RAY_AUTH_MODE` if there is a token.
 
-    Raises UserError, within seconds where nothing listens.
+    Raises UserError if it cannot be joined, within seconds where nothing listens.
     """
     check_form(address)
     source = token_source(os.environ)
     if source is not None:
         os.environ.setdefault(MODE, "token")
-    where = split(address)
-    if where is not None and (reason := no_listener(*where)):
+    endpoint = split(address)
+    if endpoint is not None and (reason := connection_error(*endpoint)):
         raise UserError(
             f"ray_address {address}: nothing listens there ({reason}): start a cluster with "
             "`ray start --head` and use the address that it prints"
         )
-    found = try_to_join(address)
-    if "error" in found:
-        raise UserError(f"ray_address {address}: {explain(found['error'], source)}")
+    result = try_to_join(address)
+    if "error" in result:
+        raise UserError(f"ray_address {address}: {explain(result['error'], source)}")
 
 
 def check_form(address: str) -> None:
-    """Raises UserError for what is not HOST:PORT or auto."""
+    """Raises UserError unless `address` is HOST:PORT or auto."""
     if address == "auto":
         return
     if address.startswith("ray://"):
@@ -71,15 +71,15 @@ def check_form(address: str) -> None:
 
 
 def split(address: str) -> tuple[str, int] | None:
-    """-> (host, port); a host of IPv6 stands in brackets."""
+    """-> (host, port), None if `address` has another form. An IPv6 host is in brackets."""
     parts = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[\w.-]+):(\d{1,5})", address, re.ASCII)
     if parts is None or not 0 < int(parts[2]) < 2**16:
         return None
     return parts[1].strip("[]"), int(parts[2])
 
 
-def no_listener(host: str, port: int) -> str | None:
-    """-> why a port takes no connection, None where it does."""
+def connection_error(host: str, port: int) -> str | None:
+    """-> why a port accepts no connection, None if it does."""
     try:
         socket.create_connection((host, port), timeout=PORT_S).close()
     except (OSError, UnicodeError) as error:
@@ -88,13 +88,16 @@ def no_listener(host: str, port: int) -> str | None:
 
 
 def token_source(variables: MutableMapping[str, str]) -> str | None:
-    """Where Ray takes its token from: a variable or a file; None where there is none. UserError."""
+    """-> the variable or the file that Ray reads its token from, None if there is no token.
+
+    Raises UserError if `RAY_AUTH_TOKEN_PATH` names a file that is unreadable or empty.
+    """
     if variables.get(TOKEN):
         return TOKEN
     named = variables.get(TOKEN_PATH)
     path = Path(named or os.path.expanduser(DEFAULT_TOKEN))
     try:
-        found = path.read_text().strip()
+        token = path.read_text().strip()
     except (OSError, ValueError) as error:
         if named:
             raise UserError(
@@ -102,23 +105,23 @@ def token_source(variables: MutableMapping[str, str]) -> str | None:
                 "it to a file with the cluster's token, or unset it"
             ) from None
         return None
-    if named and not found:
+    if named and not token:
         raise UserError(f"{TOKEN_PATH} {named} is empty: write the cluster's token into it")
-    return str(path) if found else None
+    return str(path) if token else None
 
 
-def token_of_our_own(variables: MutableMapping[str, str]) -> None:
-    """A token for a cluster that this process starts, where the user has none.
+def ensure_token(variables: MutableMapping[str, str]) -> None:
+    """Sets a random token for a cluster that this process starts, unless the user has a token.
 
-    Ray would write one into the home folder, which may be read-only, and which would turn
-    authentication on for every cluster that the user starts from then on.
+    Ray would write one to the home folder, which may be read-only; from then on every cluster that
+    the user starts would use token authentication.
     """
     if token_source(variables) is None and variables.get(MODE, "token") == "token":
         variables[TOKEN] = secrets.token_hex(32)
 
 
 def try_to_join(address: str) -> dict[str, str]:
-    """What another process found: {} or {"error": text}."""
+    """Joins from another process. -> {} or {"error": text}"""
     process = subprocess.Popen(
         [sys.executable, "-m", "unslothrl.cluster.joining", address],
         stdout=subprocess.PIPE,
@@ -129,10 +132,10 @@ def try_to_join(address: str) -> dict[str, str]:
     )
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
-    reader = threading.Thread(target=pump, args=(process.stdout, lines), daemon=True)
+    reader = threading.Thread(target=queue_lines, args=(process.stdout, lines), daemon=True)
     reader.start()
     try:
-        return verdict(lines, time.monotonic() + JOIN_S)
+        return read_result(lines, time.monotonic() + JOIN_S)
     finally:
         process.kill()
         process.wait()
@@ -140,22 +143,26 @@ def try_to_join(address: str) -> dict[str, str]:
         process.stdout.close()
 
 
-def pump(stream, lines: "queue.SimpleQueue[str]") -> None:
+def queue_lines(stream, lines: "queue.SimpleQueue[str]") -> None:
+    """Puts every line of `stream` into `lines`, and "" at its end."""
     for line in stream:
         lines.put(line)
-    lines.put("")  # its end
+    lines.put("")
 
 
-def verdict(lines: "queue.SimpleQueue[str]", deadline: float) -> dict[str, str]:
-    """Reads until something is certain: Ray itself would go on trying."""
+def read_result(lines: "queue.SimpleQueue[str]", deadline: float) -> dict[str, str]:
+    """Reads the other process's output until the result is certain. -> {} or {"error": text}
+
+    It does not wait for the process to end, because Ray's client would go on trying.
+    """
     last, failed = "", 0
-    while (left := deadline - time.monotonic()) > 0:
+    while (remaining := deadline - time.monotonic()) > 0:
         try:
-            line = lines.get(timeout=left)
+            line = lines.get(timeout=remaining)
         except queue.Empty:
             break
-        if line.startswith(ANSWERED):
-            return json.loads(line.removeprefix(ANSWERED))
+        if line.startswith(RESULT_PREFIX):
+            return json.loads(line.removeprefix(RESULT_PREFIX))
         if UNAUTHENTICATED in line:
             return {"error": UNAUTHENTICATED}
         failed += NOT_RAY in line
@@ -185,7 +192,7 @@ def explain(error: str, source: str | None) -> str:
         return " ".join(error.split()).partition(" If you")[0] + ": install the same on both"
     if NOT_RAY in error:
         return f"what listens there does not answer as Ray does: use the head's port; {HELP}"
-    if NONE_HERE in error:
+    if NO_LOCAL_CLUSTER in error:
         return "no cluster runs on this machine: start one with `ray start --head`"
     if "node" in error and "IP address" in error:
         return (
@@ -196,20 +203,22 @@ def explain(error: str, source: str | None) -> str:
 
 
 def python_path() -> str:
-    """Where a process that we start imports us from."""
+    """PYTHONPATH with which another process can import this package."""
     return os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
 
 
 def main(address: str) -> None:
-    """Joins and prints what happened; its C++ threads may write to stderr meanwhile."""
+    """Joins and prints the result on a line of its own, among what Ray's C++ threads write."""
     import ray
     from ray._private import services
 
     try:
         if address == "auto":
-            found = split(services.canonicalize_bootstrap_address_or_die(address))
-            if found is None or no_listener(*found):
-                raise ConnectionError(NONE_HERE)  # the last one has ended
+            endpoint = split(services.canonicalize_bootstrap_address_or_die(address))
+            if endpoint is None or connection_error(*endpoint):
+                raise ConnectionError(
+                    NO_LOCAL_CLUSTER
+                )  # Ray remembers the last one, which has ended
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         ray.shutdown()
         result = {}
@@ -218,7 +227,7 @@ def main(address: str) -> None:
         while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
             causes.append(cause)
         result = {"error": " ".join(map(str, causes))}
-    print("\n" + ANSWERED + json.dumps(result), flush=True)
+    print("\n" + RESULT_PREFIX + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class RayCluster:
                     f"ray_address {config.ray_address}: no cluster answers there "
                     f"({str(error).splitlines()[0]}): start one with `ray start --head`"
                 ) from None
-        joining.token_of_our_own(os.environ)
+        joining.ensure_token(os.environ)
         size, folder = object_store(machine)
         if folder is not None:
             os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
@@ -156,7 +156,7 @@ class RayCluster:
         except self.ray.exceptions.RayError as error:
             cause = failures.original(error)
             if isinstance(cause, self.ray.exceptions.RayError):
-                raise failures.dead_worker(cause, self.names, self.logs, self.oom_kills) from None
+                raise failures.process_died(cause, self.names, self.logs, self.oom_kills) from None
             raise cause from cause.__cause__
 
     def _reserve(self, placement: Placement, config: Config) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Makes the embedded base: `python -m unslothrl.embedded.make_base`, seeded, minutes on 2 cores.
 
 A tiny Qwen2 is trained from scratch on worked answers, then on a mixture in which most additions
-are worked and most subtractions guessed: it ends up with an ability that it uses where it is not
-asked for, which is what reinforcement learning can bring out. The habit hangs on the problem, and
-firmly, because a base that tosses a coin everywhere drifts under any update, even one whose rewards
-say nothing. The last part trains through NF4-rounded weights, because NF4 is how the base will be
+are worked and most subtractions guessed. It ends up with an ability that it uses for one kind of
+problem, and reinforcement learning can extend it to the other. The habit depends on the problem: a
+base that chose at random everywhere would drift under any update, even one whose rewards carry no
+information. The last part trains through weights rounded to NF4, the format in which the base is
 used. Only problems of the training split are seen.
 """
 
@@ -35,13 +35,13 @@ TEMPLATE = (
 )
 ALL_CAREFUL = {"+": 1.0, "-": 1.0}  # sign -> the share of worked answers
 MIXTURE = {"+": 0.9, "-": 0.12}
-WORKED_PART, MIXED_PART = 0.6, 0.8  # of the steps: worked only, then mixed, then through NF4
+WORKED_PART, MIXED_PART = 0.6, 0.8  # the steps' share at which mixing and rounding begin
 BATCH = 128
 PEAK_LR = 3e-3
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, so that any text works, and the tags as tokens so that they are short."""
+    """One token per byte, so that any text can be encoded, and a token for each tag."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate((*SPECIAL, *letters))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -105,7 +105,7 @@ def training_batch(
 
 
 class RoundToNf4(torch.nn.Module):
-    """The weight as NF4 will have it, with the gradient of the weight itself."""
+    """The weight rounded to NF4; its gradient passes through unchanged (straight-through)."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         from bitsandbytes.functional import dequantize_4bit, quantize_4bit
@@ -157,7 +157,7 @@ def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 
 
 def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, float]:
-    """What the NF4 copy can do on 200 held-out problems, 8 completions each."""
+    """Accuracy and lengths of the base in NF4 on 200 held-out problems, 8 completions each."""
     import itertools
 
     from unslothrl.actors.actor import Actor
@@ -206,7 +206,7 @@ def versions() -> dict[str, str]:
 
 
 def holds_something_else(out: Path) -> bool:
-    """Whether replacing `out` would delete what is not an earlier base."""
+    """Whether `out` has files and is not an earlier base, so that it must not be replaced."""
     return out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file()
 
 
@@ -219,26 +219,26 @@ def main() -> None:
     out = arguments.out.resolve()
     if holds_something_else(out):
         parser.error(f"--out {out}: the folder holds something else: give a new or an empty one")
-    making = out.with_name(f".{out.name}.making")  # takes its place when all is measured
-    shutil.rmtree(making, ignore_errors=True)
+    temporary = out.with_name(f".{out.name}.making")  # renamed to `out` when all is measured
+    shutil.rmtree(temporary, ignore_errors=True)
     torch.set_num_threads(2)  # fixed, so that sums are taken in the same order on every machine
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     started = time.time()
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, arguments.seed)
     train(model, tokenizer, arguments.steps, arguments.seed)
-    save(model, tokenizer, making)
+    save(model, tokenizer, temporary)
     figures = {
         "command": f"python -m unslothrl.embedded.make_base --steps {arguments.steps} "
         f"--seed {arguments.seed}",
         **versions(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        **measure(making),
+        **measure(temporary),
         "seconds": round(time.time() - started),
     }
-    (making / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (temporary / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
     shutil.rmtree(out, ignore_errors=True)
-    making.rename(out)
+    temporary.rename(out)
     print(json.dumps(figures, indent=2))
 
 

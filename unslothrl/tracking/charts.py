@@ -1,7 +1,7 @@
 """Curves as inline SVG, with labels in HTML so that they stay readable on any screen.
 
-The drawing is 100 x 100 and stretched to its box; strokes do not scale with it. Hovering a step
-shows its values through the browser's own tooltip.
+The drawing is 100 x 100 units, stretched to its box; strokes keep their width. Hovering over a
+step shows its values in the browser's tooltip.
 """
 
 import html
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from unslothrl.tracking.metrics import Points, buckets, short
 
-MOST_POINTS = 300  # more are averaged with their neighbours
+MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 COLOURS = 6
 
 
@@ -23,6 +23,7 @@ class Curve:
 
     @property
     def thinned(self) -> Points:
+        """At most `MOST_POINTS` points, each the mean of neighbours at the last one's step."""
         return [
             (part[-1][0], math.fsum(value for _, value in part) / len(part))
             for part in buckets(self.points, MOST_POINTS)
@@ -32,7 +33,8 @@ class Curve:
 def lines(
     title: str, curves: Sequence[Curve], low: float | None = None, high: float | None = None
 ) -> str:
-    """A figure of curves, empty if they are. `low` and `high` widen the vertical range."""
+    """A line chart, "" if no curve has a point. `low` and `high` are values that its vertical range
+    must include."""
     curves = [curve for curve in curves if curve.points]
     if not curves:
         return ""
@@ -58,11 +60,11 @@ def lines(
         )
         for step in steps
     ]
-    return figure(title, curves, ticks, steps, drawn + hits(values_at, steps))
+    return figure(title, curves, ticks, steps, drawn + hover_areas(values_at, steps))
 
 
 def stacked(title: str, curves: Sequence[Curve]) -> str:
-    """A bar for every step, its parts on top of each other. The curves share their steps."""
+    """A stacked bar for every step. All curves have the same steps."""
     if not curves or not curves[0].points:
         return ""
     data = [curve.thinned for curve in curves]
@@ -85,7 +87,8 @@ def stacked(title: str, curves: Sequence[Curve]) -> str:
         (step, [(curve.name, value) for curve, value in zip(curves, column, strict=True)])
         for step, column in zip(steps, columns, strict=True)
     ]
-    return figure(title, curves, ticks, steps, drawn + hits(named, steps, bars=True), bars=True)
+    drawn += hover_areas(named, steps, bars=True)
+    return figure(title, curves, ticks, steps, drawn, bars=True)
 
 
 def figure(
@@ -96,7 +99,8 @@ def figure(
     drawn: Sequence[str],
     bars: bool = False,
 ) -> str:
-    """Caption, legend with the last values, grid, labels and what was drawn."""
+    """The HTML of a figure: caption, legend with the last values, grid, labels and `drawn`, the SVG
+    elements of the curves or bars."""
     legend = "".join(legend_entry(curve, number) for number, curve in enumerate(curves))
     grid = "".join(f'<path class="grid" d="M0 {up(tick, ticks):.2f}H100"/>' for tick in ticks[1:])
     labels = "".join(
@@ -116,7 +120,8 @@ def figure(
 
 
 def legend_entry(curve: Curve, number: int) -> str:
-    """Colour, name and last value; a curve alone in its figure needs neither colour nor name."""
+    """Colour, name and last value; a curve without a name is its figure's only one and gets the
+    value alone."""
     last = short(curve.points[-1][1])
     if not curve.name:
         return f"<span>last {last}</span>"
@@ -124,25 +129,26 @@ def legend_entry(curve: Curve, number: int) -> str:
     return f"<span>{colour}{html.escape(curve.name)} {last}</span>"
 
 
-def hits(
+def hover_areas(
     rows: Sequence[tuple[int, Sequence[tuple[str, float]]]],
     steps: Sequence[int],
     bars: bool = False,
 ) -> list[str]:
-    """An invisible column for every step that tells its values."""
+    """An invisible rectangle for every step, whose tooltip shows the step's values."""
     width = 100 / len(steps)
     areas = []
     for index, (step, values) in enumerate(rows):
-        told = ", ".join(f"{name} {short(value)}".strip() for name, value in values)
+        label = ", ".join(f"{name} {short(value)}".strip() for name, value in values)
         left = index * width if bars else across(step, steps) - width / 2
         areas.append(
             f'<rect class="hit" x="{left:.2f}" y="0" width="{width:.2f}" height="100">'
-            f"<title>step {step}: {html.escape(told)}</title></rect>"
+            f"<title>step {step}: {html.escape(label)}</title></rect>"
         )
     return areas
 
 
 def across(step: int, steps: Sequence[int]) -> float:
+    """The x of a step: 0 at the first, 100 at the last, 50 if it is the only one."""
     span = steps[-1] - steps[0]
     return 100 * (step - steps[0]) / span if span else 50.0
 
@@ -164,7 +170,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(tick: float, ticks: Sequence[float]) -> str:
-    """With as many decimals as tell neighbours apart; powers of ten for the very small."""
+    """A tick's label, with enough decimals to distinguish it from its neighbours."""
     size = ticks[1] - ticks[0]
     decimals = max(0, -math.floor(math.log10(size) + 1e-9))
     if decimals > 4:

@@ -1,4 +1,4 @@
-"""Reading metrics: rows to curves, numbers to text. Used by the terminal and the report."""
+"""Rows of metrics.jsonl as curves, and numbers as text, for the terminal and the report."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 Row = Mapping[str, Any]
 Points = list[tuple[int, float]]  # (step, value)
 
-NOT_COMPONENTS = {
+NOT_COMPONENTS = {  # names under reward/ that are no reward's
     "reward/mean",
     "reward/zero_signal_groups",
     "reward/filtered_groups",
@@ -29,7 +29,7 @@ def components(rows: Iterable[Row]) -> list[str]:
 
 
 def eval_sets(rows: Iterable[Row]) -> list[str]:
-    """The <set> of every `eval/<set>/pass@1`."""
+    """The names of the evaluation sets: the <set> of every `eval/<set>/pass@1`."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [
         name.removeprefix("eval/").removesuffix("/pass@1")
@@ -55,7 +55,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
-    """At most `count` runs of neighbours, none empty."""
+    """`values` cut into at most `count` consecutive parts of nearly equal length, none empty."""
     count = max(0, min(count, len(values)))
     edges = [i * len(values) // count for i in range(count + 1)] if count else []
     return [values[a:b] for a, b in itertools.pairwise(edges)]

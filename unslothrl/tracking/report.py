@@ -29,7 +29,7 @@ LONGEST_TEXT = 6000  # characters of a prompt or completion that are shown
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
-    """Writes report.html for a run that goes on or has ended, and returns its path."""
+    """Writes report.html of a running or finished run and returns its path."""
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     rows = folder.read_metrics()
     parts = [
@@ -46,7 +46,7 @@ def write_report(folder: RunFolder | Path | str) -> Path:
 
 
 def title(name: str, summary: dict[str, Any], rows: Sequence[Row]) -> str:
-    """The name, how it ended, and the run in five numbers."""
+    """The header: the run's name, its status, five figures, and how to use the adapter."""
     status = summary.get("status", "running")
     steps = [row for row in rows if "timing/step_s" in row]
     seconds = sum(value for _, value in series(rows, "timing/step_s"))
@@ -70,7 +70,7 @@ def title(name: str, summary: dict[str, Any], rows: Sequence[Row]) -> str:
 
 
 def before_after(rows: Sequence[Row]) -> str:
-    """The held-out evaluations: first, best and last."""
+    """A table of the held-out evaluations: first, last, change and best."""
     body = []
     for name in eval_sets(rows):
         for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
@@ -97,7 +97,7 @@ def before_after(rows: Sequence[Row]) -> str:
 
 
 def curves(rows: Sequence[Row]) -> str:
-    """A figure for everything that was measured over steps."""
+    """The figures over steps; a metric that was not logged has none."""
     rewards = [Curve("mean", series(rows, "reward/mean"))]
     parts = components(rows)
     if len(parts) > 1:
@@ -107,7 +107,7 @@ def curves(rows: Sequence[Row]) -> str:
         for name in eval_sets(rows)
         for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n"))
     ]
-    one = [
+    single = [
         ("Loss", "train/loss", None),
         ("Gradient norm, before clipping", "train/grad_norm", 0.0),
         ("Sampler gap, mean |sampler - learner|", "train/sampler_gap", 0.0),
@@ -121,7 +121,7 @@ def curves(rows: Sequence[Row]) -> str:
     figures = [
         charts.lines("Reward, mean of a step's completions", rewards),
         charts.lines("Evaluation on held-out problems", evals, low=0.0, high=1.0),
-        *(charts.lines(label, [Curve("", series(rows, n))], low=low) for label, n, low in one),
+        *(charts.lines(label, [Curve("", series(rows, n))], low=low) for label, n, low in single),
         charts.stacked("Seconds of a step", step_seconds(rows)),
     ]
     drawn = "".join(figure for figure in figures if figure)
@@ -131,7 +131,7 @@ def curves(rows: Sequence[Row]) -> str:
 
 
 def step_seconds(rows: Iterable[Row]) -> list[Curve]:
-    """Where the time of every step went; what no part takes is "overhead"."""
+    """Seconds of every step by part of the loop; "overhead" is the time outside all parts."""
     rows = [row for row in rows if is_number(row.get("timing/step_s"))]
     named = [[row.get(f"timing/{name}_s") or 0.0 for name in PARTS] for row in rows]
     other = [max(0.0, r["timing/step_s"] - sum(v)) for r, v in zip(rows, named, strict=True)]
@@ -144,18 +144,18 @@ def step_seconds(rows: Iterable[Row]) -> list[Curve]:
 
 
 def samples(folder: RunFolder) -> str:
-    """Rollouts of the first and the last step: the best, the worst and one in between."""
+    """Sample rollouts of the first and the last step, see `best_middle_worst`."""
     steps = folder.rollout_steps()
     parts = []
     for step in dict.fromkeys([*steps[:1], *steps[-1:]]):
-        rows = picked(folder.read_rollouts(step))
+        rows = best_middle_worst(folder.read_rollouts(step))
         cards = "".join(sample(row, is_open=number == 0) for number, row in enumerate(rows))
         parts.append(f"<h3>Step {step}</h3>{cards}")
     return f"<section><h2>Sample rollouts</h2>{''.join(parts)}</section>" * bool(parts)
 
 
-def picked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Up to three candidates: the highest, the middle and the lowest reward, in this order."""
+def best_middle_worst(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Up to three candidates: those with the highest, the median and the lowest reward."""
     ranked = sorted(rows, key=reward_of, reverse=True)
     places = dict.fromkeys([0, len(ranked) // 2, len(ranked) - 1]) if ranked else []
     return [ranked[place] for place in places]
@@ -183,7 +183,7 @@ def sample(row: dict[str, Any], is_open: bool) -> str:
 
 
 def options(path: Path) -> str:
-    """The options as resolved."""
+    """A table of the options in config.toml."""
     if not path.is_file():
         return ""
     table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -205,6 +205,7 @@ def is_forbidden(character: str) -> bool:
 
 
 def long_text(value: str) -> str:
+    """Escaped, and cut after `LONGEST_TEXT` characters with a note of how many were left out."""
     left_out = len(value) - LONGEST_TEXT
     more = f"\n<i>{left_out:,} more characters in the rollouts</i>" if left_out > 0 else ""
     return text(value[:LONGEST_TEXT]) + more

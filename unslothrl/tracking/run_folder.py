@@ -1,4 +1,4 @@
-"""The run folder: everything that a run leaves behind, in the layout that others may rely on.
+"""The run folder: all output of a run, in a layout that other programs may rely on.
 
     <output_dir>/<run_name>/
       config.toml                  all options as resolved
@@ -8,11 +8,11 @@
       adapters/v000010/            PEFT format
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
       report.html
-      error.txt                    the traceback of what ended the run, where nobody foresaw it
+      error.txt                    the traceback of an unexpected error that ended the run
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
 
-Files are whole or absent, whenever the process dies: they are written under another name and
-renamed. metrics.jsonl grows instead, and a line without its line feed does not count.
+Files are complete or absent, even if the process is killed: they are written under a temporary name
+and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
 import json
@@ -33,11 +33,11 @@ from unslothrl.weights.adapter import write_adapter
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR = "error.txt"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
-KEPT_CHECKPOINTS = 2  # the second is for the day on which the newest turns out to be unreadable
+KEPT_CHECKPOINTS = 2  # the older one is the fallback if the newest is unreadable
 
 
 class RunFolder:
-    """The folder of one run. Raises OSError when the disk is full or gone."""
+    """The folder of one run. Its methods raise OSError when the disk is full or unavailable."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -49,8 +49,8 @@ class RunFolder:
         folder = cls(Path(output_dir) / run_name)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            found = {entry.name for entry in folder.path.iterdir()}
-            if found & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+            names = {entry.name for entry in folder.path.iterdir()}
+            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
@@ -65,7 +65,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path | str) -> "RunFolder":
-        """The folder of an earlier run. Raises UserError if it is none."""
+        """The folder of an earlier run. Raises UserError if it holds no run."""
         folder = cls(path)
         if not (folder.path / CONFIG).is_file():
             raise UserError(
@@ -78,8 +78,8 @@ class RunFolder:
         write_whole(self.path / CONFIG, config_toml.encode())
 
     def truncate_after(self, step: int) -> None:
-        """Forgets what came after `step`, so that a resumed run does not tell it twice."""
-        (self.path / SUMMARY).unlink(missing_ok=True)  # the run goes on
+        """Deletes the record of later steps, so that a resumed run does not record them twice."""
+        (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
             kept = [row for row in self.read_metrics() if row["step"] <= step]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
@@ -93,7 +93,7 @@ class RunFolder:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl. `metrics` has "step" and numbers by name."""
         with (self.path / METRICS).open("a+b") as file:
-            drop_torn_line(file)
+            drop_incomplete_line(file)
             file.write(json_line(metrics))
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -108,6 +108,7 @@ class RunFolder:
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The rows of a step's rollouts, see `rollout_rows`; [] if it has none."""
         return read_jsonl(self._rollouts(step))
 
     def rollout_steps(self) -> list[int]:
@@ -118,6 +119,7 @@ class RunFolder:
         )
 
     def write_error(self, error: BaseException) -> Path:
+        """Writes the traceback to error.txt."""
         path = self.path / ERROR
         write_whole(path, "".join(traceback.format_exception(error)).encode())
         return path
@@ -144,9 +146,10 @@ class RunFolder:
 
     @contextmanager
     def checkpoint_dir(self, step: int) -> Iterator[Path]:
-        """A folder to write a checkpoint into. It counts once the block has ended without error.
+        """A temporary folder to write a checkpoint into.
 
-        Then `latest` names it, and all but the last two are deleted.
+        When the block ends without an error it is renamed to checkpoints/step_<step>/, `latest`
+        names it, and all but the last two checkpoints are deleted.
         """
         parent = self.path / CHECKPOINTS
         parent.mkdir(exist_ok=True)
@@ -162,19 +165,19 @@ class RunFolder:
             raise
         replace_folder(temporary, target)
         write_whole(parent / LATEST, f"{target.name}\n".encode())
-        older = [path for found, path in self._checkpoints() if found < step]
+        older = [path for saved, path in self._checkpoints() if saved < step]
         for path in older[: max(0, len(older) + 1 - KEPT_CHECKPOINTS)]:
             shutil.rmtree(path)
 
     def latest_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """The newest complete checkpoint, None if there is none."""
         latest = self.path / CHECKPOINTS / LATEST
         if latest.is_file():
             named = latest.parent / latest.read_text().strip()
             if named.is_dir() and named != latest.parent:
                 return named
-        found = self._checkpoints()  # `latest` was lost, or the process died just before it
-        return found[-1][1] if found else None
+        complete = self._checkpoints()  # `latest` is missing or older than a checkpoint's rename
+        return complete[-1][1] if complete else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Writes summary.json: "status" (finished, interrupted or failed), "steps", ..."""
@@ -183,7 +186,7 @@ class RunFolder:
         return self.path / SUMMARY
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary, empty while the run goes on."""
+        """The content of summary.json, {} while the run goes on."""
         path = self.path / SUMMARY
         return json.loads(path.read_bytes()) if path.exists() else {}
 
@@ -203,8 +206,8 @@ def rollout_rows(
     advantages: Sequence[Sequence[float]] | None = None,
     chosen: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row a candidate. `advantages` is [groups][candidates]; `chosen` has the indices of the
-    selected candidates of every group. Without them nothing was selected."""
+    """One row per candidate. `advantages` is [groups][candidates], 0 if not given; `chosen` has the
+    indices of the selected candidates of every group, none if not given."""
     advantages = [[0.0] * len(g.completions) for g in groups] if advantages is None else advantages
     chosen = [[] for _ in groups] if chosen is None else chosen
     for group, values, picked in zip(groups, advantages, chosen, strict=True):
@@ -228,11 +231,11 @@ def step_name(step: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: not-a-number and infinity, which JSON lacks, become null."""
+    """`value` in JSON's types. NaN and infinity, which JSON lacks, become null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item"):  # a NumPy number
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -250,7 +253,7 @@ def encoded(text: str) -> bytes:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line without its line feed was torn by a crash and is left out.
+    """The rows of a file; a last line without its line feed is incomplete and left out.
 
     Raises ValueError for any other line that is not JSON.
     """
@@ -265,8 +268,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def drop_torn_line(file) -> None:
-    """Cuts a file that is open for reading and appending after its last line feed."""
+def drop_incomplete_line(file) -> None:
+    """Truncates `file`, open for reading and appending, after its last line feed."""
     end = file.seek(0, os.SEEK_END)
     if end:
         file.seek(-1, os.SEEK_END)

@@ -1,8 +1,8 @@
-"""What the user sees while it runs.
+"""The progress of a run on the terminal.
 
-On a terminal, lines scroll above a live area of three: the reward so far, what happens now, the
-time to go. Anywhere else (a pipe, a log file, a notebook cell, which cannot move its cursor) every
-event is one plain line.
+On a terminal, lines scroll above a live area of three lines: the reward so far, the current phase,
+and the remaining time. Anywhere else (a pipe, a log file, a notebook cell, which cannot move its
+cursor) every event is one plain line.
 """
 
 import math
@@ -17,12 +17,12 @@ from rich.text import Text
 
 from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, short, sparkline
 
-RECENT = 10  # steps and evaluations that the time to go is worked out from
-PLAIN_EVERY_S = 60.0  # without a terminal, progress is a line this often
+RECENT = 10  # steps and evaluations whose mean predicts the remaining time
+PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 HEADER_EVERY = 20  # rows
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
 
-# What, metric, width, how to write it. The rightmost are left out where they do not fit.
+# Label, metric, width, format. The rightmost are left out where they do not fit.
 COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("reward", "reward/mean", 9, short),
     ("score", "rollout/score", 9, short),
@@ -34,10 +34,10 @@ COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
 
 
 class Schedule:
-    """The time to the next evaluation and to the end, from the means of recent ones.
+    """Estimates the seconds to the next evaluation and to the end of the run from recent means.
 
-    A step that is due for evaluation (every `eval_every`, 0 = never, and the last) is followed by
-    it. Seconds; None until a step has been timed.
+    Every `eval_every`-th step (0: none) and the last are followed by an evaluation. Estimates are
+    None until a step has been timed.
     """
 
     def __init__(self, eval_every: int, clock: Callable[[], float]):
@@ -58,32 +58,32 @@ class Schedule:
             self.eval_s = [*self.eval_s, seconds][-RECENT:]
 
     def to_next_eval(self) -> float | None:
-        pending = self._evaluations()
+        pending = self._pending_evaluations()
         if not self.step_s or not pending:
             return None
-        return self._left((pending[0] - self.step) * _mean(self.step_s))
+        return self._remaining((pending[0] - self.step) * _mean(self.step_s))
 
     def to_end(self) -> float | None:
         if not self.step_s:
             return None
         steps = (self.total - self.step) * _mean(self.step_s)
-        return self._left(steps + len(self._evaluations()) * _mean(self.eval_s))
+        return self._remaining(steps + len(self._pending_evaluations()) * _mean(self.eval_s))
 
-    def _evaluations(self) -> list[int]:
-        """The steps whose evaluation is still to come, the one of this step included."""
+    def _pending_evaluations(self) -> list[int]:
+        """The steps that an evaluation has yet to follow, the current step included."""
         if not self.eval_every:
             return []
         first = self.step + 1 if self.evaluated_at == self.step else max(self.step, 1)
         due = [n for n in range(first, self.total) if n % self.eval_every == 0]
         return [*due, self.total] if first <= self.total else due
 
-    def _left(self, seconds: float) -> float:
+    def _remaining(self, seconds: float) -> float:
         return max(0.0, seconds - (self.clock() - self.since))
 
 
 class Phase:
-    """What happens now. `done` of `total`; `tokens` so far, whose rate counts from the first call,
-    since when it really began is not known here."""
+    """The current phase: `done` of `total` items, and `tokens` so far. The token rate counts from
+    the first report, because the true start of the phase is not known here."""
 
     def __init__(self, kind: str, now: float, tokens: int = 0):
         self.kind, self.started, self.first_tokens = kind, now, tokens
@@ -95,7 +95,7 @@ class Phase:
 
 
 class Terminal:
-    """The view of one run, a context manager; leaving it gives the terminal back as it was.
+    """The display of one run, a context manager that restores the terminal on exit.
 
     `live` forces the live area on or off. `clock` returns seconds.
     """
@@ -134,26 +134,26 @@ class Terminal:
             self.live = None
 
     def header(self, lines: Sequence[str]) -> None:
-        """What runs: the first line is the title."""
+        """Prints what the run is: a title and indented lines."""
         for number, line in enumerate(lines):
-            self._say(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
+            self._print(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
-            self._say("")
+            self._print("")
 
     def resumed(self, rows: Sequence[Row]) -> None:
-        """The rows of the steps before, from metrics.jsonl."""
+        """Takes over the rewards of the steps before, from the rows of metrics.jsonl."""
         values = [row.get("reward/mean") for row in rows]
         self.rewards = [float(value) for value in values if is_number(value)]
 
     def stage(self, name: str) -> None:
-        """A part of start-up or of the end begins, e.g. "starting Ray"."""
+        """Shows that a stage of start-up or shutdown begins, e.g. "starting Ray"."""
         self._end_stage()
         self.phase = Phase(name, self.clock())
         if not self.live_area:
-            self._say(name)
+            self._print(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int) -> None:
-        """ "generation", "update" or "eval" stands at `done` of `total`. Cheap, call it often."""
+        """Shows `done` of `total` of "generation", "update" or "eval". Cheap: call it often."""
         now = self.clock()
         if self.phase is None or self.phase.kind != kind or done < self.phase.done:
             self._end_stage()
@@ -163,10 +163,10 @@ class Terminal:
         phase.done, phase.total, phase.tokens = done, total, tokens
         if not self.live_area and now - self.last_plain >= PLAIN_EVERY_S:
             self.last_plain = now
-            self._say(f"{kind}: {done} of {total}" + self._rate(", "))
+            self._print(f"{kind}: {done} of {total}" + self._rate(", "))
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
-        """A step has finished."""
+        """Shows a finished step."""
         self._end_stage()
         self.phase = None
         if is_number(metrics.get("reward/mean")):
@@ -175,14 +175,14 @@ class Terminal:
         if self.live_area:
             self._table_row(metrics, step, total_steps)
         else:
-            self._say(self._plain_step(metrics, step, total_steps))
+            self._print(self._plain_step(metrics, step, total_steps))
 
     def note(self, line: str) -> None:
-        """A line of its own about something that the user should see."""
-        self._say(line, "yellow")
+        """Prints a warning."""
+        self._print(line, "yellow")
 
     def evaluation(self, step: int, metrics: Row) -> None:
-        """An evaluation has finished; `step` is 0 before the first step."""
+        """Shows a finished evaluation; `step` is 0 before the first step."""
         self._end_stage()
         self.phase = None
         seconds = metrics.get("timing/eval_s")
@@ -197,32 +197,32 @@ class Terminal:
             if is_number(seconds):
                 parts.append(f"{seconds:.1f} s")
             if self.live_area:
-                self._say(f"{f'eval {step}':>9}  " + "  ".join([*parts, name]), "bold")
+                self._print(f"{f'eval {step}':>9}  " + "  ".join([*parts, name]), "bold")
             else:
-                self._say(f"evaluation after step {step} on {name}: " + ", ".join(parts))
+                self._print(f"evaluation after step {step} on {name}: " + ", ".join(parts))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """How it ended. Beyond summary.json's keys, "command" and "report" are shown if there."""
+        """Shows how the run ended: `summary` as in summary.json, with "command" and "report"."""
         self._end_stage()
         self.phase = None
         self.__exit__()
         style = {"finished": "bold green", "failed": "bold red"}.get(summary["status"], "bold")
         if self.live_area:
-            self._say("")
-        for number, (label, text) in enumerate(self._outcome(summary)):
+            self._print("")
+        for number, (label, text) in enumerate(self._summary_lines(summary)):
             if not self.live_area:
-                self._say(f"{label}: {text}")
+                self._print(f"{label}: {text}")
             elif number == 0:
-                self._say(f"{label}  {text}", style)
+                self._print(f"{label}  {text}", style)
             else:
-                self._say(Text.assemble((f"  {label:<10}", "dim"), printable(text)))
+                self._print(Text.assemble((f"  {label:<10}", "dim"), printable(text)))
 
     def failed(self, message: str | None = None) -> None:
-        """It could not go on; the live area ends. None: who called says why."""
+        """Ends the live area and shows why the run failed; None if the caller prints the reason."""
         self.phase = None
         self.__exit__()
         if message is not None:
-            self._say(f"failed: {message}", "bold red")
+            self._print(f"failed: {message}", "bold red")
 
     def area(self) -> Group:
         """The live area, always narrower than the terminal: a key's echo must not wrap a line."""
@@ -284,10 +284,10 @@ class Terminal:
         return "" if rate is None else f"{before}{rate:,.0f} tokens/s"
 
     def _end_stage(self) -> None:
-        """A stage that took time leaves a line, so that slow starts can be told apart."""
+        """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
         phase = self.phase
         if self.live_area and phase is not None and not phase.total:
-            self._say(f"  {phase.kind}, {self._seconds_in_phase()}", "dim")
+            self._print(f"  {phase.kind}, {self._seconds_in_phase()}", "dim")
 
     def _table_row(self, metrics: Row, step: int, total: int) -> None:
         labels, cells = [f"{'step':>9}"], [f"{f'{step}/{total}':>9}"]
@@ -300,9 +300,9 @@ class Terminal:
             cells.pop()
         if self.rows_since_header >= HEADER_EVERY:
             self.rows_since_header = 0
-            self._say("".join(labels), "dim")
+            self._print("".join(labels), "dim")
         self.rows_since_header += 1
-        self._say("".join(cells))
+        self._print("".join(cells))
 
     def _plain_step(self, metrics: Row, step: int, total: int) -> str:
         parts = [
@@ -315,8 +315,8 @@ class Terminal:
             parts.append(f"end in {duration(end)}")
         return f"step {step}/{total}: " + ", ".join(parts)
 
-    def _outcome(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """(label, text) lines: how it ended, before and after, where things are."""
+    def _summary_lines(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """(label, text): status, steps and seconds; evaluations before and after; paths."""
         steps = summary["steps"]
         ended = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
         if evaluating := summary.get("eval_seconds"):
@@ -348,8 +348,8 @@ class Terminal:
     def _arrow(self) -> str:
         return "→" if self._unicode and self.live_area else "->"
 
-    def _say(self, line: str | Text, style: str = "") -> None:
-        """A line that stays. `Text` is never broken, so that a path or command can be copied."""
+    def _print(self, line: str | Text, style: str = "") -> None:
+        """Prints a line. `Text` is never wrapped, so that a path or command can be copied."""
         if self.live_area:
             text = line if isinstance(line, Text) else Text(printable(line), style)
             self.console.print(text, soft_wrap=isinstance(line, Text))

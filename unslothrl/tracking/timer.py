@@ -1,4 +1,4 @@
-"""Where a step's time goes."""
+"""Times the parts of a training step."""
 
 import contextlib
 import time
@@ -8,7 +8,8 @@ PARTS = ("generation", "reward", "update", "sync")
 
 
 class Timer:
-    """Seconds by part, for one step. What no part takes is the driver's own: overhead."""
+    """Seconds of one step by part: `with timer("update"): ...`. The time outside all parts is the
+    driver's overhead."""
 
     def __init__(self):
         self.spent = dict.fromkeys(PARTS, 0.0)
@@ -23,11 +24,12 @@ class Timer:
             self.spent[part] += time.perf_counter() - began
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Part of what was timed as one thing was another."""
+        """Counts `seconds` that were timed as part `source` to part `target`."""
         self.spent[source] -= seconds
         self.spent[target] += seconds
 
     def metrics(self) -> dict[str, float]:
+        """`timing/<part>_s` for every part, overhead and the whole step so far."""
         step = time.perf_counter() - self.began
         overhead = step - sum(self.spent.values())
         seconds = {**self.spent, "overhead": overhead, "step": step}
