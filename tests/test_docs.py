@@ -1,4 +1,4 @@
-"""What the documents show runs as it stands there, and what they name exists."""
+"""The examples in the documents run as they are, and what the documents name exists."""
 
 import json
 import re
@@ -8,8 +8,10 @@ import pytest
 import torch
 import typer
 from fakes import completed
+from test_newcomer_environment import CALCULATOR
 
 from unslothrl import rewards
+from unslothrl.actors.actor import FROM_THE_ENVIRONMENT
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
@@ -71,10 +73,14 @@ def test_the_documented_rewards_run(tmp_path):
     for name, values in expected.items():
         scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:{name}",)))
         try:
-            found = scorer.score(made)
+            scored = scorer.score(made)
         finally:
             scorer.close()
-        assert (found.rewards[name], found.failures) == (values, [])
+        assert (scored.rewards[name], scored.failures) == (values, [])
+
+
+def test_the_documented_environment_is_the_one_that_is_tested():
+    assert f"```python{CALCULATOR}```" in (ROOT / "docs" / "contributing.md").read_text()
 
 
 def test_every_reward_is_documented():
@@ -94,32 +100,32 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
-def own_flags() -> set[str]:
-    """Every flag of every command, by its names."""
+def known_flags() -> set[str]:
+    """The names of every flag of every command."""
     command = typer.main.get_command(cli.app)
-    every = [*command.commands.values(), command]
+    commands = [*command.commands.values(), command]
     return {
         name.lstrip("-")
-        for one in every
-        for parameter in one.params
+        for each in commands
+        for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     } | {"help"}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_every_flag_that_is_named_exists(path):
-    known = own_flags() | OTHERS
-    found = set(FLAG.findall(OTHER_PROGRAMS.sub("", path.read_text())))
+    known = known_flags() | OTHERS
+    named = set(FLAG.findall(OTHER_PROGRAMS.sub("", path.read_text())))
     assert {
-        flag for flag in found if flag not in known and flag.replace("-", "_") not in known
+        flag for flag in named if flag not in known and flag.replace("-", "_") not in known
     } == set()
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_every_command_that_is_named_exists(path):
     known = {*typer.main.get_command(cli.app).commands, "unslothrl"}
-    found = set(re.findall(r"(?:^ {4}|`)unslothrl ([a-z]+)\b", path.read_text(), re.MULTILINE))
-    assert found <= known
+    named = set(re.findall(r"(?:^ {4}|`)unslothrl ([a-z]+)\b", path.read_text(), re.MULTILINE))
+    assert named <= known
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
@@ -133,6 +139,7 @@ def test_every_metric_that_is_named_is_written():
     sources = "".join(path.read_text() for path in (ROOT / "unslothrl").rglob("*.py"))
     named = {name for path in TEXTS for name in METRIC.findall(path.read_text())}
     assert "reward/failed" in named
+    named.discard(f"reward/{FROM_THE_ENVIRONMENT}")  # written as any reward, by its name
     beginnings = {name.partition("<")[0] for name in named}
     assert {name for name in beginnings if f'"{name}' not in sources} == set()
 
