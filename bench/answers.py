@@ -45,23 +45,24 @@ def pairs(cases: Iterable[dict]) -> list[tuple[str, str, str, bool]]:
 
 
 def measure(cases: list[dict], function: str) -> dict:
-    asked = pairs(cases)
+    """Counts and failures of `function`, "module:name", over every answer of the cases."""
+    judged = pairs(cases)
     started = time.perf_counter()
-    with ProcessPool(2) as workers:
-        results = workers.call([Call(function, (answer, gold)) for _, gold, answer, _ in asked])
+    with ProcessPool(2) as pool:
+        results = pool.call([Call(function, (answer, gold)) for _, gold, answer, _ in judged])
     seconds = time.perf_counter() - started
     kinds: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     failures = []
     for case in cases:
         kinds[case["kind"]]["golds"] += 1
-    for (kind, gold, answer, right), result in zip(asked, results, strict=True):
-        accepted = result.value is True
+    for (kind, gold, answer, right), verdict in zip(judged, results, strict=True):
+        accepted = verdict.value is True
         kinds[kind]["right" if right else "wrong"] += 1
         if accepted != right:
             failure = "refused right" if right else "accepted wrong"
             kinds[kind][failure] += 1
-            failures.append([failure, kind, gold, answer, *([result.error] * bool(result.error))])
-        elif result.error is not None:
+            failures.append([failure, kind, gold, answer, *([verdict.error] * bool(verdict.error))])
+        elif verdict.error is not None:
             kinds[kind]["deadline or error"] += 1
     total = sum(kinds.values(), collections.Counter())
     return {
@@ -72,7 +73,7 @@ def measure(cases: list[dict], function: str) -> dict:
         "accepted wrong": total["accepted wrong"],
         "refused right, percent": round(100 * total["refused right"] / max(1, total["right"]), 4),
         "accepted wrong, percent": round(100 * total["accepted wrong"] / max(1, total["wrong"]), 4),
-        "answers a second": round(len(asked) / seconds),
+        "answers a second": round(len(judged) / seconds),
         "kinds": {kind: dict(counts) for kind, counts in sorted(kinds.items())},
         "failures": failures,
     }
@@ -95,14 +96,14 @@ def main() -> None:
     if given.math:
         golds = [row["answer"] for row in read(given.math)]
         cases += answers_made.published(golds)
-    found = measure(cases, PEER if given.peer else SAME)
-    for failure in found["failures"]:
+    result = measure(cases, PEER if given.peer else SAME)
+    for failure in result["failures"]:
         print(" | ".join(failure))
-    for kind, counts in found["kinds"].items():
+    for kind, counts in result["kinds"].items():
         print(f"{kind}: {counts}")
-    print({name: value for name, value in found.items() if name not in ("kinds", "failures")})
+    print({name: value for name, value in result.items() if name not in ("kinds", "failures")})
     versions = facts(("math-verify",) if given.peer else ("mpmath",))
-    given.out.write_text(json.dumps({**versions, **found}, indent=1, ensure_ascii=False) + "\n")
+    given.out.write_text(json.dumps({**versions, **result}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

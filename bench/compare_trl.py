@@ -23,7 +23,7 @@ from facts import facts
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "compare-trl-cpu.json"
 PEER = Path(sys.prefix) / "peers" / "trl"
-OURS = {  # what is measured of this project -> its flags
+OURS = {  # this project's set-ups that are measured -> their flags
     "one process": ["--engine", "transformers", "--number_of_actors", "0", "--cluster", "local"],
     "Ray": ["--engine", "transformers", "--number_of_actors", "1"],
     "Ray and vLLM": ["--engine", "vllm", "--number_of_actors", "1"],
@@ -50,7 +50,7 @@ def flags(work: dict) -> list[str]:
 
 
 def ours(work: dict, kind: str, folder: Path) -> dict:
-    """A run of the command itself -> seconds of each step, peaks, its adapters' folder."""
+    """A run of train_distributed.py -> seconds of each step, peak memory, the adapters' folder."""
     name = kind.replace(" ", "-")
     command = [sys.executable, "train_distributed.py", *flags(work), *OURS[kind]]
     command += ["--output_dir", str(folder), "--run_name", name]
@@ -73,6 +73,7 @@ PROCESSES = ("learner", "actor")
 
 
 def peer(work: dict, folder: Path) -> dict:
+    """A run of bench/peer.py with TRL -> the same figures as `ours`."""
     folder.mkdir()
     work = {**work, "side": "trl", "folder": str(folder), "adapters": str(folder / "adapters")}
     (folder / "work.json").write_text(json.dumps(work))
@@ -80,20 +81,20 @@ def peer(work: dict, folder: Path) -> dict:
     command = [sys.executable, str(ROOT / "bench" / "peer.py")]
     command += [str(folder / "work.json"), str(folder / "result.json")]
     peak = watched(command, folder / "log", {"PYTHONPATH": paths, "TORCH_COMPILE_DISABLE": "1"})
-    found = json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     return {
-        "seconds": found["seconds"],
-        "peak_mb": max(peak, found["peak_mb"]),
+        "seconds": result["seconds"],
+        "peak_mb": max(peak, result["peak_mb"]),
         "tokens": sum(
             row["completions/mean_length"] * work["prompts"] * work["candidates"]
-            for row in found["log"][1:]
+            for row in result["log"][1:]
         ),
         "adapters": folder / "adapters",
     }
 
 
 def watched(command: list[str], log: Path, environment: dict[str, str]) -> float:
-    """Runs it to its end -> the peak of its largest process in MB."""
+    """Runs a command to its end. -> the peak memory of its largest process in MB"""
     environment = {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ, **environment}
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
@@ -120,8 +121,9 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
 
 
 def accuracy(work: dict, adapters: list[Path]) -> list[float]:
-    """pass@1 of each adapter on the held-out problems, the mean of eight at 0.6."""
-    from unslothrl import build as workers
+    """pass@1 of each adapter on the held-out problems: the mean of eight completions at temperature
+    0.6."""
+    from unslothrl import build
     from unslothrl.data import tasks
     from unslothrl.resolve import resolve
     from unslothrl.types import Adapter, Sampling
@@ -131,47 +133,47 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     given |= {"max_lora_rank": work["rank"], "lora_alpha": work["alpha"]}
     config = resolve(given).config
     base = base_model.prepare(work["model"])
-    data = tasks.load(workers.data_options(config), base_model.load_tokenizer(base))
+    data = tasks.load(build.data_options(config), base_model.load_tokenizer(base))
     (held_out,) = data.evals.values()
-    actor = workers.build_actor(config, base)
-    found = []
+    actor = build.build_actor(config, base)
+    means = []
     for number, folder in enumerate(adapters):
         weights = (folder / "adapter_model.safetensors").read_bytes()
         actor.load(Adapter.of(number, weights, (folder / "adapter_config.json").read_text()))
         sampling = Sampling(0.6, 0.95, 0, work["new_tokens"])
         groups = actor.generate(held_out, 8, sampling, ("compare",))
         scores = [score for group in groups for score in group.scores]
-        found.append(statistics.fmean(scores))
+        means.append(statistics.fmean(scores))
     actor.close()
-    return found
+    return means
 
 
-def last_within(found: dict, seconds: float) -> Path:
-    """The adapter of the last step that was finished by then."""
+def last_within(side: dict, seconds: float) -> Path:
+    """The adapter of the last step that ended within `seconds`; of the first if none did."""
     done, spent = 0, 0.0
-    for one in found["seconds"]:
-        spent += one
+    for step_s in side["seconds"]:
+        spent += step_s
         done += spent <= seconds
-    return found["adapters"] / f"v{max(1, done):06d}"
+    return side["adapters"] / f"v{max(1, done):06d}"
 
 
 def figures(work: dict, rounds: list[dict]) -> dict:
-    """The rounds of one side together."""
-    seconds = statistics.median(s for one in rounds for s in one["seconds"][1:])
-    found = {
+    """What is reported of one side over all rounds."""
+    seconds = statistics.median(s for r in rounds for s in r["seconds"][1:])
+    result = {
         "seconds a step": round(seconds, 3),
         "completions a second": round(work["prompts"] * work["candidates"] / seconds, 1),
         "tokens a second": round(
             sum(r["tokens"] for r in rounds) / sum(sum(r["seconds"][1:]) for r in rounds)
         ),
-        "peak MB": round(max(one["peak_mb"] for one in rounds)),
+        "peak MB": round(max(r["peak_mb"] for r in rounds)),
     }
     if "where the time goes" in rounds[0]:
-        found["where the time goes"] = {
+        result["where the time goes"] = {
             part: round(statistics.fmean(r["where the time goes"][part] for r in rounds), 4)
             for part in rounds[0]["where the time goes"]
         }
-    return found
+    return result
 
 
 def main() -> None:
@@ -210,8 +212,8 @@ def main() -> None:
             for a, b in zip(first, rounds["TRL"], strict=True)
             for until in [min(sum(a["seconds"]), sum(b["seconds"]))]
         ]
-    found = {name: figures(work, of_side) for name, of_side in rounds.items()}
-    mine, theirs = found[given.kinds[0]], found["TRL"]
+    result = {name: figures(work, of_side) for name, of_side in rounds.items()}
+    mine, theirs = result[given.kinds[0]], result["TRL"]
     ratios = {
         "speedup": round(theirs["seconds a step"] / mine["seconds a step"], 3),
         "memory_ratio": round(mine["peak MB"] / theirs["peak MB"], 3),
@@ -225,11 +227,11 @@ def main() -> None:
         versions = facts(("torch", "transformers", "peft", "bitsandbytes"))
         shown = {k: v for k, v in work.items() if k not in ("base", "tasks")}
         whole = {"command": command, **versions, "work": shown, "rounds": given.rounds}
-        RESULT.write_text(json.dumps({**whole, **found, **ratios}, indent=1) + "\n")
+        RESULT.write_text(json.dumps({**whole, **result, **ratios}, indent=1) + "\n")
     if given.json:
         print(json.dumps(ratios))
         return
-    for name, row in found.items():
+    for name, row in result.items():
         times = row.pop("where the time goes", None)
         print(name.ljust(14), *(f"{key} {value:>8}" for key, value in row.items()), sep="  ")
         if times:

@@ -39,7 +39,7 @@ print(len(data.train.tasks), int(peak) >> 10, loaded - ready, drawn_s / 20)
 
 
 def write(path: Path) -> int:
-    """A file of `SIZE` bytes; -> its rows."""
+    """Writes a file of `SIZE` bytes in the format of its suffix. -> the number of rows"""
     kind, rows = path.suffix, 0
     with path.open("w") as file:
         file.write({".json": "[\n", ".csv": "problem,answer\n", ".jsonl": ""}[kind])
@@ -60,7 +60,7 @@ def write(path: Path) -> int:
 
 
 def main() -> None:
-    found: dict[str, object] = facts(("numpy", "tokenizers", "transformers"))
+    result: dict[str, object] = facts(("numpy", "tokenizers", "transformers"))
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("jsonl", "json", "csv"):
             path = Path(folder) / f"large.{kind}"
@@ -69,7 +69,7 @@ def main() -> None:
                 [sys.executable, "-c", LOAD, str(path)], cwd=ROOT, check=True, capture_output=True
             )
             trained, peak_mb, load_s, step_s = map(float, done.stdout.split())
-            found[kind] = {
+            result[kind] = {
                 "bytes": size,
                 "rows": rows,
                 "rows trained on": int(trained),
@@ -77,9 +77,9 @@ def main() -> None:
                 "seconds to load": round(load_s, 1),
                 "seconds to draw 32 tasks": round(step_s, 4),
             }
-            print(kind, found[kind], flush=True)
+            print(kind, result[kind], flush=True)
             path.unlink()
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

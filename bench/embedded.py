@@ -1,10 +1,10 @@
-"""Does the main job learn? The embedded default for three seeds, and the shuffled control.
+"""Does the main job learn? The embedded default with three seeds, and with shuffled rewards.
 
-    python bench/embedded.py                # resumable: finished runs are kept
+    python bench/embedded.py                # resumable: finished runs are not repeated
 
-Runs the command as a user would, reads what it left behind, and writes
-bench/results/embedded-cpu.json: held-out pass@1 before and after, the seconds of everything but
-evaluation, the largest sampler gap of any step.
+Runs the command as a user would, reads the run folders, and writes bench/results/embedded-cpu.json:
+held-out pass@1 before and after, the seconds without evaluation, the largest sampler gap of any
+step.
 """
 
 import argparse
@@ -58,17 +58,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-embedded")
     output = parser.parse_args().output
-    found = {
+    runs = {
         f"{'shuffled' if shuffled else 'seed'} {seed}": run(seed, shuffled, output)
         for seed, shuffled in RUNS
     }
     result = {
         "command": "python bench/embedded.py",
         **facts(),
-        "runs": found,
+        "runs": runs,
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    for name, figures in found.items():
+    for name, figures in runs.items():
         before, after = figures["pass@1 by step"][0][1], figures["pass@1 by step"][-1][1]
         seconds = figures["wall_without_evaluation_s"]
         print(f"{name}: pass@1 {before:.3f} -> {after:.3f}, {seconds} s without evaluation")

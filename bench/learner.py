@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, does the learner train, packed and padded?
+"""The learner's speed and memory with packed and with padded sequences.
 
     python bench/learner.py [--model FOLDER]
 
@@ -26,7 +26,7 @@ from facts import card, facts, result_file
 from on_card.memory import Watcher
 
 LONGEST, PROMPT, SEQUENCES, TOGETHER, CANDIDATES = 512, 64, 64, 8, 8
-CONTEXTS = 2  # of a pack
+CONTEXTS = 2  # context lengths of tokens in a pack
 VOCABULARY = 8_192
 MODES = (
     "packed, prompts shared",
@@ -47,7 +47,7 @@ def lengths() -> list[int]:
     mean = LONGEST / 4
     drawn = (draw.lognormvariate(0, 0.8) for _ in range(SEQUENCES))
     scale = mean / 2.718281828 ** (0.8**2 / 2)
-    return [max(PROMPT + 8, min(LONGEST, round(scale * one))) for one in drawn]
+    return [max(PROMPT + 8, min(LONGEST, round(scale * length))) for length in drawn]
 
 
 def base(folder: str) -> Path:
@@ -130,6 +130,7 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
 
 
 def pad_to_the_longest() -> None:
+    """Makes every padded batch `LONGEST` tokens wide from now on."""
     import torch
 
     from unslothrl.backends import packing
@@ -145,6 +146,7 @@ def pad_to_the_longest() -> None:
 
 
 def output_layer() -> dict[str, float]:
+    """Memory and time of the log-probabilities of 4,096 tokens over a vocabulary of 151,936."""
     import torch
 
     from unslothrl.backends import logprobs
@@ -176,7 +178,7 @@ def main() -> None:
         print(json.dumps(output_layer() if only == "output layer" else
                          train(only, given.model, given.backend)))  # fmt: skip
         return
-    found: dict[str, object] = facts(("torch", "transformers", "peft", "unsloth"))
+    result: dict[str, object] = facts(("torch", "transformers", "peft", "unsloth"))
     measured = [(name, "peft") for name in (*MODES, *(() if given.model else ("output layer",)))]
     if given.model and card():
         measured += [(name, "unsloth") for name in MODES[1:]]
@@ -185,9 +187,9 @@ def main() -> None:
         command += ["--model", given.model] if given.model else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         title = f"{backend}: {name}" if given.model else name
-        found[title] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{title}: {found[title]}", flush=True)
-    result_file("learner").write_text(json.dumps(found, indent=1) + "\n")
+        result[title] = json.loads(done.stdout.splitlines()[-1])
+        print(f"{title}: {result[title]}", flush=True)
+    result_file("learner").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

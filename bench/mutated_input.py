@@ -1,10 +1,10 @@
-"""Mutated recipes, flags and adapters through the command itself, each in a process of its own.
+"""Runs the command on mutated recipes, flags and adapters, each in a process of its own.
 
     python bench/mutated_input.py [--first 5000] [--cases 200]
 
-A case ends with one line and exit code 2, or is accepted: it reaches its first worker (and is then
-stopped) or finishes. Time and peak memory are measured up to there. Resumable: cases that stand in
-bench/results/mutated-input-cpu.json are not run again.
+A case ends with one line and exit code 2, or is accepted: it starts to load its first actor or
+learner (and is then stopped) or finishes. Time and peak memory are measured up to there. Resumable:
+cases in bench/results/mutated-input-cpu.json are not run again.
 """
 
 import argparse
@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import facts  # noqa: E402
 import mutations  # noqa: E402
 
-from unslothrl import base_model  # noqa: E402
+from unslothrl.weights import base_model  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "mutated-input-cpu.json"
-FIRST_WORKER = re.compile(rb"loading (learner|actor) 0|starting Ray")
+FIRST_PROCESS = re.compile(rb"loading (learner|actor) 0|starting Ray")
 TIMEOUT_S = 300
 
 
@@ -36,12 +36,12 @@ def peak_mb(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
-    found = re.search(r"VmHWM:\s+(\d+)", status)
-    return int(found[1]) / 1024 if found else 0.0
+    match = re.search(r"VmHWM:\s+(\d+)", status)
+    return int(match[1]) / 1024 if match else 0.0
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU so far: other work on the machine does not count."""
+    """CPU seconds so far, which other work on the machine does not change."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -50,6 +50,7 @@ def cpu_s(pid: int) -> float:
 
 
 def run(number: int) -> dict:
+    """Runs one case. -> how it ended, and what it took"""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
         folder = Path(parent) / "case"
         case = mutations.make(number, folder)
@@ -58,7 +59,7 @@ def run(number: int) -> dict:
         environment = {
             **os.environ,
             "HF_HUB_OFFLINE": "1",
-            "PYTHONUNBUFFERED": "1",  # the line of the first worker is waited for
+            "PYTHONUNBUFFERED": "1",  # so that the line of the first process is seen at once
             "PYTHONPATH": str(ROOT),
         }
         out, err = Path(parent) / "out", Path(parent) / "err"
@@ -71,7 +72,7 @@ def run(number: int) -> dict:
             reached, most, cpu = False, 0.0, 0.0
             while child.poll() is None and time.perf_counter() - started < TIMEOUT_S:
                 most, cpu = max(most, peak_mb(child.pid)), max(cpu, cpu_s(child.pid))
-                if FIRST_WORKER.search(out.read_bytes()):
+                if FIRST_PROCESS.search(out.read_bytes()):
                     reached = True
                     break
                 time.sleep(0.02)
@@ -104,11 +105,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--first", type=int, default=5000)
     parser.add_argument("--cases", type=int, default=200)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else []
-    cases = {one["case"]: one for one in known}
-    base_model.prepare("embedded")  # once on a machine: in 4 bits, into the cache
-    for number in range(asked.first, asked.first + asked.cases):
+    cases = {case["case"]: case for case in known}
+    base_model.prepare("embedded")  # quantises it into the cache, once per machine
+    for number in range(arguments.first, arguments.first + arguments.cases):
         if number not in cases:
             cases[number] = run(number)
             print(json.dumps(cases[number]), flush=True)
@@ -118,15 +119,15 @@ def main() -> None:
 def write(cases: list[dict]) -> None:
     summary = {
         "cases": len(cases),
-        "ended": dict(Counter(one["ended"] for one in cases)),
-        "by_kind": dict(Counter(f"{one['kind']} {one['ended']}" for one in cases)),
-        "longest_s": max(one["seconds"] for one in cases),
-        "longest_cpu_s": max(one["cpu_s"] for one in cases),
-        "most_mb": max(one["peak_mb"] for one in cases),
+        "ended": dict(Counter(case["ended"] for case in cases)),
+        "by_kind": dict(Counter(f"{case['kind']} {case['ended']}" for case in cases)),
+        "longest_s": max(case["seconds"] for case in cases),
+        "longest_cpu_s": max(case["cpu_s"] for case in cases),
+        "most_mb": max(case["peak_mb"] for case in cases),
     }
     RESULTS.parent.mkdir(exist_ok=True)
-    found = {"facts": facts.facts(), "summary": summary, "cases": cases}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    result = {"facts": facts.facts(), "summary": summary, "cases": cases}
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A reward that says nothing: where weights are random, some completions must be better."""
+"""A reward without information, for random weights: some completions must score higher."""
 
 import zlib
 

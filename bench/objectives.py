@@ -1,12 +1,12 @@
 """Does every objective learn, and only from its rewards? Which candidates are worth training on?
 
-    python bench/objectives.py                  # resumable: finished runs are kept
+    python bench/objectives.py                  # resumable: finished runs are not repeated
     python bench/objectives.py --only grpo ppo  # some of the learners
 
 The embedded default with `--learner X` for each objective, once with its rewards and once with them
-shuffled inside groups; then grpo with half of the candidates, chosen in different ways. In one
-process with the transformers engine, which draws these small completions twice as fast as vLLM does
-on a CPU. Reads what the command leaves behind and writes bench/results/objectives-cpu.json.
+shuffled inside groups; then grpo with half of the candidates, selected in different ways. In
+one process with the transformers engine, which generates these small completions twice as fast as
+vLLM on a CPU. Reads the run folders and writes bench/results/objectives-cpu.json.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from unslothrl.algorithms import objectives
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "objectives-cpu.json"
-HOW = ["--number_of_actors", "0", "--engine", "transformers", "--cluster", "local"]
-STEPS = {"dapo": 15}  # those that draw prompts again make fewer, longer steps; 30 for the others
+FLAGS = ["--number_of_actors", "0", "--engine", "transformers", "--cluster", "local"]
+STEPS = {"dapo": 15}  # its steps are longer, because it draws prompts again; 30 for the others
 SELECTIONS = {
     "all": ["--select", "all"],
     "topk 4": ["--select", "topk", "--topk", "4"],
@@ -44,6 +44,7 @@ def run(name: str, flags: list[str], output: Path) -> list[dict]:
 
 
 def figures(rows: list[dict], flags: list[str]) -> dict:
+    """What is reported of a run, from the rows of its metrics.jsonl."""
     seconds, curve = 0.0, []
     for row in rows:
         seconds += row.get("timing/step_s", 0.0)
@@ -64,24 +65,24 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-objectives")
     parser.add_argument("--only", nargs="*", default=objectives.names(), help="learners")
     options = parser.parse_args()
-    found: dict[str, dict] = {}
+    trained: dict[str, dict] = {}
     for shuffled in ([], ["--shuffle_rewards"]):
         for learner in options.only:
             steps = str(STEPS.get(learner, 30))
-            flags = ["--learner", learner, "--max_steps", steps, "--eval_every", steps, *HOW]
+            flags = ["--learner", learner, "--max_steps", steps, "--eval_every", steps, *FLAGS]
             name = f"{learner}{'-shuffled' if shuffled else ''}"
-            found[name] = figures(run(name, flags + shuffled, options.output), flags + shuffled)
-            print(f"{name}: {json.dumps(found[name])}", flush=True)
+            trained[name] = figures(run(name, flags + shuffled, options.output), flags + shuffled)
+            print(f"{name}: {json.dumps(trained[name])}", flush=True)
     selections: dict[str, dict] = {}
     for name, chosen in SELECTIONS.items():
-        flags = ["--learner", "grpo", *chosen, "--max_steps", "40", "--eval_every", "4", *HOW]
+        flags = ["--learner", "grpo", *chosen, "--max_steps", "40", "--eval_every", "4", *FLAGS]
         rows = run(f"select-{name.replace(' ', '-')}", flags, options.output)
         selections[name] = figures(rows, flags)
         print(f"{name}: {json.dumps(selections[name])}", flush=True)
     result = {
         "command": "python bench/objectives.py",
         **facts(),
-        "objectives": found,
+        "objectives": trained,
         "selections": selections,
     }
     RESULT.write_text(json.dumps(result, indent=2) + "\n")

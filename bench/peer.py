@@ -1,9 +1,9 @@
-"""TRL's GRPOTrainer, or Unsloth's, on the same work as a run of this project's.
+"""Trains with TRL's GRPOTrainer, or Unsloth's, on the same work as a run of this project.
 
     python bench/peer.py WORK.json RESULT.json
 
 Run by bench/compare_trl.py and bench/gpu.py. Times every step from the end of the one before to its
-own end, saves the adapter after each where asked (outside the time), and writes what it measured.
+end, saves the adapter after each if `adapters` is set (not timed), and writes its measurements.
 """
 
 import json
@@ -20,7 +20,7 @@ if work["side"] == "unsloth":
             "UNSLOTH_DISABLE_STATISTICS": "1",
             "UNSLOTH_COMPILE_LOCATION": str(Path(sys.argv[1]).parent / "unsloth"),
             "UNSLOTH_VLLM_STANDBY": "1",
-            "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the share of memory is the one given
+            "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # use the share of memory that is given
         }
     )
     import unsloth  # isort: skip  (before everything that it patches)
@@ -41,12 +41,12 @@ SCORER = Scorer(rewards.choose(tuple(work["rewards"])))
 
 
 def reward(completions, answer, **_) -> list[float]:
-    """The rewards of this project's own run, added up."""
-    what = [
+    """The summed rewards of this project's run."""
+    completed = [
         (Task("", "", gold, "", ()), Completion.of_text(text))
         for text, gold in zip(completions, answer, strict=True)
     ]
-    scored = SCORER.score(what)
+    scored = SCORER.score(completed)
     return [sum(values) for values in zip(*scored.rewards.values(), strict=True)]
 
 
@@ -99,8 +99,8 @@ def unsloth_model():
 
 
 def on_a_card() -> dict:
-    """Options of GRPOConfig: vLLM in the same process. It stays awake: sleeping would throw away
-    what bitsandbytes keeps beside the 4-bit weights, which TRL does not push again."""
+    """Options of GRPOConfig: vLLM in the same process. It does not sleep: sleeping would discard
+    what bitsandbytes keeps beside the 4-bit weights, which TRL does not load again."""
     return {
         "use_vllm": True,
         "vllm_mode": "colocate",
@@ -114,7 +114,7 @@ def on_a_card() -> dict:
 def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(work["base"])
     model, lora = unsloth_model() if work["side"] == "unsloth" else trl_model()
-    together = work["prompts"] * work["candidates"]
+    batch = work["prompts"] * work["candidates"]
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
@@ -122,7 +122,7 @@ def main() -> None:
             output_dir=work["folder"],
             max_steps=work["steps"],
             per_device_train_batch_size=work["micro_batch"],
-            gradient_accumulation_steps=together // work["micro_batch"],
+            gradient_accumulation_steps=batch // work["micro_batch"],
             num_generations=work["candidates"],
             max_completion_length=work["new_tokens"],
             temperature=work["temperature"],
@@ -147,12 +147,12 @@ def main() -> None:
         callbacks=[steps := Steps()],
     )
     trainer.train()
-    found = {
+    measured = {
         "seconds": steps.seconds,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "log": [row for row in trainer.state.log_history if "reward" in row],
     }
-    Path(sys.argv[2]).write_text(json.dumps(found))
+    Path(sys.argv[2]).write_text(json.dumps(measured))
     SCORER.close()
 
 

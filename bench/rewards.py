@@ -3,7 +3,7 @@
     python bench/rewards.py --gsm8k gsm8k/test.jsonl --math math500/test.jsonl
 
 Completions are made from gold answers: half of them right, half with the last character changed,
-workers warm. Writes bench/results/rewards-cpu.json, or --out.
+processes warm. Writes bench/results/rewards-cpu.json, or --out.
 """
 
 import argparse
@@ -28,16 +28,18 @@ PROGRAMS = 200
 
 
 def completions(path: str, form: str) -> list[Scorable]:
+    """A completion for every gold answer of a file, `form % answer`; every second one is wrong."""
     splits = sources.load_splits(sources.parse(path))
-    found = []
+    made = []
     for number, row in numbered(splits[sources.train_of(splits)]):
         gold = formats.read(row).answer
-        made = gold if number % 2 else gold[:-1] + ("1" if gold[-1:] != "1" else "2")
-        found.append((Task("", "", gold, "", ()), Completion.of_text(form % made)))
-    return found
+        answer = gold if number % 2 else gold[:-1] + ("1" if gold[-1:] != "1" else "2")
+        made.append((Task("", "", gold, "", ()), Completion.of_text(form % answer)))
+    return made
 
 
 def maths(path: str, reward: str) -> dict[str, float]:
+    """How fast `reward` checks the completions of a file, in completions a second."""
     form = r"So \boxed{%s}." if reward == "boxed" else "<think>so</think><answer>%s</answer>"
     made = completions(path, form)
     scorer = Scorer(rewards.choose((reward,)))
@@ -46,25 +48,25 @@ def maths(path: str, reward: str) -> dict[str, float]:
         scorer.score(made[:200])
         for _ in range(REPEATS):
             started = time.perf_counter()
-            found = scorer.score(made)
+            scored = scorer.score(made)
             rates.append(len(made) / (time.perf_counter() - started))
     finally:
         scorer.close()
-    assert not found.failures
+    assert not scored.failures
     return {
         "completions": len(made),
         "a second, median": round(statistics.median(rates)),
         "a second, least": round(min(rates)),
-        "right": sum(found.scores),
+        "right": sum(scored.scores),
     }
 
 
-def programs(level: str, workers: ProcessPool) -> float:
+def programs(level: str, pool: ProcessPool) -> float:
     """Programs a second, each printing a number."""
     call = Call("rewards_programs:run_one", (level,), deadline_s=60)
-    workers.call([call] * 8)
+    pool.call([call] * 8)
     started = time.perf_counter()
-    results = workers.call([call] * PROGRAMS)
+    results = pool.call([call] * PROGRAMS)
     seconds = time.perf_counter() - started
     assert all(result.value == "1\n" for result in results), results[0]
     return round(PROGRAMS / seconds, 1)
@@ -76,18 +78,18 @@ def main() -> None:
     parser.add_argument("--math", help="MATH-500, JSONL")
     parser.add_argument("--out", type=Path, default=RESULTS / "rewards-cpu.json")
     given = parser.parse_args()
-    found: dict[str, object] = facts(("mpmath",))
+    result: dict[str, object] = facts(("mpmath",))
     for name, path in (("GSM8K", given.gsm8k), ("MATH-500", given.math)):
         for reward in ("boxed", "think_answer_tags") if path else ():
-            found[f"{reward}, {name}"] = maths(path, reward)
-            print(f"{reward}, {name}: {found[f'{reward}, {name}']}", flush=True)
-    with ProcessPool(2) as workers:  # they see this folder, and with it rewards_programs
+            result[f"{reward}, {name}"] = maths(path, reward)
+            print(f"{reward}, {name}: {result[f'{reward}, {name}']}", flush=True)
+    with ProcessPool(2) as pool:  # they see this folder, and with it rewards_programs
         for level in sandbox.LEVELS:
             if sandbox.available(level) is None:
-                rates = [programs(level, workers) for _ in range(REPEATS)]
-                found[f"programs a second, {level}"] = statistics.median(rates)
+                rates = [programs(level, pool) for _ in range(REPEATS)]
+                result[f"programs a second, {level}"] = statistics.median(rates)
                 print(f"{level}: {rates} programs a second", flush=True)
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

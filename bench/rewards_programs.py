@@ -1,4 +1,4 @@
-"""What bench/rewards.py runs in its workers."""
+"""The function that bench/rewards.py calls in its reward processes."""
 
 from unslothrl.sandbox import Limits, Program, run
 

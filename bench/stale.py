@@ -1,9 +1,9 @@
-"""Which results are older than the code that they measure?
+"""Lists the results that are older than the code that they measure.
 
     python bench/stale.py
 
 For each file of bench/results: the commit that was measured (bench/facts.py records it) against the
-history of the paths that it measures. A report for whoever reads it: the exit code is 0.
+history of the paths that it measures. The exit code is always 0.
 """
 
 import json
@@ -29,15 +29,15 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "objectives-cpu": ("bench/objectives.py", *RUN),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
-    "same-numbers-cpu": ("bench/same_numbers.py",),  # a record that must hold for later code
+    "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
-FOR_GOOD = {"answers-unseen-first"}  # a first measurement, which is not taken again
+NOT_REPEATED = {"answers-unseen-first"}  # a first measurement, which cannot be repeated
 
 
 @dataclass(frozen=True)
 class Report:
-    """`commit`: what was measured; `commits`: how many since then touched what it measures."""
+    """`commit` was measured; `commits` since then have changed what the result measures."""
 
     name: str
     commit: str = ""
@@ -72,7 +72,7 @@ def report(root: Path, path: Path, paths: tuple[str, ...]) -> Report:
     shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
     if commit is None and shallow:
         return Report(path.stem, problem=f"no commit in it ({date}), and this clone is shallow")
-    if commit is None:  # the best that is known: the one that brought the figures
+    if commit is None:  # the best guess: the commit that added the result
         commit = git(root, "log", "-1", "--format=%h", "--", str(path))
         date += ", no commit in it: that of the file is taken"
     if not commit:
@@ -82,30 +82,30 @@ def report(root: Path, path: Path, paths: tuple[str, ...]) -> Report:
         why = "this clone is shallow" if shallow else "it is of another branch"
         problem = f"{commit} is not in the history here ({why}): not compared"
         return Report(path.stem, problem=problem)
-    if missing := [one for one in paths if not (root / one).exists()]:
+    if missing := [name for name in paths if not (root / name).exists()]:
         return Report(path.stem, problem=f"bench/stale.py names {missing[0]}, which is gone")
     since = git(root, "rev-list", "--count", f"{clean}..HEAD", "--", *paths)
     return Report(path.stem, commit, date, int(since or 0))
 
 
 def reports(root: Path, measures: dict[str, tuple[str, ...]]) -> list[Report]:
-    """Of every result that is committed or lies there, by name."""
-    found = []
+    """A report for every file of bench/results, by name."""
+    listed = []
     for path in sorted((root / RESULTS).glob("*.json")):
         if path.stem in measures:
-            found.append(report(root, path, measures[path.stem]))
-        elif path.stem not in FOR_GOOD:
+            listed.append(report(root, path, measures[path.stem]))
+        elif path.stem not in NOT_REPEATED:
             problem = "bench/stale.py does not say what it measures"
-            found.append(Report(path.stem, problem=problem))
-    return found
+            listed.append(Report(path.stem, problem=problem))
+    return listed
 
 
 def main() -> int:
     if git(ROOT, "rev-parse", "HEAD") is None:
         print("results: no git history here, so their age is not known")
         return 0
-    for one in reports(ROOT, MEASURES):
-        print(one.line())
+    for each in reports(ROOT, MEASURES):
+        print(each.line())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is needed to fix a stage that failed on a machine that will be gone: kept small."""
+"""Collects, in little space, what explains why a stage failed: its machine will be gone."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ OUTPUT_HEAD, OUTPUT_TAIL = 100_000, 500_000  # bytes of a stage's output
 LOG_TAIL, MOST_LOGS = 40_000, 40  # of one of Ray's logs, and how many
 RAY_LOGS = ("worker-", "python-core-", "raylet", "gcs_server", "runtime_env")
 RUN_FILES = ("config.toml", "metrics.jsonl", "summary.json", "result.json", "work.json")
-ASKED = (
+COMMANDS = (
     "nvidia-smi",
     "nvidia-smi -q -d MEMORY,ECC,PIDS",
     "free -m",
@@ -24,42 +24,43 @@ ASKED = (
 
 
 def cut(data: bytes, head: int, tail: int) -> bytes:
+    """The first `head` and the last `tail` bytes, with a note of how many are left out between."""
     if len(data) <= head + tail:
         return data
     left_out = f"\n[... {len(data) - head - tail} bytes left out ...]\n".encode()
     return data[:head] + left_out + data[-tail:]
 
 
-def asked() -> str:
-    """What the machine says now."""
+def machine_state() -> str:
+    """The output of `COMMANDS` now."""
     parts = []
-    for command in ASKED:
+    for command in COMMANDS:
         try:
             done = subprocess.run(command.split(), capture_output=True, text=True, timeout=60)
-            said = done.stdout[:20_000] + done.stderr[:2_000]
+            output = done.stdout[:20_000] + done.stderr[:2_000]
         except (OSError, subprocess.TimeoutExpired) as error:
-            said = str(error)
-        parts.append(f"$ {command}\n{said}")
+            output = str(error)
+        parts.append(f"$ {command}\n{output}")
     return "\n".join(parts)
 
 
 def versions() -> str:
-    found = {one.metadata["Name"]: one.version for one in metadata.distributions()}
-    return "\n".join(f"{name}=={found[name]}" for name in sorted(found, key=str))
+    installed = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+    return "\n".join(f"{name}=={installed[name]}" for name in sorted(installed, key=str))
 
 
 def ray_logs(folder: Path) -> list[Path]:
-    """The newest logs of workers and Ray's servers, of any session below `folder`."""
-    logs = [one for one in folder.glob("**/session_2*/logs/*") if one.is_file()]
-    some = [one for one in logs if one.stat().st_size and one.name.startswith(RAY_LOGS)]
-    return sorted(some, key=lambda one: one.stat().st_mtime)[-MOST_LOGS:]
+    """The newest logs of Ray's processes, of any session below `folder`."""
+    logs = [path for path in folder.glob("**/session_2*/logs/*") if path.is_file()]
+    some = [path for path in logs if path.stat().st_size and path.name.startswith(RAY_LOGS)]
+    return sorted(some, key=lambda path: path.stat().st_mtime)[-MOST_LOGS:]
 
 
-def collect(found: dict, folder: Path, ray_folder: Path, target: Path) -> None:
-    """Everything of one stage into `target`, a .tar.gz; `folder` is the stage's own."""
+def collect(result: dict, folder: Path, ray_folder: Path, target: Path) -> None:
+    """Writes the result, the outputs and the logs of a stage run in `folder` into a .tar.gz."""
     files: dict[str, bytes] = {
-        "stage.json": json.dumps(found, indent=1).encode(),
-        "machine.txt": asked().encode(),
+        "stage.json": json.dumps(result, indent=1).encode(),
+        "machine.txt": machine_state().encode(),
         "versions.txt": versions().encode(),
     }
     output = folder / "output.log"
@@ -81,14 +82,14 @@ def collect(found: dict, folder: Path, ray_folder: Path, target: Path) -> None:
 
 
 def together(parts: list[Path], target: Path, most_bytes: int) -> list[str]:
-    """Puts the archives into one, newest first, until it is full; none, no file. -> what was left
-    out."""
+    """Puts the archives into one of at most `most_bytes`, newest first; without archives there is
+    no file. -> the names of those left out"""
     left_out, size = [], 0
     target.unlink(missing_ok=True)
     if not parts:
         return left_out
     with tarfile.open(target, "w") as archive:
-        for part in sorted(parts, key=lambda one: one.stat().st_mtime, reverse=True):
+        for part in sorted(parts, key=lambda path: path.stat().st_mtime, reverse=True):
             size += part.stat().st_size
             if size > most_bytes:
                 left_out.append(part.name)

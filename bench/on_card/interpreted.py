@@ -1,10 +1,10 @@
-"""A whole run whose learner is Unsloth, without a card: its kernels under Triton's interpreter.
+"""A whole run with Unsloth's backend on a CPU, its kernels under Triton's interpreter.
 
     python bench/on_card/interpreted.py --model FOLDER --cluster local ...
 
-Takes the flags of train_distributed.py. Unsloth's 4-bit kernels are CUDA's, so the base stays in 16
-bits and nothing is quantised; its vLLM is not started, the learner draws with transformers. The
-rest is the run itself: the loop, Unsloth's forward and backward, optimiser, checkpoints, adapters.
+Takes the flags of train_distributed.py. Unsloth's 4-bit kernels need CUDA, so the base stays in 16
+bits; its vLLM is not started, the learner generates with transformers. The rest is a normal run:
+the loop, Unsloth's forward and backward, optimiser, checkpoints, adapters.
 Needs `.venv/unsloth-site` (`make unsloth-test` installs it) on the Python path.
 """
 
@@ -22,12 +22,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 def main() -> None:
     import unsloth_on_cpu
 
-    from unslothrl import build as workers
+    from unslothrl import build
     from unslothrl.commands import cli
     from unslothrl.weights import base_model
 
     def unsloth_backend(config, base: Path):
-        options = workers.lora_options(config, base)
+        options = build.lora_options(config, base)
         for name in ("name", "offload"):
             options.pop(name, None)
         backend = unsloth_on_cpu.build_unsloth(base, **options)
@@ -35,7 +35,7 @@ def main() -> None:
         return backend
 
     base_model.prepare = lambda model, *_, **__: Path(model)  # type: ignore[assignment]
-    workers.peft_backend = unsloth_backend  # what a run on a machine without a card takes
+    build.peft_backend = unsloth_backend  # the backend of a run without a card
     sys.exit(cli.main())
 
 

@@ -1,7 +1,7 @@
-"""How much of the card is used, as the driver counts it; torch's allocator knows only its own part.
+"""Memory in use on the card, by the NVIDIA driver's count; torch's allocator knows only its part.
 
-Asks NVML, or `nvidia-smi` where Python has no NVML. Where there is no card, the resident memory of
-this process and all that it started is counted in its place.
+Reads NVML, or `nvidia-smi` where Python has no NVML. Without a card it reads the resident memory of
+this process and its children instead.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def nvml() -> Callable[[], Sample]:
     def read() -> Sample:
         used = pynvml.nvmlDeviceGetMemoryInfo(card).used // MB
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
-        by_process = {one.pid: one.usedGpuMemory // MB for one in running if one.usedGpuMemory}
+        by_process = {each.pid: each.usedGpuMemory // MB for each in running if each.usedGpuMemory}
         return used, by_process
 
     read()
@@ -52,14 +52,14 @@ def resident() -> Sample:
 
     here = psutil.Process()
     by_process = {}
-    for one in [here, *here.children(recursive=True)]:
+    for process in [here, *here.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
-            by_process[one.pid] = one.memory_info().rss // MB
+            by_process[process.pid] = process.memory_info().rss // MB
     return sum(by_process.values()), by_process
 
 
 class Watcher:
-    """Peaks in MB over what was used when it began, read ten times a second in a thread."""
+    """The peak in MB above the use at its creation, read ten times a second in a thread."""
 
     def __init__(self) -> None:
         self.source, self.read = reader()
@@ -75,13 +75,13 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self.stopped.set()
         self.thread.join()
-        self._look()
+        self._sample()
 
     def _run(self) -> None:
         while not self.stopped.wait(EVERY_S):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with contextlib.suppress(Exception):  # one missed reading is no reason to stop
             used, by_process = self.read()
             self.most = max(self.most, used)

@@ -1,8 +1,8 @@
-"""A base of a real shape with random weights, made on the card and quantised with bitsandbytes.
+"""Makes a base of a real model's shape with random weights and quantises it with bitsandbytes.
 
     python bench/on_card/model.py 7B FOLDER [--tiny] [--plain]
 
-`--tiny` cuts the shape down to two layers of 64: the same kind of model, made the same way.
+`--tiny` reduces the shape to two layers of width 64.
 `--plain` leaves it in 16 bits.
 """
 
@@ -52,7 +52,7 @@ def config_of(name: str, tiny: bool):
 
 
 def write(name: str, folder: Path, tiny: bool, four_bit: bool) -> None:
-    """Appears whole or not at all: the folder is renamed when it is complete."""
+    """Writes the model to a temporary folder, which is renamed when it is complete."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -71,7 +71,7 @@ def write(name: str, folder: Path, tiny: bool, four_bit: bool) -> None:
         if path.name.startswith("tokenizer") or path.suffix == ".jinja":
             shutil.copyfile(path, partial / path.name)
     partial.rename(folder)
-    print(json.dumps({"parameters": sum(one.numel() for one in plain.parameters())}))
+    print(json.dumps({"parameters": sum(p.numel() for p in plain.parameters())}))
 
 
 def quantised(plain):

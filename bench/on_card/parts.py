@@ -1,9 +1,9 @@
-"""The two figures of `unslothrl plan` that only a card can give: CUDA's context, and CUDA graphs.
+"""Measures the two figures of `unslothrl plan` that need a card: CUDA's context and CUDA graphs.
 
     python bench/on_card/parts.py --model FOLDER
 
-Each in a process of its own: what a process holds after its first matrix product; then a rollout
-actor's vLLM with a fixed KV cache, without CUDA graphs and with them. Writes parts-gpu.json in
+Each in a separate process: the memory of a process after its first matrix product; then of an
+actor's vLLM with a fixed KV cache, without and with CUDA graphs. Writes parts-gpu.json in
 $OUT; without a card, parts-cpu.json, of resident memory.
 """
 
@@ -24,7 +24,7 @@ SEQS = 64
 
 
 def context() -> object:
-    """A context, cuBLAS's workspace and one product."""
+    """Makes a CUDA context and cuBLAS's workspace by one matrix product."""
     import torch
 
     where = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,7 +33,7 @@ def context() -> object:
 
 
 def start_vllm(model: Path, eager: bool) -> object:
-    """An actor's engine as `unslothrl` starts it, but for the graphs."""
+    """An actor with vLLM as a run starts it; `eager` turns CUDA graphs off."""
     import torch
     import vllm
 
@@ -43,17 +43,18 @@ def start_vllm(model: Path, eager: bool) -> object:
         return plain(*args, **options | {"enforce_eager": eager or options["enforce_eager"]})
 
     vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
-    from unslothrl import build as workers
+    from unslothrl import build
     from unslothrl.resolve import resolve
     from unslothrl.weights import base_model
 
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
     flags |= {"max_num_seqs": SEQS, "kv_cache_mb": 2048 if torch.cuda.is_available() else 64}
     config = resolve({**flags, "fit": "off"}).config
-    return workers.build_actor(config, base_model.prepare(str(model)))
+    return build.build_actor(config, base_model.prepare(str(model)))
 
 
-def one(kind: str, model: Path) -> dict:
+def measure(kind: str, model: Path) -> dict:
+    """Memory and seconds of one of `KINDS`, in this process."""
     source, read = memory.reader()
     before, _ = read()
     began = time.perf_counter()
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--only", choices=KINDS, help="in this process, as JSON")
     given = parser.parse_args()
     if given.only:
-        print(json.dumps(one(given.only, given.model)))
+        print(json.dumps(measure(given.only, given.model)))
         return
     found: dict = {}
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""What bench/gpu.py measures: every stage, in the order of its worth, and its flags."""
+"""The stages of bench/gpu.py and their flags, the most important first."""
 
 import sys
 import tomllib
@@ -12,7 +12,7 @@ JOB = {
     "max_new_tokens": 1200, "num_candidates": 16, "topk": 16, "eval_every": 0,
     "max_lora_rank": 32, "lora_alpha": 16, "batch_size": 4, "max_steps": 2,
 }  # fmt: skip
-# A run that ends within seconds of its start: what fails here fails everywhere. One vLLM to start.
+# A run of seconds: what fails here fails in every stage.
 SMALL = JOB | {
     "max_new_tokens": 128, "num_candidates": 8, "topk": 8, "max_steps": 4, "checkpoint_every": 1,
     "save_every": 1, "eval_every": 2, "eval_problems": 8, "eval_candidates": 2,
@@ -28,8 +28,9 @@ BESIDE = {"number_of_actors": 1, "learner_chunk_size": 0}
 
 @dataclass(frozen=True)
 class Stage:
-    """`card_gb` is the card that this one stands in for. `expected_s`: what must be left of a call
-    to begin; after `limit_s` it is given up. `kind`: run, whole, peer, tests, or a script."""
+    """One measurement. `card_gb`: the size to which the card is limited. `expected_s`: the seconds
+    that must remain of a call for it to begin; after `limit_s` it is ended. `kind`: run, whole,
+    peer, tests, or a script of bench/."""
 
     name: str
     shape: str | None
@@ -38,7 +39,7 @@ class Stage:
     card_gb: int | None = None
     expected_s: float = 90
     limit_s: float = 240
-    side: str = ""  # of a peer: trl or unsloth
+    side: str = ""  # the peer's library: trl or unsloth
     stand_in: str | None = None  # what a rehearsal runs in its place
     interpreted: bool = False  # whether a rehearsal runs Unsloth under Triton's interpreter
 
@@ -104,12 +105,13 @@ def flags_of(stage: Stage, model: Path, tiny: bool) -> dict:
     flags |= TINY
     if flags.get("number_of_actors") == 0:
         flags["engine"] = "transformers"
-    if stage.interpreted:  # its helper's context is 64 tokens
+    if stage.interpreted:  # tests/unsloth_on_cpu.py has a context of 64 tokens
         flags |= {"max_prompt_tokens": 40, "cluster": "local"}
     return flags
 
 
 def as_words(flags: dict) -> list[str]:
+    """{"a": 1} -> ["--a", "1"]"""
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 

@@ -1,9 +1,10 @@
-"""A run as a user meets it: two steps, a checkpoint, kill -9, resume, evaluate, ask.
+"""A run as a user would do it: two steps, a checkpoint, kill -9, resume, evaluate, ask.
 
     python bench/on_card/whole.py WORK.json RESULT.json
 
-WORK.json holds the flags of the run and its folder. Every step once in metrics.jsonl, an evaluation
-before and after, a complete summary and an answer are what it demands.
+WORK.json holds the flags of the run and its folder. The script checks that every step is in
+metrics.jsonl once, and that there are evaluations before and after, a complete summary and an
+answer.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ def checkpoint(run: Path) -> int:
 
 
 def train_until_killed(command: list[str], run: Path, step: int) -> dict:
-    """Starts the run and ends it by SIGKILL once that step's checkpoint is there."""
+    """Starts the run and kills it with SIGKILL when the checkpoint of `step` is there."""
     _, read = memory.reader()
     before, _ = read()
     process = subprocess.Popen(command, cwd=ROOT)
@@ -51,15 +52,15 @@ def train_until_killed(command: list[str], run: Path, step: int) -> dict:
     process.send_signal(signal.SIGKILL)
     process.wait()
     killed = time.time()
-    # Ray's agents look for their parent once in a while, and hold nothing of the card.
-    working = [one for one in children if "Agent" not in name_of(one)]
+    # Ray's agents check for their parent only now and then, and use no memory of the card.
+    working = [child for child in children if "Agent" not in name_of(child)]
     _, alive = psutil.wait_procs(working, timeout=FREE_S)
     used, _ = read()
     return {
         "seconds to the kill": round(killed - began, 1),
         "steps logged at the kill": [row["step"] for row in rows(run)],
         "checkpoint at the kill": checkpoint(run),
-        "workers left after the kill": [name_of(one) for one in alive],
+        "workers left after the kill": [name_of(child) for child in alive],
         "seconds until they were gone": round(time.time() - killed, 1),
         "memory not given back, MB": used - before,
     }
@@ -72,6 +73,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def timed(command: list[str]) -> tuple[float, str]:
+    """Runs a command that must succeed. -> (seconds, its output)"""
     began = time.time()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
@@ -85,21 +87,21 @@ def main() -> None:
     folder = Path(work["folder"])
     run, flags, found = folder / "run", work["flags"], {}
 
-    def tell(more: dict) -> None:
-        """What is known so far stays, whatever comes after."""
+    def record(more: dict) -> None:
+        """Writes what is known so far, in case a later part fails."""
         found.update(more)
         result.write_text(json.dumps(found))
 
-    tell(train_until_killed(train_command(flags, folder), run, 2))
+    record(train_until_killed(train_command(flags, folder), run, 2))
     seconds, _ = timed([sys.executable, "train_distributed.py", "--resume", str(run)])
-    tell({"seconds of the resumed run": seconds})
+    record({"seconds of the resumed run": seconds})
     steps = [row["step"] for row in rows(run)]
     summary = json.loads((run / "summary.json").read_text())
     newest = sorted((run / "adapters").iterdir())[-1]
     command = [sys.executable, "-m", "unslothrl", "ask", "--adapter", str(newest)]
     seconds, answer = timed([*command, "--max_new_tokens", "32", "What is 347 + 285?"])
     evals = [row["step"] for row in rows(run) if any(key.startswith("eval/") for key in row)]
-    tell({
+    record({
         "steps in metrics.jsonl": steps, "evaluations after steps": evals,
         "status": summary["status"], "seconds to ask": seconds, "characters answered": len(answer),
     })  # fmt: skip
@@ -111,7 +113,7 @@ def main() -> None:
         "complete": summary["status"] == "finished",
         "every worker gone": not found["workers left after the kill"],
     }
-    tell({"demands": demands})
+    record({"demands": demands})
     if not all(demands.values()):
         raise SystemExit(f"not as demanded: {[name for name, held in demands.items() if not held]}")
 
