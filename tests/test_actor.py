@@ -9,6 +9,7 @@ from fakes import task
 
 from unslothrl import rewards
 from unslothrl.actors.actor import Actor
+from unslothrl.cluster.local import LocalCluster
 from unslothrl.engines.base import Finished
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import Assignment, Completion, Group, Request, Sampling, seed_of
@@ -189,3 +190,16 @@ def test_close_ends_episodes_in_flight():
     actor.submit(assigned("a"))
     actor.close()
     assert not actor.episodes
+
+
+def test_the_progress_counts_every_completion_of_every_actor():
+    def begun() -> Actor:
+        return Actor("actor-0", ScriptedEngine([0, 1]), Words(), WatchedScorer("accuracy"))
+
+    cluster = LocalCluster.of({"actor-0": begun(), "actor-1": begun()}, {})
+    cluster.gather([actor.submit(assigned("a")) for actor in cluster.actors])
+    seen = []
+    cluster.gather([a.collect() for a in cluster.actors], lambda *state: seen.append(state))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (4, 4)
+    cluster.close()

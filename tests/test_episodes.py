@@ -86,7 +86,7 @@ def test_turns_and_observations_in_one_record():
     assert record.text == "hi<u>you: hi<a>bye" and record.finish_reason == "stop"
     second = script.requests[1]
     assert second.prompt_ids == (1, 2, *record.token_ids[: 3 + len(said)])
-    assert second.seed == seed_of(77, 1) and second.id == "0/1/1"
+    assert second.seed == seed_of(77, "turn", 1) and second.id == "0/1/1"
     assert second.sampling.max_new_tokens == 100 - 3 - len(said)
 
 

@@ -2,6 +2,7 @@
 turn."""
 
 import asyncio
+import re
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from test_actor import Words
 from unslothrl import environments
 from unslothrl.actors.actor import Actor
 from unslothrl.engines.base import Finished
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.types import Completion, Sampling
 
 CALCULATOR = '''
@@ -138,6 +139,21 @@ def test_what_is_no_environment_is_refused_in_a_line(name, why, file):
     with pytest.raises(UserError) as error:
         environments.load(name.format(folder=file.parent))
     assert why in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [("asyncio.current_task().cancel()", "cancelled the episode"), ("exit(3)", "sys.exit(3)")],
+)
+def test_an_environment_that_ends_its_episode_is_an_error(file, breaks, why):
+    file.write_text(
+        "import asyncio\nclass Breaks:\n    max_turns = 2\n    def reset(self, task, seed): ...\n"
+        f"    async def step(self, action):\n        {breaks}\n        await asyncio.sleep(0)\n"
+    )
+    actor = Actor("actor-0", Asks(), Letters(), environment=f"{file}:Breaks")
+    with pytest.raises(RunError, match=re.escape(why)):
+        actor.generate([task("sum", (7, 8))], 2, Sampling(1.0, 1.0, 0, 60), (0,))
+    actor.close()
 
 
 @pytest.mark.parametrize("waits", ["", "await asyncio.sleep(0.01)"])

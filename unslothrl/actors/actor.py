@@ -1,6 +1,7 @@
 """A rollout actor: episodes over an engine, and the rewards that score them."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -11,7 +12,8 @@ from unslothrl.actors.episodes import Episode, Played, play
 from unslothrl.actors.scoring import BackgroundScoring
 from unslothrl.engines.base import Engine
 from unslothrl.environments.chat import Chat
-from unslothrl.errors import UserError
+from unslothrl.environments.single_turn import SingleTurn
+from unslothrl.errors import RunError, UserError
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import (
     Adapter,
@@ -62,7 +64,9 @@ class Actor:
         self.name, self.engine, self.chat = name, engine, Chat(tokenizer)
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.environment = environments.load(environment)
-        self.scoring = BackgroundScoring(self.score, at_the_end=self.scorer.takes_all)
+        self.scoring = BackgroundScoring(
+            self.score, at_the_end=self.scorer.takes_all, notify=self._wake
+        )
         self.progress = ProgressMeter()
         self.loop = asyncio.new_event_loop()
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
@@ -71,6 +75,7 @@ class Actor:
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.moved = asyncio.Event()  # an episode has come back from its environment
         self.error: BaseException | None = None  # that ended an episode
+        self.is_closing = False
 
     def load(self, adapter: Adapter) -> int:
         """-> bytes of weights that arrived."""
@@ -98,15 +103,18 @@ class Actor:
         self.moved.set()
         if not episode.cancelled():
             self.error = self.error or episode.exception()
+        elif not self.is_closing:
+            self.error = RunError("an environment has cancelled the episode that called it: fix it")
 
     def collect(self, least: int | None = None) -> Collected:
         """The groups that are complete and scored: at least `least` of them, or all that were
         submitted."""
         try:
             groups = self.loop.run_until_complete(self._collect(least))
-            drawn = time.perf_counter()
             if not self.episodes:
                 self.engine.sleep()
+            drawn = time.perf_counter()
+            if not self.episodes:
                 self.scoring.finish()
             groups += self.scoring.take()
         except BaseException:  # Ctrl-C included: what is being scored is given up
@@ -120,19 +128,25 @@ class Actor:
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             await asyncio.sleep(0)  # every episode that can goes on to its next turn
+            self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
                 break
             if not self.engine.is_finished():
                 for finished in self.engine.step():
                     self.turns.pop(finished.id).set_result(finished.completion)
-                self._report()
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
                 await self.moved.wait()
             self._raise_error()
         self._raise_error()
+        self._report()
         return groups
+
+    def _wake(self) -> None:
+        """From the thread that scores: a group is there, or an error."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.moved.set)
 
     def _raise_error(self) -> None:
         if self.error is not None:
@@ -150,7 +164,10 @@ class Actor:
             seed_of(*seed, task.id, candidate),
             group_seed=seed_of(*seed, task.id),
         )
-        played = await play(episode, self.environment(), self._draw, self.chat)
+        try:
+            played = await play(episode, self.environment(), self._draw, self.chat)
+        except SystemExit as error:  # it would end the process that many episodes share
+            raise RunError(f"an environment called sys.exit({error.code!r}): fix it") from None
         self.done += 1
         of_group = self.played[assignment.index]
         of_group[candidate] = played
@@ -196,7 +213,7 @@ class Actor:
         for assignment, of_group in played:
             part = slice(begin, begin := begin + len(of_group))
             earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
-            if self.environment.max_turns > 1:
+            if self.environment is not SingleTurn:
                 earned[FROM_THE_ENVIRONMENT] = tuple(one.reward for one in of_group)
             failures: list[Failure] = [
                 replace(failure, candidate=failure.candidate - part.start)
@@ -231,12 +248,17 @@ class Actor:
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""
+        with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
+            stack.callback(self.engine.close)
+            stack.callback(self.scoring.close)
+            stack.callback(self.scorer.close)
+            stack.callback(self._close_loop)
+
+    def _close_loop(self) -> None:
+        self.is_closing = True
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_S))
         self.loop.close()
-        self.scorer.close()
-        self.scoring.close()
-        self.engine.close()

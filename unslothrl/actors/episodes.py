@@ -63,7 +63,7 @@ def turn_request(episode: Episode, record: Completion | None, turn: int) -> Requ
     return Request(
         f"{episode.id}/{turn}",
         episode.task.prompt_ids + record.token_ids,
-        seed_of(episode.seed, turn),
+        seed_of(episode.seed, "turn", turn),
         replace(episode.sampling, max_new_tokens=left),
     )
 

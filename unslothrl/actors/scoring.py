@@ -16,8 +16,14 @@ class BackgroundScoring(Generic[Work, Result]):
     rollout in one call. What `score` raises is raised by the next `add`, `take` or `finish`.
     """
 
-    def __init__(self, score: Callable[[Sequence[Work]], list[Result]], at_the_end: bool):
-        self.score, self.at_the_end = score, at_the_end
+    def __init__(
+        self,
+        score: Callable[[Sequence[Work]], list[Result]],
+        at_the_end: bool,
+        notify: Callable[[], None] = lambda: None,
+    ):
+        """`notify` is called from the thread when there is something to take, or an error."""
+        self.score, self.at_the_end, self.notify = score, at_the_end, notify
         self.waiting: list[Work] = []
         self.scored: list[Result] = []
         self.is_busy = self.is_finishing = self.is_closed = False
@@ -78,8 +84,10 @@ class BackgroundScoring(Generic[Work, Result]):
                 with self.changed:
                     self.error, self.is_busy = error, False
                     self.changed.notify_all()
+                self.notify()
                 return
             with self.changed:
                 self.scored += results
                 self.is_busy = False
                 self.changed.notify_all()
+            self.notify()

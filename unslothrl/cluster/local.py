@@ -57,19 +57,20 @@ class LocalCluster:
         )
 
     def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
-        if len(calls) > 1 and all(call.method == "update" for call in calls):
-            return update_in_turn(calls)
-        results, before = [], (0, 0)
-        for call in calls:
-            meter = getattr(call.target, "progress", None)
-            with listening(meter, progress, before):
-                results.append(call.result())
-            if meter is not None:
-                before = (before[0] + meter.state[0], before[1] + meter.state[1])
-        return results
+        with contextlib.ExitStack() as stack:
+            meters: list[Any] = []
+            for call in calls:
+                if progress is not None and hasattr(call.target, "progress"):
+                    stack.enter_context(listening(call.target.progress, progress, tuple(meters)))
+                    meters.append(call.target.progress)
+            if len(calls) > 1 and all(call.method == "update" for call in calls):
+                return update_in_turn(calls)
+            return [call.result() for call in calls]
 
     def close(self) -> None:
-        self.gather([handle.close() for handle in (*self.actors, *self.learners)])
+        with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
+            for handle in (*self.learners, *self.actors):
+                stack.callback(self.gather, [handle.close()])
 
 
 def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
@@ -80,12 +81,16 @@ def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def listening(meter: Any, progress: Progress | None, before: tuple[int, int]) -> Iterator[None]:
-    """Inside it `progress` hears what `meter` counts, on top of `before`."""
-    if meter is None or progress is None:
-        yield
-        return
-    meter.listener = lambda done, tokens: progress(before[0] + done, before[1] + tokens)
+def listening(meter: Any, progress: Progress, before: Sequence[Any]) -> Iterator[None]:
+    """Inside it `progress` gets what `meter` counts, on top of the meters `before` it."""
+
+    def report(done: int, tokens: int) -> None:
+        earlier = [other.state for other in before]
+        progress(
+            done + sum(state[0] for state in earlier), tokens + sum(state[1] for state in earlier)
+        )
+
+    meter.listener = report
     try:
         yield
     finally:

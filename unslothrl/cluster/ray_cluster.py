@@ -16,13 +16,14 @@ from unslothrl.cluster.base import Progress, Stage, counted, join_learners
 from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan, Resources
 from unslothrl.weights import base_model
 
 POLL_S = 0.25
+DEATH_S = 3.0  # in which Ray notices that a process has died
 
 
 class RayCall(Call[Any]):
@@ -193,15 +194,32 @@ class RayCluster:
         return type("Host", (Host,), {"progress": progress})
 
     def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
-        refs = [call.ref for call in calls]
-        waiting = refs
+        values: dict[Any, Any] = {}
+        waiting = list({call.ref: None for call in calls})
         while waiting:
             done, waiting = self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)
-            self._get(done)  # at once: where one has failed, the others may wait for it
+            try:  # at once: where one has failed, the others may wait for it
+                values |= zip(done, self._get(done), strict=True)
+            except RunError:
+                self._raise_dead(waiting)
+                raise
             if progress is not None and waiting:
                 states = self._get([call.transport.host.progress.remote() for call in calls])
                 progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
-        return self._get(refs)
+        return [values[call.ref] for call in calls]
+
+    def _raise_dead(self, refs: Sequence[Any]) -> None:
+        """Raises RunError where one of those that still run is dead: what it ended in others, who
+        wait for it, they notice before Ray does."""
+        if not refs:
+            return
+        for ref in self.ray.wait(refs, num_returns=len(refs), timeout=DEATH_S)[0]:
+            try:
+                self.ray.get(ref)
+            except self.ray.exceptions.RayActorError:
+                self._get([ref])
+            except Exception:  # another who has waited in vain
+                continue
 
     def close(self) -> None:
         for host in self.hosts.values():

@@ -106,10 +106,15 @@ class TransformersEngine:
         return contextlib.nullcontext() if is_newest else self.backend.version(version)
 
     def _start_chunks(self) -> None:
-        """Of those that wait, longest prompts first, as many as there is room for."""
+        """Of those that wait, longest prompts first, as many as there is room for.
+
+        Beside other chunks only where no fewer wait than run: each costs a forward of its own for
+        every token.
+        """
         while self.waiting:
             room = self.max_num_seqs - sum(len(chunk.requests) for chunk, _ in self.chunks)
-            if room <= 0:
+            running = sum(int(chunk.is_running.sum()) for chunk, _ in self.chunks)
+            if room <= 0 or len(self.waiting) < running:
                 return
             waiting = list(self.waiting.values())
             ordered = [waiting[i] for i in longest_first([request for request, _ in waiting])]

@@ -206,8 +206,9 @@ class VllmEngine:
         if request.id in self.in_flight:
             raise ValueError(f"request {request.id!r} is in flight already: give each its own id")
         self.wake()
-        self.in_flight[request.id] = InFlight(request, self.version)
-        self._submit(self.in_flight[request.id])
+        flight = InFlight(request, self.version)
+        self._submit(flight)
+        self.in_flight[request.id] = flight
 
     def _submit(self, flight: InFlight) -> None:
         flight.internal_id = self.llm.llm_engine.add_request(
@@ -247,7 +248,10 @@ class VllmEngine:
         for id in ids:
             flight = self.in_flight[id]
             # vLLM's abort gives no output but to a server's queue (v1/engine/output_processor.py).
-            output = engine.output_processor.request_states[flight.internal_id].make_request_output(
+            state = engine.output_processor.request_states.get(flight.internal_id)
+            if state is None:  # finished in a step that was interrupted before it said so
+                continue
+            output = state.make_request_output(
                 new_token_ids=[],
                 pooling_output=None,
                 finish_reason=FinishReason.ABORT,
@@ -286,7 +290,7 @@ class VllmEngine:
             top_p=request.sampling.top_p,
             top_k=request.sampling.top_k or -1,
             max_tokens=request.sampling.max_new_tokens - drawn,
-            seed=seed_of(request.seed, segment) if segment else request.seed,
+            seed=seed_of(request.seed, "segment", segment) if segment else request.seed,
             logprobs=0,
             stop_token_ids=self.stop,
             detokenize=False,
@@ -303,8 +307,10 @@ class VllmEngine:
         return peak_memory_mb()
 
     def close(self) -> None:
-        self.abort(list(self.in_flight))
-        shutil.rmtree(self.adapters, ignore_errors=True)
+        try:
+            self.abort(list(self.in_flight))
+        finally:
+            shutil.rmtree(self.adapters, ignore_errors=True)
 
 
 def on_card(memory: EngineMemory) -> dict[str, Any]:

@@ -14,7 +14,7 @@ Metrics = dict[str, float]
 def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
     """Of all groups that were drawn for a step, in so many seconds; `failed` rewards."""
     completions = [completion for group in groups for completion in group.completions]
-    tokens = sum(len(completion.token_ids) for completion in completions)
+    tokens = sum(sum(completion.sampled) for completion in completions)
     return {
         "reward/mean": mean(total for group in groups for total in group.totals),
         **{
@@ -36,7 +36,7 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
         f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
         f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
         f"{prefix}/mean_length": mean(
-            len(completion.token_ids) for group in groups for completion in group.completions
+            sum(completion.sampled) for group in groups for completion in group.completions
         ),
     }
 
