@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.training.background import MOST_WAITING, Background, DrawnAhead
+from unslothrl.training.background import MOST_WAITING, Background, PrefetchedTasks
 
 WAIT_S = 60.0
 
@@ -51,7 +51,7 @@ class Source:
 
 def test_the_next_tasks_are_drawn_ahead():
     source = Source()
-    tasks = DrawnAhead(source)
+    tasks = PrefetchedTasks(source)
     assert tasks.draw(0, 2) == (["task 0", "task 1"], 2)
     assert source.second.wait(WAIT_S)  # without being asked
     assert source.drawn == [(0, 2), (2, 2)]
@@ -67,7 +67,7 @@ def test_a_source_that_fails_says_so_when_it_is_asked():
                 raise ValueError("no more")
             return super().draw(position, count, between)
 
-    tasks = DrawnAhead(Broken())
+    tasks = PrefetchedTasks(Broken())
     tasks.draw(0, 2)
     with pytest.raises(ValueError, match="no more"):
         tasks.draw(2, 2)
@@ -75,7 +75,7 @@ def test_a_source_that_fails_says_so_when_it_is_asked():
 
 def test_nothing_is_drawn_ahead_of_the_last_step():
     source = Source()
-    tasks = DrawnAhead(source)
+    tasks = PrefetchedTasks(source)
     assert tasks.draw(0, 2, is_last=True) == (["task 0", "task 1"], 2)
     tasks.close()
     tasks.thread.shutdown(wait=True)
@@ -86,14 +86,14 @@ INTERRUPTED = """
 import signal, sys
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.training.background import DrawnAhead
+from unslothrl.training.background import PrefetchedTasks
 from unslothrl.config.options import Config
 from unslothrl.build import data_options
 from unslothrl.data import tasks
 config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
-drawing = DrawnAhead(data.train)
+drawing = PrefetchedTasks(data.train)
 drawing.submit(0, 1).result()
 try:
     print("drawing", flush=True)

@@ -54,7 +54,7 @@ def rollouts(folder: Path, step: int) -> list[dict]:
 
 @pytest.fixture
 def impossible(tmp_path) -> Path:
-    """Problems that nobody can solve."""
+    """Problems that no completion solves."""
     path = tmp_path / "impossible.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in IMPOSSIBLE))
     return path
@@ -90,13 +90,13 @@ def test_every_learner_trains(learner, train):
 
 
 def test_a_group_that_has_no_signal_is_replaced(train):
-    """Prompts are drawn again until the batch is full; what was left out is on record."""
+    """Prompts are drawn again until the batch is full; filtered groups are in the rollouts too."""
     _, folder, _, _ = train(learner="dapo", max_steps=1, max_resample=20)
     (row,) = metrics(folder)
     assert row["rollout/resamples"] > 0 and row["reward/filtered_groups"] > 0
     by_task: dict[str, list[dict]] = {}
-    for one in rollouts(folder, 1):
-        by_task.setdefault(one["task"], []).append(one)
+    for candidate in rollouts(folder, 1):
+        by_task.setdefault(candidate["task"], []).append(candidate)
     used = [rows for rows in by_task.values() if any(r["selected"] for r in rows)]
     assert len(used) == 6 and row["train/selected_completions"] == 24
     assert all(0 < sum(r["score"] for r in rows) < 4 for rows in used)
@@ -169,15 +169,15 @@ def test_the_learning_rate_follows_its_schedule(train):
 
 NOT_FINITE = """
 from unslothrl.algorithms.objective import Objective
-def spoilt(ratio, logprobs, advantages, clip):
+def broken(ratio, logprobs, advantages, clip):
     return ratio * float("nan"), advantages > 9
-OBJECTIVE = Objective(clip=spoilt)
+OBJECTIVE = Objective(clip=broken)
 """
 
 
 def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
-    (tmp_path / "spoilt.py").write_text(NOT_FINITE)
-    code, folder, out, err = train(learner=tmp_path / "spoilt.py", max_steps=9)
+    (tmp_path / "broken.py").write_text(NOT_FINITE)
+    code, folder, out, err = train(learner=tmp_path / "broken.py", max_steps=9)
     assert code == 1 and err.count("\n") == 1
     assert "3 updates in a row" in err and "bad_batch_000003.jsonl" in err and "--lr" in err
     assert out.count("is not finite; nothing was changed") == 3
@@ -190,11 +190,11 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
 
 @pytest.mark.parametrize("kind", ["frozen policy", "not finite", "updates"])
 def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_path, monkeypatch):
-    """Also after a step that publishes nothing: its cache, and a base that is offloaded."""
-    (tmp_path / "spoilt.py").write_text(NOT_FINITE)
+    """Also after a step that publishes nothing: its cache is freed and its base offloaded."""
+    (tmp_path / "broken.py").write_text(NOT_FINITE)
     options = {
         "frozen policy": {"learner": "ppo", "freeze_steps": 2},
-        "not finite": {"learner": tmp_path / "spoilt.py"},
+        "not finite": {"learner": tmp_path / "broken.py"},
         "updates": {"learner": "grpo", "updates_per_rollout": 2},
     }[kind]  # fmt: skip
     events = []
@@ -228,7 +228,7 @@ def all(completion, answer):
 """
 
 
-def test_a_reward_of_the_users_own_trains_and_its_failures_are_counted(train, tmp_path):
+def test_a_reward_in_a_users_file_trains_and_its_failures_are_counted(train, tmp_path):
     (tmp_path / "mine.py").write_text(FAILING)
     code, folder, out, err = train(
         learner="grpo", reward=[f"{tmp_path}/mine.py:most=0.5", "boxed"], max_steps=1
@@ -236,11 +236,11 @@ def test_a_reward_of_the_users_own_trains_and_its_failures_are_counted(train, tm
     assert code == 0, err
     (row,) = metrics(folder)
     rows = rollouts(folder, 1)
-    assert row["reward/failed"] == sum(len(one["completion"]) % 3 == 0 for one in rows) > 0
+    assert row["reward/failed"] == sum(len(c["completion"]) % 3 == 0 for c in rows) > 0
     earned = {0: 0.0, 1: 0.5, 2: 0.25}  # half of 1 / (length % 3), nothing where that fails
-    for one in rows:
-        assert one["rewards"]["most"] == earned[len(one["completion"]) % 3]
-        assert one["score"] == 2 * one["rewards"]["most"]
+    for candidate in rows:
+        assert candidate["rewards"]["most"] == earned[len(candidate["completion"]) % 3]
+        assert candidate["score"] == 2 * candidate["rewards"]["most"]
     assert "ZeroDivisionError" in out and row["reward/boxed"] == 0
     saved = read_toml(folder / "config.toml")
     assert saved["reward"] == (f"{tmp_path}/mine.py:most=0.5", "boxed")
@@ -266,7 +266,7 @@ def test_every_selection_trains(select, train):
         assert abs(row["train/selected_advantage_mean"]) < 0.8
 
 
-def test_overlong_is_a_reward_of_its_own():
+def test_overlong_by_hand():
     from unslothrl.rewards.overlong import Overlong
 
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
@@ -353,7 +353,7 @@ def test_two_turns_train_with_the_observations_masked(train, tmp_path):
     (row,) = metrics(folder)
     assert row["train/sampler_gap"] < 0.01 and row["train/grad_norm"] > 0
     rows = rollouts(folder, 1)
-    given = [one["rewards"]["environment"] for one in rows]
-    assert row["reward/environment"] == pytest.approx(sum(given) / len(given))
-    asked = [one for one in rows if one["rewards"]["environment"]]
-    assert asked and all("\n= " in one["completion"] for one in asked)
+    earned = [candidate["rewards"]["environment"] for candidate in rows]
+    assert row["reward/environment"] == pytest.approx(sum(earned) / len(earned))
+    answered = [c["completion"] for c in rows if c["rewards"]["environment"]]
+    assert answered and all("\n= " in text for text in answered)

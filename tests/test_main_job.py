@@ -123,9 +123,8 @@ def test_every_target_of_every_layer_has_been_trained(local, make_backend):
     assert targets_by_layer(moved) == {(i, t) for i in range(layers) for t in LORA_TARGETS}
 
 
-def test_the_run_folder_keeps_the_contract(ray):
-    found = {path.name for path in ray.iterdir()}
-    assert found >= {
+def test_the_run_folder_has_the_documented_files_and_metrics(ray):
+    assert {path.name for path in ray.iterdir()} >= {
         "config.toml",
         "metrics.jsonl",
         "summary.json",
@@ -156,7 +155,7 @@ def test_the_run_folder_keeps_the_contract(ray):
     assert (ray / "checkpoints" / "latest").read_text().strip() == "step_000003"
 
 
-def test_rollouts_say_what_was_drawn_and_why_it_was_chosen(ray):
+def test_rollouts_record_what_was_generated_and_selected(ray):
     rows = [
         json.loads(line)
         for line in (ray / "rollouts" / "step_000002.jsonl").read_text().splitlines()
@@ -177,7 +176,7 @@ def test_sampler_and_learner_agree_on_every_step(run, request):
         assert row["rollout/staleness"] == 0
 
 
-def test_the_bytes_that_travel_are_the_adapters(ray):
+def test_only_the_adapter_is_sent_to_the_engines(ray):
     for row in metrics(ray)[1:]:
         file = ray / f"adapters/v{row['policy_version']:06d}/adapter_model.safetensors"
         tensors = safetensors.torch.load_file(file)
@@ -203,17 +202,19 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output, whole):
     assert (half / name).read_bytes() == (whole / name).read_bytes()
     same = ("reward/mean", "train/loss", "train/grad_norm", "samples_seen", "policy_version")
     assert [row["step"] for row in metrics(half)] == [0, 1, 2, 3, 4]
-    for one, other in zip(metrics(half)[1:], metrics(whole)[1:], strict=True):
-        assert [one[key] for key in same] == [other[key] for key in same]
+    for resumed, uninterrupted in zip(metrics(half)[1:], metrics(whole)[1:], strict=True):
+        assert [resumed[key] for key in same] == [uninterrupted[key] for key in same]
 
 
 def test_a_starting_adapter_is_where_training_starts(output, local):
-    """Continues from the local run's adapter: same tokens as that policy, and it moves on."""
+    """The local run's adapter is the reference, and training changes it."""
     start = local / "adapters" / "v000003"
     folder = train_here(output, "from", adapter=start, max_steps=1, lora_save_path=output / "copy")
     assert (output / "copy" / "adapter_config.json").is_file()
     row = metrics(folder)[1]
-    assert row["train/kl_reference"] == pytest.approx(0, abs=1e-9)  # it is its own reference
+    assert row["train/kl_reference"] == pytest.approx(
+        0, abs=1e-9
+    )  # the policy is still its reference
     assert (folder / "adapters/v000001/adapter_model.safetensors").read_bytes() != (
         start / "adapter_model.safetensors"
     ).read_bytes()
@@ -237,7 +238,7 @@ def test_a_trained_adapter_answers_a_question(local):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith(("<think>", "It is"))
-    assert "assumed" not in done.stderr  # what it takes lies in its folder
+    assert "assumed" not in done.stderr  # everything it needs is in the adapter's folder
     assert "<|im_end|>" not in done.stdout
 
 
@@ -282,9 +283,9 @@ def test_real_problems_run_through_the_main_job(name, file, started, output):
 
 
 def scratch(pid: int) -> list[Path]:
-    """The folders for adapters that a run of that process has, in memory or on disk."""
-    rooms = {Path("/dev/shm"), Path(tempfile.gettempdir())}
-    return [path for room in rooms for path in room.glob(f"unslothrl-{pid}-*")]
+    """The folders, in memory or on disk, in which the run of process `pid` keeps adapters."""
+    parents = {Path("/dev/shm"), Path(tempfile.gettempdir())}
+    return [path for parent in parents for path in parent.glob(f"unslothrl-{pid}-*")]
 
 
 @pytest.mark.parametrize(
@@ -306,21 +307,21 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, ou
         cwd=output,
     )
     assert process.stdout is not None
-    family: list[psutil.Process] = []
-    seen = []
+    children: list[psutil.Process] = []
+    lines = []
     for line in process.stdout:
-        seen.append(line)
+        lines.append(line)
         if line.startswith("step 1/500"):
-            family = psutil.Process(process.pid).children(recursive=True)
+            children = psutil.Process(process.pid).children(recursive=True)
             assert scratch(process.pid)
             break
-    assert family, "".join(seen)
+    assert children, "".join(lines)
     started = time.monotonic()
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     rest = process.stdout.read()
     assert process.wait(timeout=30) == 130, rest
     assert time.monotonic() - started < 15
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive, alive
     summary = json.loads((output / name / "summary.json").read_text())
     assert summary["status"] == "interrupted"
@@ -330,7 +331,7 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, ou
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"model": "no/such/model"}, "no such folder"),
         ({"model": "./nowhere"}, "no such file or folder"),
@@ -344,9 +345,11 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, ou
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_started(options, said, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("a worker was started"))
+def test_bad_input_is_one_line_and_nothing_is_started(
+    options, message, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("a process was started"))
     assert cli.main(flags(tmp_path / "out", "x", **options)) == 2
     error = capfd.readouterr().err
-    assert said in error and len(error.strip().splitlines()) == 1, error
+    assert message in error and len(error.strip().splitlines()) == 1, error
     assert not (tmp_path / "out").exists()

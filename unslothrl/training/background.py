@@ -1,4 +1,4 @@
-"""What the loop does not wait for: files are written, and the next tasks drawn, in a thread."""
+"""Work that the loop does not wait for: writing files, and drawing the next tasks, in a thread."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 
 from unslothrl.types import Task
 
-MOST_WAITING = 4  # then the loop waits: what waits takes memory
+MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
 
 
 class Background:
-    """Calls in the order in which they were given, one after the other.
+    """Runs calls in a thread, one after the other, in the order in which they were given.
 
-    What a call raises is raised by the next `run` or by `wait`.
+    What a call raises is raised again by a later `run` or by `wait`.
     """
 
     def __init__(self):
@@ -21,39 +21,40 @@ class Background:
         self.waiting: deque[Future] = deque()
 
     def run(self, function: Callable, *arguments: Any) -> None:
+        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
         while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
             self.waiting.popleft().result()
         self.waiting.append(self.thread.submit(function, *arguments))
 
     def wait(self) -> None:
-        """Returns when everything is done."""
+        """Returns when every call has finished."""
         while self.waiting:
             self.waiting.popleft().result()
 
 
-class Stopped(Exception):
-    """Nobody waits for these tasks any more."""
+class DrawCancelled(Exception):
+    """Ends a draw whose tasks are no longer needed."""
 
 
-class DrawnAhead:
-    """A source of tasks whose next draw is made while the step of the last one runs."""
+class PrefetchedTasks:
+    """A source of tasks that draws the next step's tasks while the current step runs."""
 
     def __init__(self, source: Any):
         self.source = source
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
-        self.asked: tuple[int, int] | None = None
-        self.coming: Future[tuple[list[Task], int]] | None = None
+        self.requested: tuple[int, int] | None = None
+        self.pending: Future[tuple[list[Task], int]] | None = None
         self.is_closed = False
 
     def draw(self, position: int, count: int, is_last: bool = False) -> tuple[list[Task], int]:
-        """As the source's own `draw`; after the last step nothing is drawn ahead."""
-        if self.coming is None or self.asked != (position, count):
-            self.coming = self.submit(position, count)
-        drawn = self.coming.result()
-        self.coming = None
+        """As `source.draw`: -> (tasks, the position after them). `is_last`: prefetch no more."""
+        if self.pending is None or self.requested != (position, count):
+            self.pending = self.submit(position, count)
+        drawn = self.pending.result()
+        self.pending = None
         if not is_last:
-            self.asked = (drawn[1], count)
-            self.coming = self.submit(*self.asked)
+            self.requested = (drawn[1], count)
+            self.pending = self.submit(*self.requested)
         return drawn
 
     def submit(self, position: int, count: int) -> Future[tuple[list[Task], int]]:
@@ -61,9 +62,9 @@ class DrawnAhead:
 
     def check_wanted(self) -> None:
         if self.is_closed:
-            raise Stopped
+            raise DrawCancelled
 
     def close(self) -> None:
-        """Ends a draw that is under way; Python would wait for it before it ends."""
+        """Cancels a draw in progress, for which Python would otherwise wait at exit."""
         self.is_closed = True
         self.thread.shutdown(wait=False, cancel_futures=True)

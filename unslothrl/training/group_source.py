@@ -12,7 +12,7 @@ from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
-from unslothrl.training.background import DrawnAhead
+from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.metrics import Metrics, rollout_metrics
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Group, Task, seed_of
@@ -40,7 +40,7 @@ class GroupSource:
         self,
         config: Config,
         objective: Objective,
-        tasks: DrawnAhead,
+        tasks: PrefetchedTasks,
         stream: RolloutStream,
         failures: FailureReport,
         view: Terminal,

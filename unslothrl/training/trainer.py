@@ -15,7 +15,7 @@ from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
-from unslothrl.training.background import DrawnAhead
+from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.group_source import GroupSource
@@ -44,7 +44,7 @@ class Trainer:
         self.total_steps = steps
         self.state = RunState()
         self.learners = LearnerGroup(cluster)
-        self.tasks = DrawnAhead(data.train)
+        self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
         stream = RolloutStream(cluster, config.learner_chunk_size)
         self.source = GroupSource(config, self.objective, self.tasks, stream, failures, view)
