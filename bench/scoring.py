@@ -43,9 +43,9 @@ class Steps:
         self.taken: list[tuple[float, bool]] = []  # seconds, scoring
         self.step: Callable = engine.step
         self.scheduler = engine.engine_core.engine_core.scheduler  # in this process
-        self.score: Callable = actor.score
-        self.begun, self.ended = 0, 0  # calls of actor.score
-        engine.step, actor.score = self.timed_step, self.seen_score
+        self.score: Callable = actor.scoring.score  # called in the thread
+        self.begun, self.ended = 0, 0  # calls of it
+        engine.step, actor.scoring.score = self.timed_step, self.seen_score
 
     def timed_step(self):
         decodes, ended = not self.scheduler.waiting, self.ended
