@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from unslothrl.types import Task
 
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
+
+SIGNAL_S = 1.0  # the longest that a signal may stay unseen while the loop waits for tasks
 
 
 class Background:
@@ -50,6 +52,8 @@ class PrefetchedTasks:
         """As `source.draw`: -> (tasks, the position after them). `is_last`: prefetch no more."""
         if self.pending is None or self.requested != (position, count):
             self.pending = self.submit(position, count)
+        while not self.pending.done():  # wakes up for a Ctrl-C that came just before the wait
+            wait([self.pending], SIGNAL_S)
         drawn = self.pending.result()
         self.pending = None
         if not is_last:
