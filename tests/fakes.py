@@ -202,7 +202,7 @@ class FakeLearner(FakeGenerator):
         skipped = not np.isfinite(loss)
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
-        stats = UpdateStats(loss, 0, 0, 0.0, tokens, tokens, np.zeros(1), 0.0)
+        stats = UpdateStats(loss, 0, 0, 0.0, tokens, tokens, np.zeros(1))
         return Update(stats, StepResult(1.0, skipped, 1.0))
 
     @staticmethod

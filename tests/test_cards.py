@@ -11,7 +11,7 @@ import pytest
 import torch
 from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
-from unslothrl import build as workers
+from unslothrl import build
 from unslothrl.errors import UserError
 from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
@@ -50,7 +50,7 @@ def test_fit_plan_and_workers_ask_for_the_same_and_it_fits(name, on_card):
         for plan in used.processes:
             free -= ON_A_CARD["context"]
             on_card(used.gpu, free)
-            memory = workers.engine_memory(plan)
+            memory = build.engine_memory(plan)
             assert memory == plan.engine()
             if memory:
                 check_parts(plan, memory, free)
@@ -87,16 +87,16 @@ def test_a_worker_knows_its_card_by_its_id(on_card):
     _, actor = placed(config, machine).processes
     assert actor.gpu == machine.gpus[0]
     on_card(machine.gpus[0], 23 * GB)
-    first = workers.engine_memory(actor)
+    first = build.engine_memory(actor)
     assert first.utilisation == pytest.approx(0.95 - 1600 / (24 * GB), abs=0.001)
     on_card(machine.gpus[1], 79 * GB)  # another one than planned
-    assert workers.engine_memory(actor) == EngineMemory(None, 0.91, 16_384)
+    assert build.engine_memory(actor) == EngineMemory(None, 0.91, 16_384)
 
 
 def test_a_card_of_a_cluster_that_was_joined_is_measured(on_card):
     config = resolve({"ray_address": "10.0.0.1:6379"}, machine_of((card(8),))).config
     on_card(card(24), 20 * GB)
-    memory = workers.engine_memory(actor_alone(config))
+    memory = build.engine_memory(actor_alone(config))
     assert memory.utilisation == pytest.approx((20 * GB - 1000) / (24 * GB), abs=0.001)
 
 

@@ -35,8 +35,8 @@ LAYERS = (
 LIBRARIES = {  # library -> the only modules that import it
     "ray": ("cluster",),
     "vllm": ("engines",),
-    "unsloth": ("engines.unsloth", "backends.unsloth"),
-    "unsloth_zoo": ("engines.unsloth", "backends.unsloth"),
+    "unsloth": ("backends.unsloth",),
+    "unsloth_zoo": ("backends.unsloth",),
 }
 
 # Known exceptions, to be removed one by one.

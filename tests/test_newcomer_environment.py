@@ -111,7 +111,7 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(file, monkeypatch):
     monkeypatch.setattr(environments, "__path__", [*environments.__path__, str(file.parent)])
     environments.names.cache_clear()
     try:
-        assert environments.names() == ("calculator", "single_turn")
+        assert {"calculator", "single_turn"} <= set(environments.names())
         environment = environments.load("calculator")()
         environment.reset(task("a"), 0)
         assert asyncio.run(environment.step("what is 20 - 3?")).observation == "= 17"

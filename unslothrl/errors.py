@@ -1,8 +1,8 @@
-"""The errors that are told in one line."""
+"""The errors that are reported in one line."""
 
 
 class UserError(Exception):
-    """Input that cannot work: one line that names the field, its value and the mend.
+    """Input that cannot work: one line that names the field, its value and the fix.
 
     The command prints it as it stands and exits with code 2; nothing has been started by then.
     """

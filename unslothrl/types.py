@@ -202,7 +202,6 @@ class UpdateStats:
     sampler_logprobs: np.ndarray  # [tokens]
     learner_logprobs: np.ndarray  # [tokens], before any update of the step
     kl: np.ndarray  # [tokens of some completions], policy against reference
-    seconds: float
     value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]

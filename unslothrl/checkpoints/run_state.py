@@ -18,7 +18,7 @@ class RunState:
     policy_version: int = 0
     samples_seen: int = 0
     seconds: float = 0.0
-    evals: list[dict] | None = None  # [{"step", "pass@1", "best_of_n", "mean_length"}]
+    evals: list[dict] | None = None  # [{"step", "eval/<set>/pass@1", ..., "timing/eval_s"}]
 
 
 def save(folder: Path, state: RunState, learner: bytes) -> None:

@@ -2,7 +2,7 @@
 
 vLLM reads the card's free memory before and after it goes to sleep and ends its process where less
 is free afterwards ("Memory usage increased after sleeping", v1/worker/gpu_worker.py:220). Another
-engine that wakes in between takes about as much as has been freed. `planning/placement.py` says who
+engine that wakes in between takes about as much as has been freed. `planning/place.py` says who
 needs the lock. What generates meanwhile takes far less than a whole engine frees.
 """
 

@@ -51,7 +51,8 @@ def load(name: str) -> type[Environment]:
     file, separator, attribute = name.rpartition(":")
     check(name)
     if not separator:
-        return importlib.import_module(f"{__name__}.{name}").ENVIRONMENT
+        module = importlib.import_module(f"{__name__}.{name}")
+        return checked(getattr(module, "ENVIRONMENT", None), name)
     path = expanded(file)
     spec = importlib.util.spec_from_file_location(f"unslothrl_environment_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -4,7 +4,6 @@ The micro-batches' losses are shares of the whole batch's loss, so their size ch
 memory and speed.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -76,7 +75,6 @@ class Passes:
 
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
         """
-        started = time.perf_counter()
         over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
         micro_batches = [
             [batch.samples[i] for i in part] for part in self._micro_batches(batch.samples)
@@ -100,7 +98,6 @@ class Passes:
             sampler_logprobs=_joined([s.sampler_logprobs for s in passed]),
             learner_logprobs=_joined(total.old),
             kl=total.kl,
-            seconds=time.perf_counter() - started,
             value_loss=total.value_loss,
             values=_joined([s.measured.values for s in passed if s.measured is not None])
             if self.objective.has_critic

@@ -1,4 +1,4 @@
-"""What is not given fits the machine, by the placement's estimate of memory.
+"""Fits the options that the user has not set to the machine, by the placement's estimate of memory.
 
 Every function is pure: a config, the names that the user gave, a `Machine`. Only what was not given
 is changed, and every change is one line. Where the given values cannot fit, a line says so and the

@@ -12,6 +12,7 @@ from unslothrl.errors import UserError
 from unslothrl.rewards import IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
 from unslothrl.rewards.calls import Call, Result
 from unslothrl.rewards.custom import ALL, Known, Signature
+from unslothrl.rewards.functions import reason
 from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
@@ -241,8 +242,11 @@ def is_late(reason: str) -> bool:
 def in_place(reward: Reward, values: tuple) -> Result:
     """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    value = reward.grade(*values)
-    return Result(value, None, time.perf_counter() - started)
+    try:
+        value, error = reward.grade(*values), None
+    except Exception as raised:  # on a text that its author has not thought of
+        value, error = None, reason(raised)
+    return Result(value, error, time.perf_counter() - started)
 
 
 def joined(results: Sequence[Result]) -> Result:

@@ -32,6 +32,8 @@ COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("tokens/s", "rollout/tokens_per_s", 11, lambda value: f"{value:,.0f}"),
 )
 
+OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
+
 
 class Schedule:
     """Estimates the seconds to the next evaluation and to the end of the run from recent means.
@@ -153,7 +155,10 @@ class Terminal:
             self._print(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int) -> None:
-        """Shows `done` of `total` of "generation", "update" or "eval". Cheap: call it often."""
+        """Shows `done` of `total`. Cheap: call it often.
+
+        `kind` is "generation", "measuring", "update" or "eval".
+        """
         now = self.clock()
         if self.phase is None or self.phase.kind != kind or done < self.phase.done:
             self._end_stage()
@@ -271,7 +276,7 @@ class Terminal:
 
     def _step_label(self) -> str:
         schedule = self.schedule
-        running = self.phase is not None and self.phase.kind in ("generation", "update")
+        running = self.phase is not None and self.phase.kind in OF_A_STEP
         if not schedule.total:
             return "step 1" if running else ""
         return f"{min(schedule.step + running, schedule.total)}/{schedule.total}"

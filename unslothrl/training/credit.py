@@ -6,7 +6,8 @@
           r_it = -beta k_it, and reward_i more at the last token
 
 beta k is the objective's `kl_coefficient` and `kl_estimator` (algorithms/divergence.py). Advantages
-come first, over the whole group, and the selection after them (algorithms/selection.py).
+compare the whole group, not only what is selected of it, but for max_variance
+(algorithms/selection.py).
 """
 
 import random
