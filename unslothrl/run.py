@@ -36,7 +36,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
     """
     machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))
+    variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     cluster.import_first(config)
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
