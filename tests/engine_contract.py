@@ -187,3 +187,17 @@ def check_a_damaged_adapter_is_refused(engine: Engine, good: Adapter) -> None:
     bad = Adapter(3, good.weights[:-1] + b"\x00", good.config, "0" * 64)
     with pytest.raises(ValueError, match="v3 arrived damaged"):
         engine.load(bad)
+
+
+OF_REQUESTS = [
+    check_requests_join_others_that_run,
+    check_an_id_is_in_flight_once,
+    check_abort,
+    check_progress,
+    check_each_request_has_its_own_seed,
+]
+OF_VERSIONS = [
+    check_versions_in_flight,
+    check_a_version_speaks_at_once,
+    check_sleep,
+]

@@ -101,28 +101,12 @@ def load(engine, backend, published):
             parameter.copy_(before[name])
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        contract.check_requests_join_others_that_run,
-        contract.check_an_id_is_in_flight_once,
-        contract.check_abort,
-        contract.check_progress,
-        contract.check_each_request_has_its_own_seed,
-    ],
-)
+@pytest.mark.parametrize("check", contract.OF_REQUESTS)
 def test_requests(check, engine):
     check(engine)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        contract.check_versions_in_flight,
-        contract.check_a_version_speaks_at_once,
-        contract.check_sleep,
-    ],
-)
+@pytest.mark.parametrize("check", contract.OF_VERSIONS)
 def test_versions(check, engine, load):
     check(engine, load)
     if isinstance(engine, TransformersEngine):
