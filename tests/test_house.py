@@ -21,7 +21,8 @@ MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 # and from those above it in this table.
 LAYERS = (
     ("", "types", "errors", "files", "variables", "long_json", "untrusted"),  # "": __version__
-    ("config.options", "columns", "answers", "sandbox"),
+    ("config.option", "columns", "answers", "sandbox"),
+    ("config.options",),
     ("algorithms", "data", "rewards", "environments", "embedded"),
     ("config",),
     ("weights", "planning", "memory"),

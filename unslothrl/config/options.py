@@ -1,50 +1,26 @@
 """The table of options: flags, TOML keys, limits and help all come from `Config`.
 
-It imports nothing of this package, so that every layer may read a config.
+It imports nothing of this package but what a field is, so that every layer may read a config.
 """
 
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from dataclasses import Field, dataclass, fields
+
+from unslothrl.config.option import (
+    EVALUATION,
+    HARDWARE,
+    LORA,
+    OBJECTIVE,
+    RUN,
+    SAMPLING,
+    TASK,
+    TRAINING,
+    option,
+    part,
+)
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes
 DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is not set
-
-# More than any run takes: what is larger is a slip, and would fail late or never end.
-MOST = {
-    "tokens": 2**20,
-    "prompts": 65_536,
-    "sequences": 65_536,
-    "completions": 1024,
-    "problems": 10_000,  # all of them are rendered before the run
-    "MB": 2**22,
-}
-MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
-
-RUN = "Run"
-TASK = "Model and data"
-SAMPLING = "Sampling"
-TRAINING = "Training"
-OBJECTIVE = "Objective"
-LORA = "LoRA"
-EVALUATION = "Evaluation and saving"
-HARDWARE = "Hardware"
-
-
-def option(default: Any, help: str, group: str, **limits: Any) -> Any:
-    """A field of `Config`.
-
-    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help). A number
-    without at_most gets its unit's.
-    """
-    if limits.keys() & {"over", "at_least"}:
-        limits.setdefault("at_most", MOST.get(limits.get("unit", ""), MOST_NUMBER))
-    return field(default=default, metadata={"help": help, "group": group, **limits})
-
-
-def part(help: str, **limits: Any) -> Any:
-    """An option that overrides the part of that name of the learner's `Objective`."""
-    return option(None, f"{help}; not set: as the learner's", OBJECTIVE, is_part=True, **limits)
 
 
 @dataclass(frozen=True)
@@ -171,6 +147,20 @@ class Config:
     epochs_per_rollout: int = option(
         1, "times that a rollout is trained on", TRAINING, at_least=1, at_most=100
     )
+    max_staleness: int = option(
+        0,
+        "policy versions that a rollout may be behind when it is trained on: over 0, actors go on "
+        "generating while the learner updates; 0 = they wait for each other",
+        TRAINING,
+        at_least=0,
+        at_most=16,
+        unit="versions",
+    )
+    partial_rollouts: bool = option(
+        False,
+        "with max_staleness, completions that a new version comes in the middle of go on under it",
+        TRAINING,
+    )
     select: str = option(
         "topk",
         "how the topk candidates are chosen",
@@ -285,6 +275,13 @@ class Config:
     number_of_actors: int = option(
         2,
         "processes that only generate; 0: the learner generates all",
+        HARDWARE,
+        at_least=0,
+        at_most=1024,
+    )
+    min_actors: int = option(
+        1,
+        "fewest actors that a run goes on with when others have died and are being replaced",
         HARDWARE,
         at_least=0,
         at_most=1024,
