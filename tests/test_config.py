@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl.config import option, options, sampling
-from unslothrl.config.hardware import dtype_on, vllm_rank
+from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
 from unslothrl.config.values import choices_of, is_optional, read_value, unknown_option
@@ -280,6 +280,15 @@ def test_what_the_models_compute_in(dtype, capability, used):
 
 def test_a_rank_is_rounded_up_to_one_that_vllm_takes():
     assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
+
+
+@pytest.mark.parametrize(
+    ("staleness", "partial", "versions", "follows"),
+    [(0, False, 1, False), (0, True, 1, False), (2, False, 3, False), (2, True, 1, True)],
+)
+def test_versions_in_flight(staleness, partial, versions, follows):
+    config = Config(max_staleness=staleness, partial_rollouts=partial)
+    assert (versions_in_flight(config), follows_newest(config)) == (versions, follows)
 
 
 def test_how_completions_are_drawn():

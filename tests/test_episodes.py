@@ -90,6 +90,14 @@ def test_turns_and_observations_in_one_record():
     assert second.sampling.max_new_tokens == 100 - 3 - len(said)
 
 
+@pytest.mark.parametrize("follows", [False, True])
+def test_every_turn_asks_to_follow_the_newest_version_or_none(follows):
+    script = Script("a$", "b$", "c$")
+    episode = Episode("0/1", task("a"), Sampling(1.0, 1.0, 0, 100), 77, 5, follows_newest=follows)
+    asyncio.run(play(episode, Echo(), script.draw, Chat(Letters())))
+    assert [request.follows_newest for request in script.requests] == [follows] * 3
+
+
 def test_the_environment_has_the_groups_seed_and_ends_at_its_last_turn():
     script, environment = Script("a$", "b$", "c$"), Echo()
     episode = played(script, environment)

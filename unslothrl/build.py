@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from unslothrl import rewards
-from unslothrl.config.hardware import dtype_on
+from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
@@ -42,6 +42,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             context=config.context,
             rank=config.max_lora_rank,
             max_num_seqs=config.sequences_at_once,
+            max_loras=versions_in_flight(config),
             seed=config.seed,
             memory=memory,
             takes_turns=plan.takes_turns,
@@ -85,7 +86,14 @@ def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
 
-    return Actor(name, engine, load_tokenizer(base), scorer_of(config), config.environment)
+    return Actor(
+        name,
+        engine,
+        load_tokenizer(base),
+        scorer_of(config),
+        config.environment,
+        follows_newest=follows_newest(config),
+    )
 
 
 def scorer_of(config: Config) -> Scorer:

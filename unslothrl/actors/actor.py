@@ -60,8 +60,10 @@ class Actor:
         tokenizer,
         scorer: Scorer | None = None,
         environment: str = environments.SINGLE_TURN,
+        follows_newest: bool = False,
     ):
         self.name, self.engine, self.chat = name, engine, Chat(tokenizer)
+        self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.environment = environments.load(environment)
         self.scoring = BackgroundScoring(
@@ -163,6 +165,7 @@ class Actor:
             assignment.sampling,
             seed_of(*seed, task.id, candidate),
             group_seed=seed_of(*seed, task.id),
+            follows_newest=self.follows_newest,
         )
         try:
             played = await play(episode, self.environment(), self._draw, self.chat)

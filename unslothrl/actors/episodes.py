@@ -1,4 +1,9 @@
-"""An episode: one task, one seed, one environment, and the record of tokens that comes of them."""
+"""An episode: one task, one seed, one environment, and the record of tokens that comes of them.
+
+Each turn begins under the newest policy version that its engine has then, so an episode of several
+turns may be drawn under several versions. A turn ends under the version that it began with, unless
+the episode follows the newest (`--partial_rollouts`).
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -20,6 +25,7 @@ class Episode:
     sampling: Sampling  # `max_new_tokens` bounds the whole episode after the prompt
     seed: int  # of the first turn; later ones hash it with their number
     group_seed: int  # of the environment, the same for all candidates
+    follows_newest: bool = False  # turns go on under a version that is loaded meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,20 @@ async def play(episode: Episode, environment: Environment, draw: Draw, chat: Cha
 def turn_request(episode: Episode, record: Completion | None, turn: int) -> Request:
     """What asks an engine for the next turn, with all that came before as its prompt."""
     if record is None:
-        return Request(episode.id, episode.task.prompt_ids, episode.seed, episode.sampling)
+        return Request(
+            episode.id,
+            episode.task.prompt_ids,
+            episode.seed,
+            episode.sampling,
+            episode.follows_newest,
+        )
     left = episode.sampling.max_new_tokens - len(record.token_ids)
     return Request(
         f"{episode.id}/{turn}",
         episode.task.prompt_ids + record.token_ids,
         seed_of(episode.seed, "turn", turn),
         replace(episode.sampling, max_new_tokens=left),
+        episode.follows_newest,
     )
 
 

@@ -17,6 +17,17 @@ def half_precision(capability: tuple[int, int] | None) -> str:
     return "float16" if is_old else "bfloat16"
 
 
+def follows_newest(config: Config) -> bool:
+    """Whether completions in flight go on under a version that is loaded meanwhile."""
+    return config.partial_rollouts and config.max_staleness > 0
+
+
+def versions_in_flight(config: Config) -> int:
+    """Policy versions that an engine draws completions under at the same time, at most: a rollout
+    that is `max_staleness` versions old may still run when the newest is loaded."""
+    return 1 if follows_newest(config) else config.max_staleness + 1
+
+
 def vllm_rank(rank: int) -> int:
     """The LoRA rank that vLLM reserves memory for where adapters have `rank`."""
     return next(allowed for allowed in VLLM_RANKS if allowed >= rank)
