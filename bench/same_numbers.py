@@ -20,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "bench" / "results" / "same-numbers-cpu.json"
-MEASURED = ("timing/", "memory/", "rollout/tokens_per_s")
+SYNC = ("sync/put_s", "sync/fetch_s", "sync/load_s")
+MEASURED = ("timing/", "memory/", "rollout/tokens_per_s", *SYNC)
 
 COMMON = (
     "--model embedded --dataset embedded --engine transformers --backend peft --max_steps 3 "

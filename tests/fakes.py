@@ -15,6 +15,7 @@ from unslothrl.types import (
     Collected,
     Completion,
     Group,
+    Loaded,
     Measured,
     Request,
     Sample,
@@ -148,10 +149,10 @@ class FakeGenerator:
         self.submitted: list[Assignment] = []
         self.calls: list[str] = []
 
-    def load(self, adapter: Adapter) -> int:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         self.calls.append(f"load {adapter.version}")
         self.version = adapter.version
-        return len(adapter.weights)
+        return Loaded(len(adapter.weights), fetch_s, 0.0)
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         self.submitted += assignments

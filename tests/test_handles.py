@@ -48,7 +48,7 @@ def test_a_call_has_the_type_of_the_methods_result(handle):
 
 
 class Echo:
-    def load(self, adapter):
+    def load(self, adapter, fetch_s):
         return f"loaded {adapter}"
 
     def publish(self, version):

@@ -137,7 +137,7 @@ def test_the_state_goes_on_where_it_was_saved(tmp_path):
     second.trainer.restore(first.folder.latest_checkpoint())
     second.trainer.train()
     assert second.learners["learner-0"].steps == 4
-    timed = ("timing/", "memory/", "rollout/tokens_per_s")
+    timed = ("timing/", "memory/", "rollout/tokens_per_s", "sync/put_s", "sync/load_s")
     plain = [
         [{k: v for k, v in row.items() if not k.startswith(timed)} for row in run.metrics()]
         for run in (whole, first, second)

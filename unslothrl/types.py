@@ -248,6 +248,15 @@ class Adapter:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What it took to give an engine a policy version."""
+
+    bytes: int  # of weights that arrived
+    fetch_s: float  # until they were in this node's memory
+    load_s: float  # until the engine had them
+
+
 def seed_of(*parts: int | str) -> int:
     """A seed in [0, 2**63) from what a draw is for, e.g. (run seed, step, task, candidate).
 

@@ -22,6 +22,7 @@ from unslothrl.types import (
     Completion,
     Failure,
     Group,
+    Loaded,
     Request,
     Sampling,
     Task,
@@ -79,10 +80,11 @@ class Actor:
         self.error: BaseException | None = None  # that ended an episode
         self.is_closing = False
 
-    def load(self, adapter: Adapter) -> int:
-        """-> bytes of weights that arrived."""
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+        """Makes `adapter` the policy; `fetch_s` is how long it took to come here."""
+        started = time.perf_counter()
         self.engine.load(adapter)
-        return len(adapter.weights)
+        return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is

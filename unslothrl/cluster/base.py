@@ -1,7 +1,7 @@
 """What the driver asks of the processes of a run."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 
@@ -25,6 +25,9 @@ class Cluster(Protocol):
 
         `progress` gets (done, tokens) summed over the calls' processes while they run.
         """
+
+    def wait(self, calls: Sequence[Call[Any]]) -> None:
+        """Returns when these calls have ended; what came of them stays where it is."""
 
     def close(self) -> None:
         """Ends every process that was started."""

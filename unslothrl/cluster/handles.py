@@ -13,6 +13,7 @@ from unslothrl.types import (
     Assignment,
     Batch,
     Collected,
+    Loaded,
     Measured,
     Sample,
     Update,
@@ -30,6 +31,10 @@ class Transport(Protocol):
 
     def call(self, method: str, *arguments: Any) -> Call[Any]: ...
 
+    def fetch(self, argument: Any) -> Call[float] | float:
+        """Brings an argument of a later call into the memory of the process's node, beside what the
+        process is doing. -> the seconds that it took once the argument was there to be fetched."""
+
 
 class GeneratorHandle:
     """What draws completions: an actor, or a learner that generates as well."""
@@ -45,9 +50,9 @@ class GeneratorHandle:
         """At least so many complete groups, or all that were submitted."""
         return self.transport.call("collect", least)
 
-    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[int]:
-        """Makes `adapter` the policy. -> bytes of weights that arrived."""
-        return self.transport.call("load", adapter)
+    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[Loaded]:
+        """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
+        return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
     def use_level(self, level: str | None) -> Call[str | None]:
         """Takes a level of the sandbox. -> why it does not work there, None where it does."""

@@ -6,6 +6,7 @@ This file and joining.py alone import ray.
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ class RayTransport:
         refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
         return RayCall(self, self.host.call.remote(method, *refs))
 
+    def fetch(self, argument: Any) -> RayCall:
+        """In a thread of its own there. An argument that is no call travels with the call itself,
+        and is fetched for it again."""
+        refs = [argument.ref] if isinstance(argument, RayCall) else []
+        return RayCall(self, self.host.fetch.remote(refs))
+
 
 class Host:
     """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
@@ -64,6 +71,17 @@ class Host:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def fetch(self, refs: list[Any]) -> float:
+        """Reads objects of Ray's, each once for all processes of a node. They come in a list
+        because Ray would fetch arguments itself. -> seconds"""
+        import ray
+
+        if refs:
+            ray.wait(refs, num_returns=len(refs), fetch_local=False)
+        started = time.perf_counter()
+        ray.get(refs)
+        return time.perf_counter() - started
 
     def progress(self) -> tuple[int, int]:
         return self.target.progress.state
@@ -184,14 +202,16 @@ class RayCluster:
         return self.ray.remote(
             num_cpus=0,
             num_gpus=plan.reserved,
-            concurrency_groups={"watch": 1},
+            concurrency_groups={"watch": 1, "fetch": 1},
             runtime_env={"env_vars": environment},
             scheduling_strategy=strategy,
         )(self._watched_host())
 
     def _watched_host(self) -> type:
+        """`Host` with a thread for each method that answers while a call runs."""
         progress = self.ray.method(concurrency_group="watch")(Host.progress)
-        return type("Host", (Host,), {"progress": progress})
+        fetch = self.ray.method(concurrency_group="fetch")(Host.fetch)
+        return type("Host", (Host,), {"progress": progress, "fetch": fetch})
 
     def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
         values: dict[Any, Any] = {}
@@ -207,6 +227,10 @@ class RayCluster:
                 states = self._get([call.transport.host.progress.remote() for call in calls])
                 progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
         return [values[call.ref] for call in calls]
+
+    def wait(self, calls: Sequence[Any]) -> None:
+        refs = list({call.ref: None for call in calls})
+        self.ray.wait(refs, num_returns=len(refs), fetch_local=False)
 
     def _raise_dead(self, refs: Sequence[Any]) -> None:
         """Raises RunError where one of those that still run is dead: what it ended in others, who

@@ -16,6 +16,7 @@ from unslothrl.types import (
     Assignment,
     Batch,
     Collected,
+    Loaded,
     Measured,
     Sample,
     StepResult,
@@ -63,11 +64,11 @@ class Learner:
         """See `Actor.collect`."""
         return self.actor.collect(least)
 
-    def load(self, adapter: Adapter) -> int:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""
-        arrived = self.actor.load(adapter)
+        loaded = self.actor.load(adapter, fetch_s)
         self.make_room()
-        return arrived
+        return loaded
 
     def make_room(self) -> None:
         """Leaves the card to the actors on it until something is computed here again."""

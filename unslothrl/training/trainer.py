@@ -1,5 +1,6 @@
 """The loop: draw tasks, roll out, assign credit, update, publish; evaluate and save in between."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -115,12 +116,22 @@ class Trainer:
             return self.updates.measure(samples, self.objective.kl != "none")
 
     def publish(self) -> Metrics:
-        """Has every generator load the learners' LoRA as this policy version."""
+        """Has every generator load the learners' LoRA as this policy version. -> metrics: bytes,
+        and the seconds until the version was in the object store (`put_s`), then on the last
+        actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`)."""
+        started = time.perf_counter()
         self.published = self.learners.publish(self.state.policy_version)
         actors, learners = self.cluster.actors, self.cluster.learners
+        self.cluster.wait([self.published])
+        put_s = time.perf_counter() - started
         loads = [generator.load(self.published) for generator in (*actors, *learners)]
-        arrived = self.cluster.gather(loads)[: len(actors)]
-        return {"sync/bytes": max(arrived, default=0)}
+        loaded = self.cluster.gather(loads)[: len(actors)]
+        return {
+            "sync/bytes": max((each.bytes for each in loaded), default=0),
+            "sync/put_s": put_s,
+            "sync/fetch_s": max((each.fetch_s for each in loaded), default=0.0),
+            "sync/load_s": max((each.load_s for each in loaded), default=0.0),
+        }
 
     def evaluate(self) -> Metrics:
         """The evaluation of the newest version, which the state keeps."""
