@@ -157,7 +157,7 @@ class FakeGenerator:
     def submit(self, assignments: Sequence[Assignment]) -> None:
         self.submitted += assignments
 
-    def collect(self, least: int | None = None) -> Collected:
+    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
         self.calls.append(f"collect {len(self.submitted)}")
         groups = []
         for assignment in self.submitted:

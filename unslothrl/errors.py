@@ -10,3 +10,18 @@ class UserError(Exception):
 
 class RunError(Exception):
     """A run that had to stop: one line that says why and what to try. The exit code is 1."""
+
+
+class ProcessLost(RunError):
+    """A process of the run that has died, or hangs and was given up. `name`: e.g. actor-0."""
+
+    def __init__(self, name: str, message: str):
+        super().__init__(message)
+        self.name = name
+
+    def __reduce__(self):
+        return type(self), (self.name, str(self))
+
+
+class ResultLost(RunError):
+    """What a process had computed has not arrived, although it lives: the call may be repeated."""

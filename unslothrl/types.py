@@ -143,11 +143,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What an actor hands over: complete groups, by the index of their assignments."""
+    """What an actor hands over: complete groups, by the index of their assignments; and what it has
+    done since it last did so."""
 
     groups: tuple[tuple[int, Group], ...]
     reward_s: float  # from the last completion to the last reward; the others overlap generation
     memory_mb: float  # the actor's peak so far
+    completions: int = 0  # finished since
+    tokens: int = 0  # sampled since
+    engine_steps: int = 0  # taken since
+    engine_s: float = 0.0  # that they took
 
 
 @dataclass(frozen=True, slots=True, eq=False)

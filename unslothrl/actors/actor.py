@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Episode, Played, play
@@ -47,6 +46,24 @@ class ProgressMeter:
             self.listener(done, tokens)
 
 
+@dataclass
+class Work:
+    """What an actor does in one `collect`."""
+
+    completions: int  # finished before it
+    tokens: int  # sampled before it
+    engine_steps: int = 0
+    engine_s: float = 0.0
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around one step of the engine."""
+        started = time.perf_counter()
+        yield
+        self.engine_steps += 1
+        self.engine_s += time.perf_counter() - started
+
+
 class Actor:
     """Plays and scores the groups that are submitted, many episodes at once over one engine.
 
@@ -75,6 +92,8 @@ class Actor:
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
         self.episodes: set[asyncio.Task[None]] = set()  # in flight
+        self.groups: dict[int, set[asyncio.Task[None]]] = {}  # not handed over: episodes in flight
+        self.given_up: set[asyncio.Task[None]] = set()  # episodes that have yet to notice
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.moved = asyncio.Event()  # an episode has come back from its environment
         self.error: BaseException | None = None  # that ended an episode
@@ -88,47 +107,83 @@ class Actor:
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is
-        left to run alone at the end."""
+        left to run alone at the end. A group that is in flight already is left as it is, so that a
+        driver may repeat itself."""
         if not self.episodes:
             self.done, self.tokens_before = 0, self.engine.sampled_tokens
             self.progress.set(0, 0)
         for assignment in sorted(assignments, key=lambda a: -len(a.task.prompt_ids)):
+            if assignment.index in self.groups:
+                continue
             self.played[assignment.index] = {}
+            self.groups[assignment.index] = set()
             for candidate in range(assignment.candidates):
-                self._start(self._episode(assignment, candidate))
+                self._start(assignment, candidate)
 
-    def _start(self, episode: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(episode)
-        self.episodes.add(task)
-        task.add_done_callback(self._ended)
+    def _start(self, assignment: Assignment, candidate: int) -> None:
+        episode = self.loop.create_task(self._episode(assignment, candidate))
+        of_group = self.groups[assignment.index]
+        for episodes in (self.episodes, of_group):
+            episodes.add(episode)
+            episode.add_done_callback(episodes.discard)
+        episode.add_done_callback(self._ended)
 
     def _ended(self, episode: asyncio.Task[None]) -> None:
-        self.episodes.discard(episode)
         self.moved.set()
         if not episode.cancelled():
             self.error = self.error or episode.exception()
+        elif episode in self.given_up:
+            self.given_up.remove(episode)
         elif not self.is_closing:
             self.error = RunError("an environment has cancelled the episode that called it: fix it")
 
-    def collect(self, least: int | None = None) -> Collected:
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        """Gives groups up, all of them without `indices`: nothing more is drawn for them, and none
+        of them is handed over."""
+        chosen = [index for index in self.groups if indices is None or index in indices]
+        ids = [id for index in chosen for id in self.turns if id.startswith(f"{index}/")]
+        self.engine.abort(ids)
+        for id in ids:
+            del self.turns[id]
+        for index in chosen:
+            self.played.pop(index, None)
+            for episode in self.groups.pop(index):
+                if episode.cancel():
+                    self.given_up.add(episode)
+        if self.given_up:
+            self.loop.run_until_complete(asyncio.wait([*self.given_up], timeout=CLOSE_S))
+
+    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
         """The groups that are complete and scored: at least `least` of them, or all that were
-        submitted."""
+        submitted; after `seconds` those that there are, while the others stay in flight."""
+        started = Work(self.done, self.engine.sampled_tokens)
+        end = None if seconds is None else time.monotonic() + seconds
         try:
-            groups = self.loop.run_until_complete(self._collect(least))
+            groups = self.loop.run_until_complete(self._collect(least, end, started))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
             if not self.episodes:
-                self.scoring.finish()
+                self.scoring.finish(None if end is None else max(0.0, end - time.monotonic()))
             groups += self.scoring.take()
         except BaseException:  # Ctrl-C included: what is being scored is given up
             self.scorer.close()
             self.scoring.close()
             raise
-        return Collected(tuple(groups), time.perf_counter() - drawn, self.engine.memory_mb())
+        return Collected(
+            tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
+            time.perf_counter() - drawn,
+            self.engine.memory_mb(),
+            completions=self.done - started.completions,
+            tokens=self.engine.sampled_tokens - started.tokens,
+            engine_steps=started.engine_steps,
+            engine_s=started.engine_s,
+        )
 
-    async def _collect(self, least: int | None) -> list[tuple[int, Group]]:
-        """Steps the engine until `least` groups are scored, or no episode is left."""
+    async def _collect(
+        self, least: int | None, end: float | None, work: "Work"
+    ) -> list[tuple[int, Group]]:
+        """Steps the engine until `least` groups are scored, no episode is left, or the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             await asyncio.sleep(0)  # every episode that can goes on to its next turn
@@ -136,11 +191,17 @@ class Actor:
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
                 break
+            if end is not None and time.monotonic() >= end:
+                break
             if not self.engine.is_finished():
-                for finished in self.engine.step():
+                with work.stepping():
+                    finished_requests = self.engine.step()
+                for finished in finished_requests:
                     self.turns.pop(finished.id).set_result(finished.completion)
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
+                if end is not None:
+                    self.loop.call_later(end - time.monotonic(), self.moved.set)
                 await self.moved.wait()
             self._raise_error()
         self._raise_error()

@@ -47,14 +47,19 @@ class BackgroundScoring(Generic[Work, Result]):
             scored, self.scored = self.scored, []
             return scored
 
-    def finish(self) -> None:
-        """Returns when everything that was added is scored."""
+    def finish(self, seconds: float | None = None) -> bool:
+        """Returns when everything that was added is scored, or after `seconds`. -> whether it is;
+        where it is not, scoring goes on."""
         with self.changed:
             self.is_finishing = True
             self.changed.notify_all()
-            self.changed.wait_for(lambda: self.error or not (self.waiting or self.is_busy))
-            self.is_finishing = False
+            is_done = self.changed.wait_for(self._is_done, seconds)
+            self.is_finishing = not is_done
             self._raise_error()
+            return bool(is_done)
+
+    def _is_done(self) -> bool:
+        return self.error is not None or not (self.waiting or self.is_busy)
 
     def close(self) -> None:
         """Ends the thread; what waits is given up. What is being scored must end by itself."""

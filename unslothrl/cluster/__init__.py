@@ -5,21 +5,29 @@ arguments.
 import importlib.util
 from pathlib import Path
 
-from unslothrl.cluster.base import Cluster, Stage
+from unslothrl.cluster.base import Builders, Cluster, Stage
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Machine
 
 
-def start(config: Config, base: Path, machine: Machine, stage: Stage) -> Cluster:
-    """The cluster that `config` asks for, its workers loaded. Raises UserError if it cannot fit."""
+def start(
+    config: Config, base: Path, machine: Machine, stage: Stage, builders: Builders | None = None
+) -> Cluster:
+    """The cluster that `config` asks for, its workers loaded. Raises UserError if it cannot fit.
+
+    `builders` build other workers than a run's, to measure or to test with.
+    """
+    from unslothrl.build import build_actor, build_learner
+
+    builders = builders or Builders(build_actor, build_learner)
     if config.cluster == "local":
         from unslothrl.cluster import local
 
-        return local.start(config, base, machine, stage)
+        return local.start(config, base, machine, stage, builders)
     from unslothrl.cluster.ray_cluster import RayCluster
 
-    return RayCluster(config, base, machine, stage)
+    return RayCluster(config, base, machine, stage, builders)
 
 
 def import_first(config: Config) -> None:

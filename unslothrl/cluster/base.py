@@ -1,6 +1,7 @@
 """What the driver asks of the processes of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
@@ -10,8 +11,34 @@ T = TypeVar("T")
 Stage = Callable[[str], None]
 """Called with what is being started."""
 
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of a cluster's nodes, as they concern actors."""
+
+    joined: tuple[str, ...] = ()  # names for actors that there is room for now
+    leaving: tuple[str, ...] = ()  # actors whose node will go: to be emptied first
+
+
 Progress = Callable[[int, int], None]
 """Called with (completions or sequences done, tokens) while calls run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A call that has ended, with what it returned or raised."""
+
+    call: Call[Any]
+    value: Any = None
+    error: Exception | None = None  # ProcessLost, ResultLost, or what was raised there
+
+
+@dataclass(frozen=True, slots=True)
+class Builders:
+    """What builds an actor and a learner inside their processes: (config, base, plan) -> object."""
+
+    actor: Callable[..., Any]
+    learner: Callable[..., Any]
 
 
 class Cluster(Protocol):
@@ -19,15 +46,39 @@ class Cluster(Protocol):
 
     actors: Sequence[ActorHandle]
     learners: Sequence[LearnerHandle]
+    meanwhile: Callable[[], None] | None
+    """Called again and again while `gather` waits."""
 
-    def gather(self, calls: Sequence[Call[T]], progress: Progress | None = None) -> list[T]:
+    def gather(
+        self,
+        calls: Sequence[Call[T]],
+        progress: Progress | None = None,
+        deadline_s: float | None = None,
+    ) -> list[T]:
         """The results of calls, in order; raises what a call raised, as soon as it does.
 
-        `progress` gets (done, tokens) summed over the calls' processes while they run.
+        `progress` gets (done, tokens) summed over the calls' processes while they run. ProcessLost
+        where a process has died, does not answer, or is not done within `deadline_s`.
         """
 
     def wait(self, calls: Sequence[Call[Any]]) -> None:
         """Returns when these calls have ended; what came of them stays where it is."""
+
+    def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
+        """Those of `calls` that have ended, after at most `timeout_s`."""
+
+    def changes(self) -> Changes:
+        """Which nodes have come or are about to go since it was last asked."""
+
+    def add_actor(self, name: str) -> tuple[ActorHandle, Call[None]]:
+        """Begins to start an actor in place of the one of that name, which is ended first, or as
+        one more. -> (it, a call that ends when it is ready)."""
+
+    def remove_actor(self, name: str) -> None:
+        """Ends an actor for good."""
+
+    def restart_learners(self) -> None:
+        """Ends all learners, and starts as many again, as they were at the start of the run."""
 
     def close(self) -> None:
         """Ends every process that was started."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.errors import RunError
+from unslothrl.errors import ProcessLost
 
 VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
@@ -38,7 +38,7 @@ def original(error: BaseException) -> BaseException:
 
 def process_died(
     error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int
-) -> RunError:
+) -> ProcessLost:
     """The error to raise for `error`, Ray's about a dead process. `names` maps Ray's ids to names
     such as actor-0; `oom_kills` is `oom_killed()` from before the processes were started."""
     message = str(error)
@@ -49,7 +49,7 @@ def process_died(
     cause = probable_cause(message, written, oom_killed() > oom_kills)
     process = f" (process {pid[1]})" if pid else ""
     where = f"; its log is {log}" if log else ""
-    return RunError(f"{name}{process} died: {cause}{where}")
+    return ProcessLost(name, f"{name}{process} died: {cause}{where}")
 
 
 def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:

@@ -5,7 +5,7 @@ returns a `Call` of its result. An argument may itself be a call: its result the
 to process and never through the driver.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from unslothrl.types import (
@@ -46,9 +46,14 @@ class GeneratorHandle:
         """Begins groups; see `Actor.submit`."""
         return self.transport.call("submit", assignments)
 
-    def collect(self, least: int | None = None) -> Call[Collected]:
-        """At least so many complete groups, or all that were submitted."""
-        return self.transport.call("collect", least)
+    def collect(self, least: int | None = None, seconds: float | None = None) -> Call[Collected]:
+        """At least so many complete groups, or all that were submitted, or what there is after
+        `seconds`."""
+        return self.transport.call("collect", least, seconds)
+
+    def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
+        """Gives groups up; see `Actor.abandon`."""
+        return self.transport.call("abandon", indices)
 
     def load(self, adapter: "Adapter | Call[Adapter]") -> Call[Loaded]:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""

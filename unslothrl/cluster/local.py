@@ -2,14 +2,14 @@
 Ray."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster.base import Progress, Stage
+from unslothrl.cluster.base import Builders, Changes, Outcome, Progress, Stage
 from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.config.options import Config
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
@@ -51,6 +51,7 @@ class LocalCluster:
 
     def __init__(self, actors: Sequence[ActorHandle], learners: Sequence[LearnerHandle]):
         self.actors, self.learners = actors, learners
+        self.meanwhile: Callable[[], None] | None = None  # nothing happens beside a call
 
     @classmethod
     def of(cls, actors: dict[str, Any], learners: dict[str, Any]) -> "LocalCluster":
@@ -60,7 +61,12 @@ class LocalCluster:
             [LearnerHandle(name, LocalTransport(learner)) for name, learner in learners.items()],
         )
 
-    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
+    def gather(
+        self,
+        calls: Sequence[Any],
+        progress: Progress | None = None,
+        deadline_s: float | None = None,
+    ) -> list[Any]:
         with contextlib.ExitStack() as stack:
             meters: list[Any] = []
             for call in calls:
@@ -74,6 +80,22 @@ class LocalCluster:
     def wait(self, calls: Sequence[Any]) -> None:
         for call in calls:
             call.result()
+
+    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
+        """Runs all of them: what they raise is raised, as nothing here outlives it."""
+        return [Outcome(call, call.result()) for call in calls]
+
+    def changes(self) -> Changes:
+        return Changes()
+
+    def add_actor(self, name: str) -> tuple[ActorHandle, Any]:
+        raise RunError(f"{name} cannot be started again: all is in one process (cluster local)")
+
+    def remove_actor(self, name: str) -> None:
+        raise RunError(f"{name} cannot be ended alone: all is in one process (cluster local)")
+
+    def restart_learners(self) -> None:
+        raise RunError("learners cannot be started again: all is in one process (cluster local)")
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
@@ -105,10 +127,10 @@ def listening(meter: Any, progress: Progress, before: Sequence[Any]) -> Iterator
         meter.listener = None
 
 
-def start(config: Config, base: Path, machine: Machine, stage: Stage) -> LocalCluster:
+def start(
+    config: Config, base: Path, machine: Machine, stage: Stage, builders: Builders
+) -> LocalCluster:
     """Builds the learners and actors of a run in this process. Raises UserError."""
-    from unslothrl.build import build_actor, build_learner
-
     if config.engine == "vllm" and config.number_of_actors > 1:
         raise UserError(
             f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
@@ -121,10 +143,10 @@ def start(config: Config, base: Path, machine: Machine, stage: Stage) -> LocalCl
     try:
         for plan in placement.learners:
             stage(f"loading learner {plan.index}")
-            learners[plan.name] = build_learner(config, base, plan)
+            learners[plan.name] = builders.learner(config, base, plan)
         for plan in placement.actors:
             stage(f"loading actor {plan.index}")
-            actors[plan.name] = build_actor(config, base, plan)
+            actors[plan.name] = builders.actor(config, base, plan)
     except BaseException:
         LocalCluster.of(actors, learners).close()
         raise

@@ -1,113 +1,66 @@
 """A process for each actor and learner, under Ray; adapters travel through its object store.
 
-This file and joining.py alone import ray.
+This file, ray_calls.py and joining.py alone import ray.
 """
 
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from unslothrl import variables
-from unslothrl.cluster import failures, joining
-from unslothrl.cluster.base import Progress, Stage, counted, join_learners
+from unslothrl.cluster import joining
+from unslothrl.cluster.base import (
+    Builders,
+    Changes,
+    Outcome,
+    Progress,
+    Stage,
+    counted,
+    join_learners,
+)
 from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
+from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan, Resources
 from unslothrl.weights import base_model
 
 POLL_S = 0.25
+MEANWHILE_S = 0.05  # between two calls of `meanwhile`
 DEATH_S = 3.0  # in which Ray notices that a process has died
-
-
-class RayCall(Call[Any]):
-    """A call that runs in another process; `ref` is where its result will be."""
-
-    def __init__(self, transport: "RayTransport", ref: Any):
-        self.transport, self.ref = transport, ref
-
-
-class RayTransport:
-    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
-
-    def __init__(self, host: Any):
-        self.host = host
-
-    def call(self, method: str, *arguments: Any) -> RayCall:
-        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-        return RayCall(self, self.host.call.remote(method, *refs))
-
-    def fetch(self, argument: Any) -> RayCall:
-        """In a thread of its own there. An argument that is no call travels with the call itself,
-        and is fetched for it again."""
-        refs = [argument.ref] if isinstance(argument, RayCall) else []
-        return RayCall(self, self.host.fetch.remote(refs))
-
-
-class Host:
-    """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
-
-    def __init__(self, build: Callable, *arguments: Any):
-        self.failed: Exception | None = None
-        try:
-            self.target = build(*arguments)
-        except Exception as error:  # of one raised here Ray keeps no more than its text
-            self.failed = error
-
-    def ready(self) -> None:
-        """Raises what ended its construction."""
-        if self.failed is not None:
-            raise self.failed
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.target, method)(*arguments)
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def fetch(self, refs: list[Any]) -> float:
-        """Reads objects of Ray's, each once for all processes of a node. They come in a list
-        because Ray would fetch arguments itself. -> seconds"""
-        import ray
-
-        if refs:
-            ray.wait(refs, num_returns=len(refs), fetch_local=False)
-        started = time.perf_counter()
-        ray.get(refs)
-        return time.perf_counter() - started
-
-    def progress(self) -> tuple[int, int]:
-        return self.target.progress.state
 
 
 class RayCluster:
     """See `base.Cluster`. Starts Ray, or joins a cluster of it, and a process for each."""
 
-    def __init__(self, config: Config, base: Path, machine: Machine, stage: Stage):
+    def __init__(
+        self, config: Config, base: Path, machine: Machine, stage: Stage, builders: Builders
+    ):
         import ray
 
         self.ray: Any = ray
-        self.machine = machine
+        self.config, self.base, self.machine, self.builders = config, base, machine, builders
         self.scratch = Path(
             tempfile.mkdtemp(prefix=f"unslothrl-{os.getpid()}-", dir=adapter_room())
         )
         self.learners: Sequence[LearnerHandle] = ()
         self.actors: Sequence[ActorHandle] = ()
+        self.meanwhile: Callable[[], None] | None = None
         self.hosts: dict[str, Any] = {}  # Ray's handles, by name
-        self.names: dict[str, str] = {}  # Ray's id of an actor -> its name
-        self.logs: Path | None = None
-        self.oom_kills = failures.oom_killed()
+        self.plans: dict[str, ProcessPlan] = {}
+        self.strategies: dict[str, Any] = {}  # Ray's scheduling strategies, by name
+        self.results = Results({})
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
             self._init(config, machine)
-            self._start(config, base, stage)
+            self._start(stage)
             join_learners(self)
         except BaseException:
             self.close()
@@ -117,7 +70,7 @@ class RayCluster:
         context = self._connect(config, machine)
         # Ray prints on its own that some worker died; we say which, and why.
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
-        self.logs = Path(context.address_info["session_dir"]) / "logs"
+        self.results.logs = Path(context.address_info["session_dir"]) / "logs"
 
     def _connect(self, config: Config, machine: Machine) -> Any:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -146,37 +99,24 @@ class RayCluster:
             _plasma_directory=folder,
         )
 
-    def _start(self, config: Config, base: Path, stage: Stage) -> None:
-        from unslothrl.build import build_actor, build_learner
-
+    def _start(self, stage: Stage) -> None:
+        config = self.config
         resources = Resources.of_machine(config, self.machine)
         if config.ray_address is not None:
             has = self.ray.cluster_resources()
             resources = Resources.of_cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
-        placement = place(config, resources, base_mb=base_model.size_mb(base))
-        strategies = self._reserve(placement, config)
+        placement = place(config, resources, base_mb=base_model.size_mb(self.base))
+        self.strategies = self._reserve(placement, config)
+        self.plans = {plan.name: plan for plan in placement.processes}
         learners = counted(config.number_of_learners, "learner")
         stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
         for plans in placement.rounds():
             for plan in plans:
-                build = build_learner if plan.kind == LEARNER else build_actor
-                host = self._host(strategies[plan.name], plan).remote(build, config, base, plan)
-                self.hosts[plan.name] = host
-                self.names[host._actor_id.hex()] = plan.name
-            self._get([self.hosts[plan.name].ready.remote() for plan in plans])
+                self._launch(plan)
+            self._wait_ready([plan.name for plan in plans])
         ways = {name: RayTransport(host) for name, host in self.hosts.items()}
         self.learners = [LearnerHandle(plan.name, ways[plan.name]) for plan in placement.learners]
         self.actors = [ActorHandle(plan.name, ways[plan.name]) for plan in placement.actors]
-
-    def _get(self, refs: Sequence[Any]) -> list[Any]:
-        """The values of `refs`. Raises what a worker raised, or RunError where one has died."""
-        try:
-            return self.ray.get(refs)
-        except self.ray.exceptions.RayError as error:
-            cause = failures.original(error)
-            if isinstance(cause, self.ray.exceptions.RayError):
-                raise failures.process_died(cause, self.names, self.logs, self.oom_kills) from None
-            raise cause from cause.__cause__
 
     def _reserve(self, placement: Placement, config: Config) -> dict[str, Any]:
         """-> a scheduling strategy for each process, by its name."""
@@ -197,57 +137,118 @@ class RayCluster:
             for index, plan in enumerate(placement.processes)
         }
 
-    def _host(self, strategy: Any, plan: ProcessPlan):
+    def _launch(self, plan: ProcessPlan) -> Any:
+        """-> Ray's handle of a process that begins to build what is planned for it."""
+        build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
         environment = process_environment(self.machine, self.scratch, plan)
-        return self.ray.remote(
+        remote = self.ray.remote(
             num_cpus=0,
             num_gpus=plan.reserved,
             concurrency_groups={"watch": 1, "fetch": 1},
             runtime_env={"env_vars": environment},
-            scheduling_strategy=strategy,
-        )(self._watched_host())
+            scheduling_strategy=self.strategies[plan.name],
+        )(watched_host())
+        host = remote.remote(build, self.config, self.base, plan)
+        self.hosts[plan.name] = host
+        self.results.names[host._actor_id.hex()] = plan.name
+        return host
 
-    def _watched_host(self) -> type:
-        """`Host` with a thread for each method that answers while a call runs."""
-        progress = self.ray.method(concurrency_group="watch")(Host.progress)
-        fetch = self.ray.method(concurrency_group="fetch")(Host.fetch)
-        return type("Host", (Host,), {"progress": progress, "fetch": fetch})
-
-    def gather(self, calls: Sequence[Any], progress: Progress | None = None) -> list[Any]:
-        values: dict[Any, Any] = {}
-        waiting = list({call.ref: None for call in calls})
+    def _wait_ready(self, names: Collection[str]) -> None:
+        """Raises what ended the construction of one of these."""
+        waiting: set[Call] = {RayTransport(self.hosts[name]).ready() for name in names}
         while waiting:
-            done, waiting = self.ray.wait(waiting, num_returns=len(waiting), timeout=POLL_S)
-            try:  # at once: where one has failed, the others may wait for it
-                values |= zip(done, self._get(done), strict=True)
-            except RunError:
-                self._raise_dead(waiting)
-                raise
-            if progress is not None and waiting:
-                states = self._get([call.transport.host.progress.remote() for call in calls])
-                progress(sum(done for done, _ in states), sum(tokens for _, tokens in states))
-        return [values[call.ref] for call in calls]
+            for outcome in self.poll(waiting, POLL_S):
+                waiting.remove(outcome.call)
+                if outcome.error is not None:
+                    self._raise(outcome.error, ())
+
+    def gather(
+        self,
+        calls: Sequence[Any],
+        progress: Progress | None = None,
+        deadline_s: float | None = None,
+    ) -> list[Any]:
+        values: dict[Any, Any] = {}
+        waiting = dict.fromkeys(calls)
+        watch = Watch([call.transport.host for call in calls])
+        end = None if deadline_s is None else time.monotonic() + deadline_s
+        while waiting:
+            for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
+                del waiting[outcome.call]
+                if outcome.error is not None:  # at once: the others may wait for it
+                    self._raise(outcome.error, waiting)
+                values[outcome.call] = outcome.value
+            if waiting:
+                if self.meanwhile is not None:
+                    self.meanwhile()
+                watch.ask()
+                self._check_hanging(watch, waiting, end)
+                if progress is not None:
+                    progress(*watch.sums())
+        return [values[call] for call in calls]
 
     def wait(self, calls: Sequence[Any]) -> None:
         refs = list({call.ref: None for call in calls})
         self.ray.wait(refs, num_returns=len(refs), fetch_local=False)
 
-    def _raise_dead(self, refs: Sequence[Any]) -> None:
-        """Raises RunError where one of those that still run is dead: what it ended in others, who
-        wait for it, they notice before Ray does."""
-        if not refs:
-            return
-        for ref in self.ray.wait(refs, num_returns=len(refs), timeout=DEATH_S)[0]:
-            try:
-                self.ray.get(ref)
-            except self.ray.exceptions.RayActorError:
-                self._get([ref])
-            except Exception:  # another who has waited in vain
-                continue
+    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
+        return self.results.poll(calls, timeout_s)
+
+    def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
+        """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended
+        in others, who wait for it, they notice before Ray does."""
+        if waiting and isinstance(error, RunError) and not isinstance(error, ProcessLost):
+            end = time.monotonic() + DEATH_S
+            while time.monotonic() < end:
+                for outcome in self.poll(waiting, POLL_S):
+                    if isinstance(outcome.error, ProcessLost):
+                        error = outcome.error
+        raise error from error.__cause__
+
+    def _check_hanging(self, watch: Watch, waiting: Collection[Any], end: float | None) -> None:
+        """Raises ProcessLost where a process does not answer, or the deadline has passed."""
+        hosts = watch.hung()
+        reason = f"does not answer (for {PING_S:g} s)"
+        if not hosts and end is not None and time.monotonic() > end:
+            hosts = [call.transport.host for call in waiting]
+            reason = "has not done in time what it was asked for"
+        if hosts:
+            name = self.results.names.get(hosts[0]._actor_id.hex(), "a process of the run")
+            raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
+
+    def add_actor(self, name: str) -> tuple[ActorHandle, Any]:
+        self.remove_actor(name)
+        plan = self.plans[name]
+        way = RayTransport(self._launch(plan))
+        handle = ActorHandle(name, way)
+        self.actors = [*self.actors, handle]
+        return handle, way.ready()
+
+    def remove_actor(self, name: str) -> None:
+        self.actors = [actor for actor in self.actors if actor.name != name]
+        self._end(name)
+
+    def restart_learners(self) -> None:
+        plans = [self.plans[learner.name] for learner in self.learners]
+        for plan in plans:
+            self._end(plan.name)
+        self.learners = [
+            LearnerHandle(plan.name, RayTransport(self._launch(plan))) for plan in plans
+        ]
+        self._wait_ready([plan.name for plan in plans])
+        join_learners(self)
+
+    def changes(self) -> Changes:
+        return Changes()
+
+    def _end(self, name: str) -> None:
+        host = self.hosts.pop(name, None)
+        if host is not None:
+            self.ray.kill(host)
 
     def close(self) -> None:
-        for host in self.hosts.values():
-            self.ray.kill(host)
+        for name in list(self.hosts):
+            self._end(name)
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
 

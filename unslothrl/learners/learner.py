@@ -1,6 +1,6 @@
 """The learner: a backend that trains the LoRA by an objective, and its share of generation."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -60,9 +60,13 @@ class Learner:
         self.backend.to_device()
         self.actor.submit(assignments)
 
-    def collect(self, least: int | None = None) -> Collected:
+    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
         """See `Actor.collect`."""
-        return self.actor.collect(least)
+        return self.actor.collect(least, seconds)
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        """See `Actor.abandon`."""
+        self.actor.abandon(indices)
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""

@@ -1,0 +1,168 @@
+"""Calls of methods in Ray's processes: how they begin, how their results or errors come back."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectFetchTimedOutError,
+    ObjectLostError,
+    RayActorError,
+    RayError,
+)
+
+from unslothrl.cluster import failures
+from unslothrl.cluster.base import Outcome
+from unslothrl.cluster.handles import Call
+from unslothrl.errors import ResultLost
+
+PING_S = 30.0  # without an answer of its watching thread, a process hangs
+GET_S = 60.0  # in which a result that is there must arrive
+
+
+class RayCall(Call[Any]):
+    """A call that runs in another process; `ref` is where its result will be."""
+
+    def __init__(self, transport: "RayTransport", ref: Any):
+        self.transport, self.ref = transport, ref
+
+
+class RayTransport:
+    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
+
+    def __init__(self, host: Any):
+        self.host = host
+
+    def call(self, method: str, *arguments: Any) -> RayCall:
+        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
+        return RayCall(self, self.host.call.remote(method, *refs))
+
+    def fetch(self, argument: Any) -> RayCall:
+        """In a thread of its own there. An argument that is no call travels with the call itself,
+        and is fetched for it again."""
+        refs = [argument.ref] if isinstance(argument, RayCall) else []
+        return RayCall(self, self.host.fetch.remote(refs))
+
+    def ready(self) -> RayCall:
+        """Ends when the process has built what it holds, or failed to."""
+        return RayCall(self, self.host.ready.remote())
+
+
+class Host:
+    """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
+
+    def __init__(self, build: Callable, *arguments: Any):
+        self.failed: Exception | None = None
+        try:
+            self.target = build(*arguments)
+        except Exception as error:  # of one raised here Ray keeps no more than its text
+            self.failed = error
+
+    def ready(self) -> None:
+        """Raises what ended its construction."""
+        if self.failed is not None:
+            raise self.failed
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.target, method)(*arguments)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def fetch(self, refs: list[Any]) -> float:
+        """Reads objects of Ray's, each once for all processes of a node. They come in a list
+        because Ray would fetch arguments itself. -> seconds"""
+        if refs:
+            ray.wait(refs, num_returns=len(refs), fetch_local=False)
+        started = time.perf_counter()
+        ray.get(refs)
+        return time.perf_counter() - started
+
+    def progress(self) -> tuple[int, int]:
+        return self.target.progress.state
+
+
+def watched_host() -> type:
+    """`Host` with threads of their own for what is answered while a call runs."""
+    groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
+    methods = {
+        name: ray.method(concurrency_group=group)(getattr(Host, name))
+        for name, group in groups.items()
+    }
+    return type("Host", (Host,), methods)
+
+
+@dataclass
+class Results:
+    """Turns what Ray gives back into values and this package's errors."""
+
+    names: dict[str, str]  # Ray's id of an actor -> its name
+    logs: Path | None = None
+    oom_kills: int = field(default_factory=failures.oom_killed)
+
+    def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
+        """Those of `calls` that have ended, at once if all have, else after `timeout_s`."""
+        by_ref = {call.ref: call for call in calls}
+        if not by_ref:
+            return []
+        done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
+        try:
+            values = ray.get(done, timeout=GET_S)
+        except Exception:  # one of them has failed: which?
+            return [self._outcome(by_ref[ref]) for ref in done]
+        return [Outcome(by_ref[ref], value) for ref, value in zip(done, values, strict=True)]
+
+    def _outcome(self, call: RayCall) -> Outcome:
+        try:
+            return Outcome(call, ray.get(call.ref, timeout=GET_S))
+        except Exception as error:
+            return Outcome(call, error=self.error_of(error))
+
+    def error_of(self, error: Exception) -> Exception:
+        """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
+        cause = failures.original(error)
+        if isinstance(cause, RayActorError):
+            return failures.process_died(cause, self.names, self.logs, self.oom_kills)
+        if isinstance(cause, ObjectLostError | ObjectFetchTimedOutError | GetTimeoutError):
+            return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
+        if isinstance(cause, RayError):
+            return failures.process_died(cause, self.names, self.logs, self.oom_kills)
+        assert isinstance(cause, Exception)
+        return cause
+
+
+class Watch:
+    """Asks processes how far they are, and notices those that do not answer."""
+
+    def __init__(self, hosts: Sequence[Any]):
+        self.hosts = list(dict.fromkeys(hosts))
+        self.states: dict[Any, tuple[int, int]] = {}
+        self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
+
+    def ask(self) -> None:
+        """Takes the answers that are there, and asks again. Does not wait."""
+        now = time.monotonic()
+        for host in self.hosts:
+            if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
+                try:
+                    self.states[host] = ray.get(self.asked.pop(host)[0], timeout=GET_S)
+                except Exception:  # it has died: its call will say so
+                    continue
+            if host not in self.asked:
+                self.asked[host] = host.progress.remote(), now
+
+    def sums(self) -> tuple[int, int]:
+        """(done, tokens) over all, as far as they have answered."""
+        return sum(done for done, _ in self.states.values()), sum(
+            tokens for _, tokens in self.states.values()
+        )
+
+    def hung(self) -> list[Any]:
+        """The hosts that have not answered for `PING_S`."""
+        now = time.monotonic()
+        return [host for host, (_, since) in self.asked.items() if now - since > PING_S]
