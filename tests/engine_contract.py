@@ -134,6 +134,94 @@ def check_versions_in_flight(engine: Engine, load: Load) -> None:
     assert max(len(one.completion.token_ids) for one in by_id.values()) <= SAMPLING.max_new_tokens
 
 
+def check_a_version_is_unloaded_with_its_last_request(engine: Engine, load: Load) -> None:
+    """Neither earlier nor later, at every step; and the newest stays."""
+    loaded = engine.versions_loaded
+    waiting: dict[int, set[str]] = {}
+    for version in (5, 6, 7):
+        load(version, version == 6)
+        drawn = requests(4, version, name=f"v{version}-")
+        waiting[version] = {request.id for request in drawn}
+        for request in drawn:
+            engine.add(request)
+        for finished in engine.step():
+            waiting[finished.completion.policy_version].remove(finished.id)
+    assert engine.versions_loaded == loaded + 3 and engine.versions_held == 3
+    held = set()
+    while not engine.is_finished():
+        for finished in engine.step():
+            waiting[finished.completion.policy_version].remove(finished.id)
+        assert engine.versions_held == 1 + bool(waiting[5]) + bool(waiting[6])
+        held.add(engine.versions_held)
+    assert held >= {1, 2} and engine.versions_held == 1
+    assert engine.versions_loaded - engine.versions_unloaded == 1
+    load(8, False)  # nothing is in flight
+    assert engine.versions_held == 1
+    for request in requests(3):
+        engine.add(request)
+    load(9, False)
+    assert engine.versions_held == 2
+    engine.abort(["0", "1"])
+    assert engine.versions_held == 2
+    engine.abort(["2"])
+    assert engine.versions_held == 1
+
+
+def check_a_number_that_is_loaded_again(engine: Engine, load: Load) -> None:
+    """As a learner that restarts publishes it, with other weights: a version of its own."""
+    load(6, True)
+    first, second = requests(6, name="first"), requests(6, name="second")
+    for request in first:
+        engine.add(request)
+    early = [one for _ in range(4) for one in engine.step()]
+    load(6, False)
+    assert engine.versions_held == 2
+    for request in second:
+        engine.add(request)
+    by_id = {one.id: one for one in early} | drain(engine)
+    assert {v for one in by_id.values() for v in one.completion.versions} == {6}
+    assert share([by_id[request.id] for request in first]) > 0.9
+    assert share([by_id[request.id] for request in second]) < 0.05
+    assert engine.versions_held == 1
+    load(6, False)
+    assert share([Finished("", one) for one in generate(engine, requests(6))]) < 0.05
+    assert engine.versions_held == 1
+
+
+def check_requests_that_are_interrupted_again_and_again(engine: Engine, load: Load) -> None:
+    """Before their first token, between any two and before their last, more of them than run at
+    once: nothing is lost or drawn twice, and each ends as it would have."""
+    load(0, False)
+    before, counted = engine.versions_loaded, engine.sampled_tokens
+    asked = [replace(one, follows_newest=True) for one in requests(40, 3)]
+    for request in asked:
+        engine.add(request)
+    by_id: dict[str, Finished] = {}
+    version = 0
+    while not engine.is_finished():
+        version += 1
+        load(version, False)
+        assert engine.versions_held == 1
+        by_id |= {one.id: one for one in engine.step()}
+        if version % 4 == 0:
+            by_id |= {one.id: one for one in engine.step()}
+    assert engine.versions_loaded - before == version
+    assert by_id.keys() == {request.id for request in asked}
+    for _, completion in by_id.values():
+        tokens = len(completion.token_ids)
+        assert len(completion.versions) == len(completion.logprobs) == tokens
+        assert list(completion.versions) == sorted(completion.versions)
+        most = SAMPLING.max_new_tokens
+        assert completion.finish_reason == "stop" or tokens == most
+        assert 1 <= tokens <= most and max(completion.logprobs) <= 0
+        assert max(map(completion.versions.count, set(completion.versions))) <= 2
+    lengths = [len(one.completion.token_ids) for one in by_id.values()]
+    assert lengths.count(SAMPLING.max_new_tokens) > 20
+    assert engine.sampled_tokens - counted == sum(lengths)
+    first = [one.completion.token_ids[0] for one in by_id.values()]
+    assert len(set(first)) > 10
+
+
 def check_a_version_speaks_at_once(engine: Engine, load: Load) -> None:
     """A version that biases one token makes it come out; the next one does so no more."""
     shares = []
@@ -198,6 +286,9 @@ OF_REQUESTS = [
 ]
 OF_VERSIONS = [
     check_versions_in_flight,
+    check_a_version_is_unloaded_with_its_last_request,
+    check_a_number_that_is_loaded_again,
+    check_requests_that_are_interrupted_again_and_again,
     check_a_version_speaks_at_once,
     check_sleep,
 ]

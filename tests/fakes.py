@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,35 +41,37 @@ def completion(
 class FakeEngine:
     """An `engines.base.Engine` without a model, which draws uniformly from 300 tokens.
 
-    Token 2 ends a completion, `max_running` requests run at a time. A version that is named in
-    `favourites` draws that token alone.
+    Token 2 ends a completion, `max_running` requests run at a time. A version whose weights are
+    the number of a token draws that token alone.
     """
 
     VOCABULARY, STOP = 300, 2
 
-    def __init__(self, max_running: int = 256, favourites: Mapping[int, int] | None = None):
-        self.max_running, self.favourites = max_running, favourites or {}
+    def __init__(self, max_running: int = 256):
+        self.max_running = max_running
+        self.favourites: dict[int, int] = {}  # by load
         self.version, self.sampled_tokens, self.is_asleep = -1, 0, False
+        self.versions_loaded, self.older = 0, set[int]()  # loads that are held beside the newest
         self.in_flight: dict[str, FakeRequest] = {}
 
     def add(self, request: Request) -> None:
         if request.id in self.in_flight:
             raise ValueError(f"request {request.id!r} is in flight already")
         self.is_asleep = False
-        self.in_flight[request.id] = FakeRequest(request, self.version)
+        self.in_flight[request.id] = FakeRequest(request, self.versions_loaded, self.version)
 
     def step(self) -> list[Finished]:
         finished = []
         for running in list(self.in_flight.values())[: self.max_running]:
-            version = self.version if running.request.follows_newest else running.version
             random_token = running.random.randrange(self.VOCABULARY)
-            running.token_ids.append(self.favourites.get(version, random_token))
-            running.versions.append(version)
+            running.token_ids.append(self.favourites.get(running.load, random_token))
+            running.versions.append(running.version)
             self.sampled_tokens += 1
             if running.token_ids[-1] == self.STOP:
                 finished.append(self._finish(running, "stop"))
             elif len(running.token_ids) == running.request.sampling.max_new_tokens:
                 finished.append(self._finish(running, "length"))
+        self._unload_unused()
         return finished
 
     def _finish(self, running: "FakeRequest", finish_reason: str) -> Finished:
@@ -81,14 +83,36 @@ class FakeEngine:
         return Finished(running.request.id, drawn)
 
     def abort(self, ids: Collection[str]) -> list[Finished]:
-        return [self._finish(self.in_flight[id], "abort") for id in ids if id in self.in_flight]
+        known = [self.in_flight[id] for id in ids if id in self.in_flight]
+        finished = [self._finish(running, "abort") for running in known]
+        self._unload_unused()
+        return finished
 
     def is_finished(self) -> bool:
         return not self.in_flight
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
+        self.older |= {self.versions_loaded} - {0}
+        self.versions_loaded += 1
         self.version = adapter.version
+        if adapter.weights.isdigit():
+            self.favourites[self.versions_loaded] = int(adapter.weights)
+        for running in self.in_flight.values():
+            if running.request.follows_newest:
+                running.go_on(self.versions_loaded, adapter.version)
+        self._unload_unused()
+
+    def _unload_unused(self) -> None:
+        self.older &= {running.load for running in self.in_flight.values()}
+
+    @property
+    def versions_held(self) -> int:
+        return len(self.older) + (self.versions_loaded > 0)
+
+    @property
+    def versions_unloaded(self) -> int:
+        return self.versions_loaded - self.versions_held
 
     def sleep(self) -> None:
         self.is_asleep = True
@@ -106,11 +130,14 @@ class FakeEngine:
 class FakeRequest:
     """What a `FakeEngine` has drawn for a request so far."""
 
-    def __init__(self, request: Request, version: int):
-        self.request, self.version = request, version
+    def __init__(self, request: Request, load: int, version: int):
+        self.request, self.load, self.version = request, load, version
         self.random = random.Random(request.seed)
         self.token_ids: list[int] = []
         self.versions: list[int] = []
+
+    def go_on(self, load: int, version: int) -> None:
+        self.load, self.version = load, version
 
 
 def completed(

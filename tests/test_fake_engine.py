@@ -9,14 +9,17 @@ from unslothrl.types import Adapter
 
 @pytest.fixture
 def engine():
-    engine = FakeEngine(max_running=16, favourites={6: contract.TOKEN, 11: contract.TOKEN})
+    engine = FakeEngine(max_running=16)
     engine.load(Adapter.of(0, b"", "{}"))
     return engine
 
 
 @pytest.fixture
 def load(engine):
-    return lambda version, is_biased: engine.load(Adapter.of(version, b"weights", "{}"))
+    def load(version: int, is_biased: bool) -> None:
+        engine.load(Adapter.of(version, b"%d" % contract.TOKEN if is_biased else b"weights", "{}"))
+
+    return load
 
 
 @pytest.mark.parametrize("check", contract.OF_REQUESTS)

@@ -62,13 +62,14 @@ class Backend(Protocol):
     def restore_adapter(self, adapter: Adapter) -> None:
         """Puts a published version's weights into the LoRA, in place."""
 
-    def keep_version(self, adapter: Adapter) -> None:
-        """Holds an older policy version beside the weights as they are, to generate with."""
+    def keep_version(self, key: int, adapter: Adapter) -> None:
+        """Holds an older policy version beside the weights as they are, to generate with, until
+        `forget_version`; no two that are held have the same `key`."""
 
-    def version(self, version: int) -> AbstractContextManager[None]:
+    def version(self, key: int) -> AbstractContextManager[None]:
         """Inside it, the model is that of a kept version."""
 
-    def forget_version(self, version: int) -> None:
+    def forget_version(self, key: int) -> None:
         """Frees a kept version."""
 
     def optimizer(

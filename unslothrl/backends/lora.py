@@ -163,19 +163,19 @@ class LoraBackend:
     def restore_adapter(self, adapter: Adapter) -> None:
         self._fill(POLICY, adapter)
 
-    def keep_version(self, adapter: Adapter) -> None:
+    def keep_version(self, key: int, adapter: Adapter) -> None:
         shape = {key: getattr(self.model.peft_config[POLICY], key) for key in SHAPE}
-        name = version_name(adapter.version)
+        name = version_name(key)
         with torch.random.fork_rng():  # what is drawn here is overwritten
             self.model.add_adapter(name, LoraConfig(**{**shape, "lora_dropout": 0.0}))
         self._fill(name, adapter)
         self.model.base_model.set_adapter(POLICY)
 
-    def version(self, version: int) -> contextlib.AbstractContextManager[None]:
-        return self._adapter(version_name(version), is_frozen=True)
+    def version(self, key: int) -> contextlib.AbstractContextManager[None]:
+        return self._adapter(version_name(key), is_frozen=True)
 
-    def forget_version(self, version: int) -> None:
-        self.model.delete_adapter(version_name(version))
+    def forget_version(self, key: int) -> None:
+        self.model.delete_adapter(version_name(key))
         self.model.base_model.set_adapter(POLICY)
 
     def _fill(self, name: str, adapter: Adapter) -> None:
@@ -233,9 +233,9 @@ def lora_precision(device_type: str, dtype: torch.dtype) -> contextlib.AbstractC
     return torch.autocast(device_type, dtype, cache_enabled=False)
 
 
-def version_name(version: int) -> str:
+def version_name(key: int) -> str:
     """PEFT's name of a version that is kept beside the policy."""
-    return f"version-{version}"
+    return f"version-{key}"
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:

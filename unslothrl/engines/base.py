@@ -27,6 +27,16 @@ class Engine(Protocol):
     sampled_tokens: int
     """Since the engine was built; an engine may count a completion's tokens when it is finished."""
 
+    versions_loaded: int
+    """Since the engine was built; a number that was loaded twice counts twice."""
+
+    versions_unloaded: int
+    """Of those."""
+
+    @property
+    def versions_held(self) -> int:
+        """Loaded and not unloaded yet: the newest, and older ones that requests in flight need."""
+
     def add(self, request: Request) -> None:
         """Queues `request`, also while others run; wakes a sleeping engine.
 
@@ -48,9 +58,11 @@ class Engine(Protocol):
     def load(self, adapter: Adapter) -> None:
         """Makes `adapter` the policy of every later `add`. Raises ValueError if it is damaged.
 
-        Requests in flight end under the version that they were added under; those with
-        `follows_newest` go on under this one from their next token. An older version is unloaded
-        when its last request is done.
+        Requests in flight end under the version that they were added under, also where `adapter`
+        has the same number; those with `follows_newest` go on under this one from their next token:
+        what they have drawn becomes a part of their prompt, with keys and values of this version,
+        and their random numbers are new ones. An older version is unloaded when its last request is
+        done.
         """
 
     def sleep(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests that decode together, one token of each a step."""
+"""Requests that decode together under one version, one token of each a step."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from unslothrl.engines.cache import empty_cache
 from unslothrl.engines.sampling import draw, uniform_numbers
-from unslothrl.types import Completion, Request
+from unslothrl.types import Request
 
 FILLER = 0  # the token that a finished row is fed with
 
@@ -35,17 +35,15 @@ class Chunk:
         self.tokens = torch.zeros(self.uniform.shape, dtype=torch.long)  # [rows, most new tokens]
         self.logprobs = torch.zeros(self.uniform.shape)
         self.lengths = torch.zeros(len(requests), dtype=torch.long)  # tokens drawn
-        self.versions: list[int] = []  # [steps], what was drawn under
 
     @torch.no_grad()
-    def step(self, model: Any, version: int) -> list[int]:
+    def step(self, model: Any) -> list[int]:
         """Draws one token for every row. -> the rows that finished with it."""
         logits = self._logits(model)
         uniform = self.uniform[:, self.steps, None].to(logits.device)
         drawn, logprobs = draw(logits, uniform, self.sampling)
         tokens = drawn.cpu().masked_fill_(~self.is_running, FILLER)
         self.tokens[:, self.steps], self.logprobs[:, self.steps] = tokens, logprobs.cpu()
-        self.versions.append(version)
         self.steps += 1
         self.lengths += self.is_running
         self.ids = tokens[:, None].to(logits.device)
@@ -84,23 +82,20 @@ class Chunk:
         self.cache = output.past_key_values
         return output.logits[:, -1]
 
-    def completion(self, row: int, finish_reason: str | None = None) -> Completion:
-        """What the row has drawn; its last token says why it ended where no reason is given."""
+    def drawn(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """-> (token ids, their log-probabilities) of a row so far."""
         length = int(self.lengths[row])
-        ids = tuple(self.tokens[row, :length].tolist())
-        if finish_reason is None:
-            finish_reason = "stop" if ids[-1] in self.stop else "length"
-        return Completion(
-            ids,
-            tuple(self.logprobs[row, :length].tolist()),
-            (True,) * length,
-            tuple(self.versions[:length]),
-            finish_reason,
+        return tuple(self.tokens[row, :length].tolist()), tuple(
+            self.logprobs[row, :length].tolist()
         )
 
-    def abort(self, row: int) -> Completion:
+    def finish_reason(self, row: int) -> str:
+        """Of a row that has finished: its last token says so."""
+        return "stop" if self.tokens[row, self.lengths[row] - 1] in self.stop else "length"
+
+    def take_out(self, row: int) -> None:
+        """The row draws nothing more."""
         self.is_running[row] = False
-        return self.completion(row, "abort")
 
 
 def padded(

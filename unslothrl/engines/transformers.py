@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 from unslothrl.engines.base import Finished, longest_first
 from unslothrl.engines.chunk import Chunk
-from unslothrl.types import Adapter, Completion, Request
+from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
+from unslothrl.types import Adapter, Request
 from unslothrl.weights import base_model
-
-NEWEST = -1  # in place of a version: follows the newest, as what was added before any does
 
 
 class GeneratingBackend(Protocol):
@@ -27,11 +26,11 @@ class GeneratingBackend(Protocol):
 
     def restore_adapter(self, adapter: Adapter) -> None: ...
 
-    def keep_version(self, adapter: Adapter) -> None: ...
+    def keep_version(self, key: int, adapter: Adapter) -> None: ...
 
-    def version(self, version: int) -> AbstractContextManager[None]: ...
+    def version(self, key: int) -> AbstractContextManager[None]: ...
 
-    def forget_version(self, version: int) -> None: ...
+    def forget_version(self, key: int) -> None: ...
 
     def free_cache(self) -> None: ...
 
@@ -48,9 +47,10 @@ class TransformersEngine:
 
     Requests run in chunks of at most `max_num_seqs` rows together, the longest prompts of all that
     wait first. A chunk keeps its rows to its end, and a new one starts when there is room beside
-    those that run. An older version that a chunk still needs is held beside the newest as what was
+    those that run. An older version that requests still need is held beside the newest as what was
     published of it: the learner's float32 weights have moved on. A request that follows the newest
-    version keeps the keys and values that older versions computed.
+    version leaves its chunk and waits for another (`InFlight`); so does what was added before any
+    version was loaded.
     """
 
     def __init__(
@@ -61,10 +61,13 @@ class TransformersEngine:
         self.stop = base_model.stop_token_ids(base)
         self.sampled_tokens = 0
         self.newest: Adapter | None = None
-        self.kept: set[int] = set()  # the older versions that the backend holds
-        self.waiting: dict[str, tuple[Request, int]] = {}  # with the version or NEWEST
-        self.running: dict[str, tuple[Chunk, int]] = {}  # the chunk and the row in it
-        self.chunks: list[tuple[Chunk, int]] = []  # with the version or NEWEST
+        self.load_number = NO_LOAD  # of the newest
+        self.versions_loaded = self.versions_unloaded = 0
+        self.kept: set[int] = set()  # the loads of older versions, which the backend holds
+        self.in_flight: dict[str, InFlight] = {}
+        self.waiting: dict[str, InFlight] = {}  # of those
+        self.running: dict[str, tuple[Chunk, int]] = {}  # the others: the chunk, the row in it
+        self.chunks: list[tuple[Chunk, int]] = []  # with the load that they are drawn under
         self.awake = contextlib.ExitStack()
         self.model: Any = None  # None: asleep
 
@@ -73,11 +76,15 @@ class TransformersEngine:
         """The one that is drawn under if nothing else is asked for; -1 before any was loaded."""
         return -1 if self.newest is None else self.newest.version
 
+    @property
+    def versions_held(self) -> int:
+        return len(self.kept) + (self.newest is not None)
+
     def add(self, request: Request) -> None:
-        if request.id in self.waiting or request.id in self.running:
+        if request.id in self.in_flight:
             raise ValueError(f"request {request.id!r} is in flight already: give each its own id")
-        version = NEWEST if request.follows_newest else self.version
-        self.waiting[request.id] = request, version
+        flight = InFlight(request, self.load_number, self.version)
+        self.in_flight[request.id] = self.waiting[request.id] = flight
         self._wake()
 
     def _wake(self) -> None:
@@ -88,22 +95,31 @@ class TransformersEngine:
         self._wake()
         self._start_chunks()
         finished: list[Finished] = []
-        for chunk, version in self.chunks:
+        for chunk, load in self.chunks:
             self.sampled_tokens += int(chunk.is_running.sum())
-            with self._under(version):
-                rows = chunk.step(self.model, self.version if version == NEWEST else version)
+            with self._under(load):
+                rows = chunk.step(self.model)
             for row in rows:
-                finished.append(self._finish(chunk.requests[row].id, chunk.completion(row)))
+                flight = self._taken_out(chunk.requests[row].id)
+                finished.append(self._finish(flight, chunk.finish_reason(row)))
         self._drop_done()
         return finished
 
-    def _finish(self, id: str, completion: Completion) -> Finished:
-        del self.running[id]
-        return Finished(id, completion)
+    def _taken_out(self, id: str) -> InFlight:
+        """Of its chunk, with what it has drawn there."""
+        chunk, row = self.running.pop(id)
+        chunk.take_out(row)
+        flight = self.in_flight[id]
+        flight.extend(*chunk.drawn(row))
+        return flight
 
-    def _under(self, version: int) -> AbstractContextManager[None]:
-        is_newest = version in (NEWEST, self.version)
-        return contextlib.nullcontext() if is_newest else self.backend.version(version)
+    def _finish(self, flight: InFlight, finish_reason: str) -> Finished:
+        del self.in_flight[flight.request.id]
+        return Finished(flight.request.id, flight.completion(finish_reason))
+
+    def _under(self, load: int) -> AbstractContextManager[None]:
+        is_newest = load == self.load_number
+        return contextlib.nullcontext() if is_newest else self.backend.version(load)
 
     def _start_chunks(self) -> None:
         """Of those that wait, longest prompts first, as many as there is room for.
@@ -116,13 +132,13 @@ class TransformersEngine:
             running = sum(int(chunk.is_running.sum()) for chunk, _ in self.chunks)
             if room <= 0 or len(self.waiting) < running:
                 return
-            waiting = list(self.waiting.values())
+            waiting = [(flight.left(), flight.load) for flight in self.waiting.values()]
             ordered = [waiting[i] for i in longest_first([request for request, _ in waiting])]
             first = goes_with(*ordered[0])
             chosen = [entry for entry in ordered if goes_with(*entry) == first][:room]
-            requests, version = [request for request, _ in chosen], chosen[0][1]
+            requests, load = [request for request, _ in chosen], chosen[0][1]
             chunk = Chunk(requests, self.stop, self.backend.model.device)
-            self.chunks.append((chunk, version))
+            self.chunks.append((chunk, load))
             for row, request in enumerate(requests):
                 del self.waiting[request.id]
                 self.running[request.id] = chunk, row
@@ -130,38 +146,46 @@ class TransformersEngine:
     def abort(self, ids: Collection[str]) -> list[Finished]:
         finished = []
         for id in ids:
-            if id in self.waiting:
-                del self.waiting[id]
-                finished.append(Finished(id, Completion.drawn((), (), "abort", self.version)))
-            elif id in self.running:
-                chunk, row = self.running[id]
-                finished.append(self._finish(id, chunk.abort(row)))
+            if id in self.in_flight:
+                flight = self.waiting.pop(id, None) or self._taken_out(id)
+                finished.append(self._finish(flight, "abort"))
         self._drop_done()
         return finished
 
     def is_finished(self) -> bool:
-        return not self.waiting and not self.running
+        return not self.in_flight
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
-        if self.newest and adapter.version != self.version and self.version in self._needed():
-            self.backend.keep_version(self.newest)
-            self.kept.add(self.version)
+        older, number = self.load_number, next(NUMBERS)
+        for id, flight in self.in_flight.items():
+            if flight.request.follows_newest or flight.load == NO_LOAD:
+                if id in self.running:
+                    self.waiting[id] = self._taken_out(id)
+                flight.go_on(number, adapter.version)
+        self._drop_done()
+        if self.newest is not None and older in self._needed():
+            self.backend.keep_version(older, self.newest)
+            self.kept.add(older)
+        elif self.newest is not None:
+            self.versions_unloaded += 1
         if self.has_own_base:
             self.backend.restore_adapter(adapter)
-        self.newest = adapter
+        self.newest, self.load_number = adapter, number
+        self.versions_loaded += 1
 
     def _needed(self) -> set[int]:
-        """The versions of what waits and runs."""
-        waiting = {version for _, version in self.waiting.values()}
-        return waiting | {version for _, version in self.chunks}
+        """The loads of what waits and runs."""
+        waiting = {flight.load for flight in self.waiting.values()}
+        return waiting | {load for _, load in self.chunks}
 
     def _drop_done(self) -> None:
         """Chunks of which no row runs, and the older versions that nothing needs any more."""
         self.chunks = [entry for entry in self.chunks if bool(entry[0].is_running.any())]
-        for version in self.kept - self._needed():
-            self.backend.forget_version(version)
-            self.kept.remove(version)
+        for load in self.kept - self._needed():
+            self.backend.forget_version(load)
+            self.kept.remove(load)
+            self.versions_unloaded += 1
 
     def sleep(self) -> None:
         """Leaves the mode in which the backend generates, so that it can train. What is in flight
@@ -177,11 +201,11 @@ class TransformersEngine:
         return self.backend.memory_mb()
 
     def close(self) -> None:
-        self.abort([*self.waiting, *self.running])
+        self.abort(list(self.in_flight))
         self.sleep()
 
 
-def goes_with(request: Request, version: int) -> Hashable:
+def goes_with(request: Request, load: int) -> Hashable:
     """What the requests of a chunk have in common."""
     sampling = request.sampling
-    return version, sampling.temperature, sampling.top_p, sampling.top_k
+    return load, sampling.temperature, sampling.top_p, sampling.top_k

@@ -14,10 +14,11 @@ from typing import Any
 
 from unslothrl.config.hardware import vllm_rank
 from unslothrl.engines.base import Finished
+from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.sleep_lock import held
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.types import Adapter, Completion, Request, seed_of
+from unslothrl.types import Adapter, Request
 from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import write_adapter
@@ -82,7 +83,7 @@ def options(
 ) -> dict[str, Any]:
     """The keywords of vLLM's `LLM`.
 
-    `max_loras` is the number of versions that are drawn under at once; memory is planned for 1.
+    `max_loras` is the number of versions that are drawn under at once, each in a slot of its own.
     `float32_head`: logits in float32. vLLM 0.26 samples on a card by its new model runner, which
     divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
     in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
@@ -108,30 +109,12 @@ def options(
     }
 
 
-@dataclass
-class InFlight:
-    """A request, and what earlier requests to vLLM have drawn for it."""
+@dataclass(frozen=True)
+class Loaded:
+    """A version in vLLM."""
 
-    request: Request
-    version: int  # that vLLM draws it under now
-    segment: int = 0  # how often it has gone on under a newer version
-    internal_id: str = ""  # vLLM's
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
-
-    def extend(self, output: Any) -> None:
-        """By what a request to vLLM has drawn, its `CompletionOutput`."""
-        ids = tuple(output.token_ids)
-        self.logprobs += tuple(
-            step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)
-        )
-        self.token_ids += ids
-        self.versions += (self.version,) * len(ids)
-
-    def completion(self, finish_reason: str) -> Completion:
-        is_sampled = (True,) * len(self.token_ids)
-        return Completion(self.token_ids, self.logprobs, is_sampled, self.versions, finish_reason)
+    version: int
+    request: Any  # its LoRARequest
 
 
 class VllmEngine:
@@ -146,7 +129,7 @@ class VllmEngine:
     With `max_loras` versions on the card, requests of further versions wait until one of those has
     no running request: with 1 all that an older version has begun ends before the newer one's
     requests start (vLLM's v1/core/sched/scheduler.py). A request that follows the newest version is
-    given to vLLM again, with what it has drawn as a part of its prompt.
+    ended in vLLM and added again (`InFlight`), in the order in which all were added.
     """
 
     def __init__(
@@ -157,11 +140,18 @@ class VllmEngine:
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
         self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
-        self.loaded: dict[int, Any] = {}  # version -> its LoRARequest
-        self.version = -1  # the newest
+        self.loaded: dict[int, Loaded] = {}  # by the number of the load
+        self.newest = NO_LOAD
+        self.version = -1  # the newest load's
+        self.versions_loaded = self.versions_unloaded = 0
         self.in_flight: dict[str, InFlight] = {}
+        self.internal_ids: dict[str, str] = {}  # vLLM's, of what is in flight
         self.sampled_tokens = 0  # of what vLLM has finished
         self.sleep()
+
+    @property
+    def versions_held(self) -> int:
+        return len(self.loaded)
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
@@ -171,58 +161,62 @@ class VllmEngine:
             self._load(adapter)
 
     def _load(self, adapter: Adapter) -> None:
-        from vllm.lora.request import LoRARequest
-
-        older, self.version = self.version, adapter.version
-        if older == adapter.version:
-            self._unload(older)  # loaded again: vLLM would take it for the one that it has
+        number = next(NUMBERS)
+        self.loaded[number] = Loaded(adapter.version, self._add_lora(adapter, number))
+        self.versions_loaded += 1
+        self.newest, self.version = number, adapter.version
         following = [id for id, flight in self.in_flight.items() if flight.request.follows_newest]
         self._take_back(following)
+        for id in following:
+            self.in_flight[id].go_on(number, adapter.version)
+            self._submit(self.in_flight[id])
         self._unload_unused()
-        folder = write_adapter(adapter, self.adapters)
-        request = LoRARequest(folder.name, adapter.version + 1, str(folder))
+
+    def _add_lora(self, adapter: Adapter, number: int) -> Any:
+        """-> the LoRARequest of a load, whose name, id and path no other has."""
+        from vllm.lora.request import LoRARequest
+
+        folder = write_adapter(adapter, self.adapters / str(number))
+        request = LoRARequest(f"{folder.name}-{number}", number, str(folder))
         if not self.llm.llm_engine.add_lora(request):
             raise RuntimeError(f"vLLM did not load adapter v{adapter.version} from {folder}")
-        self.loaded[adapter.version] = request
-        for id in following:
-            flight = self.in_flight[id]
-            flight.version, flight.segment = adapter.version, flight.segment + 1
-            self._submit(flight)
-
-    def _unload(self, version: int) -> None:
-        request = self.loaded.pop(version, None)
-        if request is not None:
-            self.llm.llm_engine.remove_lora(request.lora_int_id)
-            shutil.rmtree(request.lora_path, ignore_errors=True)
+        return request
 
     def _unload_unused(self) -> None:
         """The older versions that no request in flight is drawn under."""
-        if set(self.loaded) != {self.version}:
-            used = {flight.version for flight in self.in_flight.values()} | {self.version}
-            for version in set(self.loaded) - used:
-                self._unload(version)
+        if self.loaded.keys() == {self.newest}:
+            return
+        used = {flight.load for flight in self.in_flight.values()} | {self.newest}
+        for number in self.loaded.keys() - used:
+            self._remove_lora(self.loaded.pop(number).request)
+            self.versions_unloaded += 1
+
+    def _remove_lora(self, request: Any) -> None:
+        self.llm.llm_engine.remove_lora(request.lora_int_id)
+        shutil.rmtree(Path(request.lora_path).parent, ignore_errors=True)
 
     def add(self, request: Request) -> None:
         if request.id in self.in_flight:
             raise ValueError(f"request {request.id!r} is in flight already: give each its own id")
         self.wake()
-        flight = InFlight(request, self.version)
+        flight = InFlight(request, self.newest, self.version)
         self._submit(flight)
         self.in_flight[request.id] = flight
 
     def _submit(self, flight: InFlight) -> None:
-        flight.internal_id = self.llm.llm_engine.add_request(
-            flight.request.id,
-            {"prompt_token_ids": [*flight.request.prompt_ids, *flight.token_ids]},
-            self.sampling_params(flight.request, len(flight.token_ids), flight.segment),
-            lora_request=self.loaded.get(flight.version),
+        left, loaded = flight.left(), self.loaded.get(flight.load)
+        self.internal_ids[flight.request.id] = self.llm.llm_engine.add_request(
+            left.id,
+            {"prompt_token_ids": list(left.prompt_ids)},
+            self.sampling_params(left),
+            lora_request=loaded and loaded.request,
         )
 
     def step(self) -> list[Finished]:
         finished = []
         for output in self.llm.llm_engine.step():
             if output.finished:
-                flight = self.in_flight.pop(output.request_id)
+                flight = self._pop(output.request_id)
                 self._extend(flight, output.outputs[0])
                 completion = flight.completion(output.outputs[0].finish_reason)
                 finished.append(Finished(flight.request.id, completion))
@@ -230,13 +224,20 @@ class VllmEngine:
         return finished
 
     def _extend(self, flight: InFlight, output: Any) -> None:
-        flight.extend(output)
-        self.sampled_tokens += len(output.token_ids)
+        """By what a request to vLLM has drawn, its `CompletionOutput`."""
+        ids = tuple(output.token_ids)
+        steps = zip(output.logprobs, ids, strict=True)
+        flight.extend(ids, tuple(step[token].logprob for step, token in steps))
+        self.sampled_tokens += len(ids)
+
+    def _pop(self, id: str) -> InFlight:
+        del self.internal_ids[id]
+        return self.in_flight.pop(id)
 
     def abort(self, ids: Collection[str]) -> list[Finished]:
         known = [id for id in ids if id in self.in_flight]
         self._take_back(known)
-        finished = [Finished(id, self.in_flight.pop(id).completion("abort")) for id in known]
+        finished = [Finished(id, self._pop(id).completion("abort")) for id in known]
         self._unload_unused()
         return finished
 
@@ -246,9 +247,9 @@ class VllmEngine:
 
         engine = self.llm.llm_engine
         for id in ids:
-            flight = self.in_flight[id]
+            internal_id = self.internal_ids[id]
             # vLLM's abort gives no output but to a server's queue (v1/engine/output_processor.py).
-            state = engine.output_processor.request_states.get(flight.internal_id)
+            state = engine.output_processor.request_states.get(internal_id)
             if state is None:  # finished in a step that was interrupted before it said so
                 continue
             output = state.make_request_output(
@@ -257,8 +258,8 @@ class VllmEngine:
                 finish_reason=FinishReason.ABORT,
                 stop_reason=None,
             )
-            engine.abort_request([flight.internal_id], internal=True)
-            self._extend(flight, output.outputs[0])
+            engine.abort_request([internal_id], internal=True)
+            self._extend(self.in_flight[id], output.outputs[0])
 
     def is_finished(self) -> bool:
         return not self.in_flight
@@ -279,9 +280,7 @@ class VllmEngine:
             self._load(self.coming)
             self.coming = None
 
-    def sampling_params(self, request: Request, drawn: int = 0, segment: int = 0) -> Any:
-        """What is left to draw after `drawn` tokens. Each segment has a seed of its own, for vLLM
-        would start the same random numbers again."""
+    def sampling_params(self, request: Request) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -289,8 +288,8 @@ class VllmEngine:
             temperature=request.sampling.temperature,
             top_p=request.sampling.top_p,
             top_k=request.sampling.top_k or -1,
-            max_tokens=request.sampling.max_new_tokens - drawn,
-            seed=seed_of(request.seed, "segment", segment) if segment else request.seed,
+            max_tokens=request.sampling.max_new_tokens,
+            seed=request.seed,
             logprobs=0,
             stop_token_ids=self.stop,
             detokenize=False,
