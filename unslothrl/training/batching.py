@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from unslothrl.training import balancing
+from unslothrl.training.balancing import Costs
 from unslothrl.types import Batch, Sample
 
 
@@ -30,10 +32,11 @@ def batches(
     ]
 
 
-def split_batch(batch: Batch, learners: int) -> list[Batch]:
-    """[learners] parts of like total length, each with the whole batch's denominators.
+def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list[Batch]:
+    """[learners] parts that take about the same time, each with the whole batch's denominators.
 
     Where there are fewer samples than learners, some parts have none.
     """
     ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + len(s.completion_ids))
-    return [replace(batch, samples=tuple(ordered[i::learners])) for i in range(learners)]
+    shares = balancing.balanced(ordered, learners, costs or Costs())
+    return [replace(batch, samples=tuple(ordered[i] for i in share)) for share in shares]

@@ -5,34 +5,37 @@ from collections.abc import Sequence
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call
-from unslothrl.training import batching
-from unslothrl.types import Adapter, Batch, Sample, StepResult, UpdateStats
+from unslothrl.training import balancing, batching
+from unslothrl.training.balancing import Costs
+from unslothrl.types import Adapter, Batch, Measured, Sample, StepResult, UpdateStats
 
 
 class LearnerGroup:
     """Every learner has the same weights, bit for bit, before and after each method."""
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, costs: Costs | None = None):
+        """`costs`: what samples cost a learner, by which they are dealt."""
         self.cluster, self.learners = cluster, cluster.learners
+        self.costs = costs or Costs()
 
     def measure(
         self, samples: Sequence[Sample], reference: bool, progress: Progress
     ) -> list[Sample]:
         """The samples with what the learners say of them before an update, in order."""
-        shares = [samples[i :: len(self.learners)] for i in range(len(self.learners))]
-        measured = self.cluster.gather(
+        shares = balancing.balanced(samples, len(self.learners), self.costs)
+        shares = [share for share in shares if share]
+        answers = self.cluster.gather(
             [
-                learner.measure(share, reference)
-                for learner, share in zip(self.learners, shares, strict=True)
-                if share
+                learner.measure([samples[i] for i in share], reference)
+                for learner, share in zip(self.learners, shares, strict=False)
             ],
             progress,
         )
+        measured: dict[int, Measured] = {}
+        for share, answer in zip(shares, answers, strict=True):
+            measured.update(zip(share, answer, strict=True))
         return [
-            dataclasses.replace(
-                sample, measured=measured[i % len(self.learners)][i // len(self.learners)]
-            )
-            for i, sample in enumerate(samples)
+            dataclasses.replace(sample, measured=measured[i]) for i, sample in enumerate(samples)
         ]
 
     def update(
@@ -40,7 +43,7 @@ class LearnerGroup:
     ) -> tuple[list[UpdateStats], StepResult]:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
         on the sum. Without `train_policy` the critic alone. -> (each part's stats, the result)."""
-        parts = batching.split_batch(batch, len(self.learners))
+        parts = batching.split_batch(batch, len(self.learners), self.costs)
         updates = self.cluster.gather(
             [
                 learner.update(part, lrs, train_policy)

@@ -17,6 +17,7 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.balancing import Costs
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.group_source import GroupSource
@@ -44,7 +45,7 @@ class Trainer:
         self.objective = objective_of(config)
         self.total_steps = steps
         self.state = RunState()
-        self.learners = LearnerGroup(cluster)
+        self.learners = LearnerGroup(cluster, Costs.of(config))
         self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
         stream = RolloutStream(cluster, config.learner_chunk_size)
