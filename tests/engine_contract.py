@@ -216,7 +216,7 @@ def check_requests_that_are_interrupted_again_and_again(engine: Engine, load: Lo
         assert 1 <= tokens <= most and max(completion.logprobs) <= 0
         assert max(map(completion.versions.count, set(completion.versions))) <= 2
     lengths = [len(one.completion.token_ids) for one in by_id.values()]
-    assert lengths.count(SAMPLING.max_new_tokens) > 20
+    assert lengths.count(SAMPLING.max_new_tokens) > 2  # interrupted before their last token too
     assert engine.sampled_tokens - counted == sum(lengths)
     first = [one.completion.token_ids[0] for one in by_id.values()]
     assert len(set(first)) > 10

@@ -38,7 +38,6 @@ def engine():
         NO_TIME,
         Lengths(median=12, sigma=0.8),
         max_running=16,
-        favourites={6: contract.TOKEN, 11: contract.TOKEN},
     )
     engine.load(Adapter.of(0, b"", "{}"))
     return engine
@@ -46,7 +45,10 @@ def engine():
 
 @pytest.fixture
 def load(engine):
-    return lambda version, is_biased: engine.load(Adapter.of(version, b"weights", "{}"))
+    def load(version: int, is_biased: bool) -> None:
+        engine.load(Adapter.of(version, b"%d" % contract.TOKEN if is_biased else b"weights", "{}"))
+
+    return load
 
 
 @pytest.mark.parametrize("check", contract.OF_REQUESTS)

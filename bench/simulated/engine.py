@@ -6,7 +6,8 @@ of the real thing: a token id and a log-probability for every token.
 
 import heapq
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +73,7 @@ class Running:
 
     request: Request
     length: int  # tokens that it will have if nothing aborts it
-    segments: list[tuple[int, int]]  # (tokens drawn when it began, version), ascending
+    segments: list[tuple[int, int]]  # (tokens drawn when it began, load), ascending
     began: int | None = None  # the engine's steps when its first was still to come; None: waits
     number: int = 0  # in the order in which requests began
 
@@ -85,18 +86,20 @@ class SimulatedEngine:
     """See `engines.base.Engine`. A step costs the same whatever the number of requests: only those
     that finish in it are touched.
 
-    `max_running` requests run at a time. A version that is named in `favourites` draws that token
-    alone.
+    `max_running` requests run at a time. A version whose weights are the number of a token draws
+    that token alone.
     """
 
     delays: EngineDelays
     lengths: Lengths
     max_running: int = 256
-    favourites: Mapping[int, int] = field(default_factory=dict)
     wait: Delay = field(default_factory=Delay)
 
     def __post_init__(self):
-        self.version, self.steps, self.sampled_tokens = -1, 0, 0
+        self.steps = self.sampled_tokens = 0
+        self.versions = [-1]  # by load, of which the first is none
+        self.favourites: dict[int, int] = {}  # by load
+        self.in_use = Counter[int]()  # by load, the requests in flight that are drawn under it
         self.waiting: dict[str, Running] = {}
         self.running: dict[str, Running] = {}
         self.ends: list[tuple[int, int, str]] = []  # heap of (its last step, its number, id)
@@ -106,7 +109,31 @@ class SimulatedEngine:
         if request.id in self.waiting or request.id in self.running:
             raise ValueError(f"request {request.id!r} is in flight already")
         length = self.lengths.of(request.seed, request.sampling.max_new_tokens)
-        self.waiting[request.id] = Running(request, length, [(0, self.version)])
+        self.waiting[request.id] = Running(request, length, [(0, self.versions_loaded)])
+        self.in_use[self.versions_loaded] += 1
+
+    @property
+    def version(self) -> int:
+        """The newest."""
+        return self.versions[-1]
+
+    @property
+    def versions_loaded(self) -> int:
+        return len(self.versions) - 1
+
+    @property
+    def versions_held(self) -> int:
+        newest = self.versions_loaded
+        return (newest > 0) + sum(0 < load < newest for load in self.in_use)
+
+    @property
+    def versions_unloaded(self) -> int:
+        return self.versions_loaded - self.versions_held
+
+    def _ends_use(self, load: int) -> None:
+        self.in_use[load] -= 1
+        if not self.in_use[load]:
+            del self.in_use[load]
 
     def step(self) -> list[Finished]:
         began = self.wait.clock()
@@ -136,14 +163,15 @@ class SimulatedEngine:
 
     def _finish(self, running: Running, is_aborted: bool = False) -> Finished:
         request, tokens = running.request, running.drawn(self.steps)
+        self._ends_use(running.segments[-1][1])
         draw = np.random.default_rng(request.seed)
         ids = draw.integers(FIRST_TOKEN, VOCABULARY, running.length)[:tokens]
         logprobs = -draw.standard_exponential(running.length)[:tokens]
         versions = np.empty(tokens, np.int64)
-        for begin, version in running.segments:
-            versions[begin:] = version
-            if version in self.favourites:
-                ids[begin:] = self.favourites[version]
+        for begin, load in running.segments:
+            versions[begin:] = self.versions[load]
+            if load in self.favourites:
+                ids[begin:] = self.favourites[load]
         at_limit = tokens == request.sampling.max_new_tokens
         reason = "abort" if is_aborted else "length" if at_limit else "stop"
         drawn = Completion(
@@ -170,10 +198,14 @@ class SimulatedEngine:
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
         self.wait(self.delays.load_s)
-        self.version = adapter.version
+        self.versions.append(adapter.version)
+        if adapter.weights.isdigit():
+            self.favourites[self.versions_loaded] = int(adapter.weights)
         for each in (*self.waiting.values(), *self.running.values()):
             if each.request.follows_newest:
-                each.segments.append((each.drawn(self.steps), adapter.version))
+                self._ends_use(each.segments[-1][1])
+                each.segments.append((each.drawn(self.steps), self.versions_loaded))
+                self.in_use[self.versions_loaded] += 1
 
     def sleep(self) -> None:
         pass
@@ -187,3 +219,4 @@ class SimulatedEngine:
     def close(self) -> None:
         self.waiting.clear()
         self.running.clear()
+        self.in_use.clear()
