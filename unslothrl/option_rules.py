@@ -179,9 +179,14 @@ RULES = (
         "there are no actors, so the learner generates all",
     ),
     Rule(
-        ("actor_gpu_usage", "kv_cache_mb"),
+        ("actor_gpu_usage", "kv_cache_mb", "min_actors"),
         lambda run: run.config.number_of_actors == 0,
         "there are no actors: set --number_of_actors 1",
+    ),
+    Rule(
+        ("partial_rollouts",),
+        lambda run: run.config.max_staleness == 0,
+        "no version is loaded while completions are drawn: set --max_staleness 1",
     ),
     Rule(
         ("actor_gpu_usage", "kv_cache_mb"),

@@ -7,7 +7,7 @@ be changed by `planning.fit` so that it fits the machine.
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,14 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
         machine = machine.look_for_hub()
     config = replace(Config(), **with_default_task(user, machine))
     config, adapter = with_adapter(config, requested)
+    config = with_idle_learners(config, requested, notes)
     config, changes = fit.fit(config, given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
     config = with_objective(config)
     check(config)
     notes += changes
+    config = with_correction(config, given, notes)
     named = name_run(config)
     if config.run_name not in (None, named.run_name) and config.resume is None:
         notes.append(f"run_name {config.run_name} -> {named.run_name}: it is taken")
@@ -157,6 +159,30 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
             f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
         )
     return replace(config, max_lora_rank=lora.rank, lora_dropout=lora.dropout), lora
+
+
+def with_idle_learners(config: Config, requested: Mapping[str, Any], notes: list[str]) -> Config:
+    """While actors generate all the time learners only train."""
+    if not config.max_staleness:
+        return config
+    if requested.get("learner_chunk_size"):
+        notes.append(
+            f"learner_chunk_size {config.learner_chunk_size} -> 0: with max_staleness "
+            f"{config.max_staleness} learners generate nothing"
+        )
+    return replace(config, learner_chunk_size=0)
+
+
+def with_correction(config: Config, given: Set[str], notes: list[str]) -> Config:
+    """Rollouts of older versions are corrected for, unless the user has turned that off."""
+    if not config.max_staleness or config.correction != "none":
+        return config
+    old = f"rollouts may be {config.max_staleness} versions old"
+    if "correction" in given:
+        notes.append(f"warning: correction none, and {old}: the gradient is biased")
+        return config
+    notes.append(f"correction none -> truncated: {old}")
+    return replace(config, correction="truncated")
 
 
 def _absolute_file(text: str) -> str:

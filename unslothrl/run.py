@@ -177,6 +177,15 @@ def same_base(processes: Cluster) -> str:
     return hashes[0]
 
 
+def overlap_line(config: Config) -> str:
+    """What `--max_staleness` means for the run."""
+    return (
+        f"rollouts may be {counted(config.max_staleness, 'version')} old: correction "
+        f"{config.correction}; learners generate nothing"
+        + (", completions go on under new versions" if config.partial_rollouts else "")
+    )
+
+
 def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
     lines = [
         f"{config.learner} on {config.dataset}, base {config.model}",
@@ -187,6 +196,8 @@ def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
     ]
     if config.model == EMBEDDED:
         lines.insert(2, f"options that are not set: recipe {EMBEDDED_RECIPE}")
+    if config.max_staleness:
+        lines.append(overlap_line(config))
     if config.top_p < 1 or config.sampling_top_k:
         lines.append(
             "warning: top_p and sampling_top_k leave out tokens that the learner does not: "

@@ -15,6 +15,7 @@ def check(config: Config) -> None:
     objective = objective_of(config)
     check_candidates(config, objective)
     check_objective(config, objective)
+    check_overlap(config)
     if config.offload == "model" and config.learner_generates:
         raise UserError(
             "offload model: a learner that generates needs its model on the card: set "
@@ -34,6 +35,27 @@ def check(config: Config) -> None:
     if low is not None and high is not None and low > high:
         raise UserError(
             f"correction_low {low} is over correction_high {high}: set them the other way round"
+        )
+
+
+def check_overlap(config: Config) -> None:
+    """Actors that generate while the learner updates, and how many there must be. What shares a
+    card cannot: see planning/place.py."""
+    stale, actors = config.max_staleness, config.number_of_actors
+    if stale and config.cluster == "local":
+        raise UserError(
+            f"max_staleness {stale}: with --cluster local actors and learners take turns in one "
+            "process: set --cluster ray, or --max_staleness 0"
+        )
+    if stale and not actors:
+        raise UserError(
+            f"max_staleness {stale}: there are no actors to generate while the learner updates: "
+            "set --number_of_actors 1, or --max_staleness 0"
+        )
+    if 0 < actors < config.min_actors:
+        raise UserError(
+            f"min_actors {config.min_actors} is over number_of_actors {actors}: set --min_actors "
+            f"{actors}, or --number_of_actors {config.min_actors}"
         )
 
 

@@ -16,7 +16,7 @@ from unslothrl.errors import UserError
 from unslothrl.planning import search
 from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Machine
-from unslothrl.planning.place import place
+from unslothrl.planning.place import check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.shapes import Shape, shape_of
 
@@ -163,6 +163,8 @@ def fit_actors(changes: Changes, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
     config = changes.config
     gpus = len(Resources.of_machine(config, machine).gpus)
+    if gpus == 1:
+        check_overlap(config)
     if gpus:
         free = max(0, gpus - config.number_of_learners)
         count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"

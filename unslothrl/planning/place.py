@@ -59,7 +59,9 @@ def place(
 
 
 def _check_card(config: Config) -> None:
-    """Raises UserError where one card is too small for the shares that the options name."""
+    """Raises UserError where one card cannot do what the options name: hold their shares, or
+    generate while it updates."""
+    check_overlap(config)
     actors, learner, actor = (
         config.number_of_actors,
         config.learner_gpu_usage,
@@ -70,6 +72,15 @@ def _check_card(config: Config) -> None:
             f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
             f"at {learner} of its memory: set --number_of_actors 0, or --actor_gpu_usage "
             f"{_rounded_down((1 - learner) / actors):.2f}"
+        )
+
+
+def check_overlap(config: Config) -> None:
+    """Raises UserError where actors are to generate while the learner updates on the only card."""
+    if config.max_staleness:
+        raise UserError(
+            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
+            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
         )
 
 
