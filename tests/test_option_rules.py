@@ -26,7 +26,7 @@ def here(monkeypatch, tmp_path):
 def notes(line: str) -> list[str]:
     words = line.split()
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
-    for name in ("allow_unsandboxed_code", "shuffle_rewards"):
+    for name in ("allow_unsandboxed_code", "shuffle_rewards", "partial_rollouts"):
         if name in flags:
             flags[name] = True
     found = resolve({"learner": "grpo", **flags}, CPU).notes
@@ -61,7 +61,8 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
     ("--adapter adapter --max_lora_rank 8 --lora_alpha 9 --lora_dropout 0.1",
      "max_lora_rank lora_alpha lora_dropout"),
     ("--number_of_actors 0 --learner_chunk_size 4", "learner_chunk_size"),
-    ("--number_of_actors 0 --kv_cache_mb 64", "kv_cache_mb"),
+    ("--number_of_actors 0 --kv_cache_mb 64 --min_actors 2", "kv_cache_mb min_actors"),
+    ("--partial_rollouts yes", "partial_rollouts"),
     ("--engine transformers --kv_cache_mb 64", "kv_cache_mb"),
     ("--number_of_actors 0 --engine vllm", "engine"),
     ("--actor_gpu_usage 0.5 --learner_gpu_usage 0.2 --fit fastest",
@@ -84,7 +85,8 @@ WITH_EFFECT = (
     "--eval_problems 5 --eval_candidates 2 --eval_top_p 1 --eval_temperature 1",
     "--max_lora_rank 8 --lora_alpha 9 --lora_dropout 0.1",
     "--adapter adapter --max_lora_rank 4 --lora_alpha 8 --lora_dropout 0",
-    "--learner_chunk_size 4 --kv_cache_mb 64 --engine vllm",
+    "--learner_chunk_size 4 --kv_cache_mb 64 --engine vllm --min_actors 1",
+    "--max_staleness 1 --partial_rollouts yes",
     "",
 )
 

@@ -177,7 +177,7 @@ def with_correction(config: Config, given: Set[str], notes: list[str]) -> Config
     """Rollouts of older versions are corrected for, unless the user has turned that off."""
     if not config.max_staleness or config.correction != "none":
         return config
-    old = f"rollouts may be {config.max_staleness} versions old"
+    old = f"rollouts may be older than the policy (max_staleness {config.max_staleness})"
     if "correction" in given:
         notes.append(f"warning: correction none, and {old}: the gradient is biased")
         return config
