@@ -27,6 +27,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
+    "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers

@@ -20,7 +20,16 @@ MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 # A module belongs to the longest name here that it begins with, and may import from its own layer
 # and from those above it in this table.
 LAYERS = (
-    ("", "types", "errors", "files", "variables", "long_json", "untrusted"),  # "": __version__
+    (
+        "",
+        "types",
+        "compact",
+        "errors",
+        "files",
+        "variables",
+        "long_json",
+        "untrusted",
+    ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
     ("config.options",),
     ("algorithms", "data", "rewards", "environments", "embedded"),

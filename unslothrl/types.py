@@ -5,10 +5,13 @@ needs torch, so that every process can read it and a test can write it by hand.
 """
 
 import hashlib
+import itertools
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+
+from unslothrl import compact
 
 LORA_TARGETS = (
     "q_proj",
@@ -56,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(compact.Packed):
     """What came after a task's prompt: the record of an episode.
 
     The arrays are per token, [tokens]. What was not sampled was put there by an environment.
@@ -69,6 +72,13 @@ class Completion:
     finish_reason: str  # "stop", "length" or "abort"
     text: str = ""  # special tokens left out
     generator: str = ""  # "actor-0", "learner-0", ...
+
+    COLUMNS: ClassVar[dict[str, compact.Codec]] = {
+        "token_ids": (compact.ints_packed, compact.unpacked),
+        "logprobs": (compact.floats_packed, compact.unpacked),
+        "sampled": (compact.runs, compact.repeated),
+        "versions": (compact.runs, compact.repeated),
+    }
 
     @classmethod
     def drawn(
@@ -90,8 +100,27 @@ class Completion:
     @property
     def policy_version(self) -> int:
         """The oldest version that it was drawn under; -1 where nothing was drawn."""
-        drawn = [v for v, sampled in zip(self.versions, self.sampled, strict=True) if sampled]
-        return min(drawn, default=-1)
+        if all(self.sampled):
+            return min((version for version, _ in compact.runs(self.versions)), default=-1)
+        return min(itertools.compress(self.versions, self.sampled), default=-1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        others = (self.finish_reason, self.text, self.generator)
+        return Completion.of_packed, (self.pack(), *others)
+
+    @classmethod
+    def of_packed(
+        cls, packed: tuple[Any, ...], finish_reason: str, text: str, generator: str
+    ) -> "Completion":
+        """What `__reduce__` gave. The arrays stay packed until they are read: the driver receives
+        thousands of completions a second, and most of what it does needs none of them."""
+        completion = cls.__new__(cls)
+        put = object.__setattr__  # it is frozen
+        put(completion, "packed", packed)
+        put(completion, "finish_reason", finish_reason)
+        put(completion, "text", text)
+        put(completion, "generator", generator)
+        return completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +210,26 @@ class Sample:
     def tokens(self) -> int:
         """The completion's sampled tokens: those that are trained on."""
         return len(self.completion_ids) if self.sampled is None else sum(self.sampled)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The prompt is left as it is: a group's samples share it."""
+        packed = (
+            compact.ints_packed(self.completion_ids),
+            compact.floats_packed(self.sampler_logprobs),
+            None if self.sampled is None else compact.runs(self.sampled),
+        )
+        others = (self.advantages, self.policy_version, self.measured, self.returns)
+        return Sample.of_packed, (self.prompt_ids, *packed, *others)
+
+    @classmethod
+    def of_packed(
+        cls, prompt_ids: tuple[int, ...], ids: Any, logprobs: Any, sampled: Any, *others: Any
+    ) -> "Sample":
+        """What `__reduce__` gave."""
+        repeated = None if sampled is None else compact.repeated(sampled)
+        advantages, version, measured, returns = others
+        ids, logprobs = compact.unpacked(ids), compact.unpacked(logprobs)
+        return cls(prompt_ids, ids, logprobs, advantages, version, measured, returns, repeated)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

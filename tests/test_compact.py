@@ -1,0 +1,104 @@
+"""What crosses a process is the same afterwards, bit for bit, and small."""
+
+import copy
+import pickle
+import struct
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unslothrl import compact
+from unslothrl.types import Completion, Measured, Sample
+
+FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)
+IDS = st.integers(0, 2**17) | st.integers()
+
+
+def bits(values) -> list[bytes]:
+    """NaN and -0.0 included."""
+    return [struct.pack("d", value) for value in values]
+
+
+@st.composite
+def completions(draw) -> Completion:
+    size = draw(st.integers(0, 40))
+    per_token = (IDS, FLOATS, st.booleans(), st.integers(0, 3))
+    columns = [tuple(draw(st.lists(e, min_size=size, max_size=size))) for e in per_token]
+    reason = draw(st.sampled_from(["stop", "length", "abort"]))
+    return Completion(*columns, reason, draw(st.text()), draw(st.text()))
+
+
+@given(completions(), st.sampled_from([2, 5]))
+def test_a_completion_is_the_same_afterwards(completion, protocol):
+    there = pickle.loads(pickle.dumps(completion, protocol))
+    assert bits(there.logprobs) == bits(completion.logprobs)
+    for name in ("token_ids", "sampled", "versions", "finish_reason", "text", "generator"):
+        assert getattr(there, name) == getattr(completion, name)
+        assert type(getattr(there, name)) is type(getattr(completion, name))
+    assert {type(value) for value in there.sampled} <= {bool}
+    assert {type(value) for value in (*there.token_ids, *there.versions)} <= {int}
+    assert copy.deepcopy(there).token_ids == completion.token_ids
+    assert there.policy_version == completion.policy_version
+
+
+def test_a_completion_that_was_sent_on_unread_is_the_same():
+    first = Completion((5, 6), (-0.5, 0.0), (True, False), (3, 4), "stop", "a", "actor-0")
+    data = pickle.dumps(first)
+    assert pickle.dumps(pickle.loads(data)) == data
+    there = pickle.loads(pickle.dumps(pickle.loads(data)))
+    assert there == first and hash(there) == hash(first) and repr(there) == repr(first)
+    assert replace(there, text="b") == replace(first, text="b")
+    with pytest.raises(AttributeError, match="Completion has no attribute 'tokens'"):
+        there.tokens  # noqa: B018
+
+
+@given(st.lists(FLOATS))
+def test_floats_keep_their_bits(values):
+    code, data = packed = compact.floats_packed(values)
+    assert bits(compact.unpacked(packed)) == bits(values)
+    assert len(data) == len(values) * {"f": 4, "d": 8}[code]
+
+
+def test_floats_of_an_engine_in_float32_take_four_bytes_each():
+    exact = tuple(np.float32([-0.1, -1e-7, 0.0, -3.25]).tolist())
+    assert compact.floats_packed(exact) == ("f", np.float32(exact).tobytes())
+    assert compact.floats_packed((-0.1, *exact))[0] == "d"
+    assert compact.floats_packed((1e300,))[0] == "d"  # no float32 is that large
+
+
+def test_whole_numbers_of_any_size():
+    assert compact.ints_packed((1, -1)) == ("i", struct.pack("ii", 1, -1))
+    assert compact.ints_packed((2**31,)) == ("", (2**31,))
+    assert compact.unpacked(compact.ints_packed((2**40, 5))) == (2**40, 5)
+
+
+def test_runs():
+    assert compact.runs((7, 7, 7, 9, 7)) == ((7, 3), (9, 1), (7, 1))
+    assert compact.runs((True,) * 1000) == ((True, 1000),)
+    assert compact.repeated(compact.runs((7, 7, 9))) == (7, 7, 9)
+    assert compact.repeated(compact.runs(())) == ()
+
+
+def test_a_completion_of_1000_tokens_takes_8_bytes_a_token():
+    logprobs = tuple(np.linspace(-3, 0, 1000, dtype=np.float32).tolist())
+    drawn = Completion.drawn(tuple(range(150_000, 151_000)), logprobs, "stop", 3)
+    assert len(pickle.dumps(drawn)) < 8 * 1000 + 300
+
+
+def test_a_sample_is_the_same_afterwards_and_shares_its_groups_prompt():
+    prompt = tuple(range(1000, 3000))
+    ones = np.ones(2, np.float32)
+    samples = [
+        Sample(prompt, (5, 6), (-0.1, -0.2), ones, 4),
+        Sample(prompt, (5, 6, 7), (-0.1, -0.2), ones, 4, Measured(ones), ones, (True, False, True)),
+    ]
+    data = pickle.dumps(samples)
+    assert len(data) < 8000
+    there = pickle.loads(data)
+    assert there[0].prompt_ids is there[1].prompt_ids
+    for before, after in zip(samples, there, strict=True):
+        for field in fields(Sample):
+            assert repr(getattr(after, field.name)) == repr(getattr(before, field.name))
