@@ -145,7 +145,7 @@ class RayCluster:
             num_cpus=0,
             num_gpus=plan.reserved,
             concurrency_groups={"watch": 1, "fetch": 1},
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": {**environment, variables.PROCESS: plan.name}},
             scheduling_strategy=self.strategies[plan.name],
         )(watched_host())
         host = remote.remote(build, self.config, self.base, plan)
