@@ -74,15 +74,16 @@ def test_who_draws_what_is_a_function_of_the_run():
     learners = {"learner-0": FakeLearner("learner-0", half)}
     stream = RolloutStream(LocalCluster.of(actors, learners), learner_chunk=2)
     tasks = [task(str(i)) for i in range(7)]
-    stream.send(tasks, 2, Sampling(1.0, 1.0, 0, 4), (0, 1), policy_version=5)
-    where = {flight.task.id: flight.generator for flight in stream.in_flight.values()}
+    stream.policy_version = 5
+    sent = stream.send(tasks, 2, Sampling(1.0, 1.0, 0, 4), (0, 1))
+    where = {flight.assignment.task.id: flight.generator for flight in stream.in_flight.values()}
     assert list(where.values()) == ["actor-0"] * 3 + ["actor-1"] * 2 + ["learner-0"] * 2
     assert {flight.policy_version for flight in stream.in_flight.values()} == {5}
-    groups = stream.drain()  # each hands over its last group first
+    groups = stream.wait(sent)  # each hands over its last group first
     assert [group.task.id for group in groups] == [str(i) for i in range(7)]
     assert [group.completions[0].generator for group in groups] == list(where.values())
-    assert stream.in_flight == {} and stream.drain() == []
-    stream.send(tasks[:1], 1, Sampling(1.0, 1.0, 0, 4), (0, 2), policy_version=6)
+    assert stream.in_flight == {} == stream.finished
+    stream.send(tasks[:1], 1, Sampling(1.0, 1.0, 0, 4), (0, 2))
     assert list(stream.in_flight) == [7]  # numbers are never used twice
 
 

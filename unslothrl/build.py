@@ -93,6 +93,7 @@ def actor_of(name: str, engine, config: Config, base: Path):
         scorer_of(config),
         config.environment,
         follows_newest=follows_newest(config),
+        overlaps=config.max_staleness > 0,
     )
 
 

@@ -25,3 +25,7 @@ class ProcessLost(RunError):
 
 class ResultLost(RunError):
     """What a process had computed has not arrived, although it lives: the call may be repeated."""
+
+
+class AdapterMismatch(RunError):
+    """An engine does not hold the version that was published, or does not draw under it."""

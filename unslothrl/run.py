@@ -11,7 +11,8 @@ from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.cluster import joining
-from unslothrl.cluster.base import Cluster, counted, everyone
+from unslothrl.cluster.base import counted
+from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.reading import EMBEDDED_RECIPE
 from unslothrl.config.writing import to_toml
@@ -66,9 +67,10 @@ def run(config: Config, notes: Sequence[str]) -> int:
             processes = cluster.start(config, base, machine, view.stage)
             ending.cluster = processes
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
-            use_level(processes, level)
-            ending.trainer = Trainer(config, data, processes, folder, view, steps)
-            ending.base_hash = same_base(processes)
+            checks = Checks(level)
+            checks.check_all(processes)
+            ending.base_hash = checks.base_hash
+            ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
             if resumed is not None:
                 ending.trainer.restore(resumed)
                 folder.truncate_after(ending.trainer.state.step)
@@ -139,13 +141,6 @@ def check_rewards(config: Config) -> str | None:
         scorer.close()
 
 
-def use_level(processes: Cluster, level: str | None) -> None:
-    """Has every process run programs at the same level. UserError where one cannot."""
-    for refusal in processes.gather([each.use_level(level) for each in everyone(processes)]):
-        if refusal is not None:
-            raise UserError(refusal)
-
-
 def check_backend(config: Config) -> None:
     """UserError where Unsloth was asked for and is not there; a machine without a card may have it,
     for tests."""
@@ -165,16 +160,6 @@ def check_writable(folder: str | None) -> None:
         raise UserError(
             f"lora_save_path {folder} cannot be written ({error.strerror}): set another folder"
         ) from None
-
-
-def same_base(processes: Cluster) -> str:
-    """-> the hash of the 4-bit base that every process holds. RuntimeError if they differ."""
-    handles = everyone(processes)
-    hashes = processes.gather([handle.fingerprint() for handle in handles])
-    if len(set(hashes)) > 1:
-        found = ", ".join(f"{each.name} {h}" for each, h in zip(handles, hashes, strict=True))
-        raise RuntimeError(f"actors and learner hold different 4-bit weights: {found}")
-    return hashes[0]
 
 
 def overlap_line(config: Config) -> str:

@@ -154,6 +154,12 @@ class Group:
     failures: tuple[Failure, ...] = ()
 
     @property
+    def policy_version(self) -> int:
+        """The oldest version that any of its tokens was drawn under; -1 where none was drawn."""
+        versions = [completion.policy_version for completion in self.completions]
+        return min((version for version in versions if version >= 0), default=-1)
+
+    @property
     def totals(self) -> tuple[float, ...]:
         """The summed reward of each candidate, [candidates]."""
         return tuple(sum(values) for values in zip(*self.rewards.values(), strict=True))

@@ -79,13 +79,16 @@ class Actor:
         scorer: Scorer | None = None,
         environment: str = environments.SINGLE_TURN,
         follows_newest: bool = False,
+        overlaps: bool = False,
     ):
+        """`overlaps`: groups come and go while others are drawn, so a reward that takes all
+        completions of a rollout gets those of the groups that are complete by then."""
         self.name, self.engine, self.chat = name, engine, Chat(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.environment = environments.load(environment)
         self.scoring = BackgroundScoring(
-            self.score, at_the_end=self.scorer.takes_all, notify=self._wake
+            self.score, at_the_end=self.scorer.takes_all and not overlaps, notify=self._wake
         )
         self.progress = ProgressMeter()
         self.loop = asyncio.new_event_loop()

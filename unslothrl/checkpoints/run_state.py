@@ -1,7 +1,7 @@
 """What a run needs to go on as if it had never stopped. Safetensors and JSON, no pickle."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 STATE_FILE = "learner.safetensors"
@@ -18,6 +18,8 @@ class RunState:
     policy_version: int = 0
     samples_seen: int = 0
     seconds: float = 0.0
+    outstanding: list[int] = field(default_factory=list)  # positions drawn and not trained on yet
+    batches: list[int] = field(default_factory=list)  # sizes of the batches drawn ahead
     evals: list[dict] | None = None  # [{"step", "eval/<set>/pass@1", ..., "timing/eval_s"}]
 
 

@@ -46,6 +46,8 @@ class Cluster(Protocol):
 
     actors: Sequence[ActorHandle]
     learners: Sequence[LearnerHandle]
+    is_local: bool
+    """All is in this process: a call runs when its result is asked for, and nothing beside it."""
     meanwhile: Callable[[], None] | None
     """Called again and again while `gather` waits."""
 
@@ -64,8 +66,15 @@ class Cluster(Protocol):
     def wait(self, calls: Sequence[Call[Any]]) -> None:
         """Returns when these calls have ended; what came of them stays where it is."""
 
-    def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
-        """Those of `calls` that have ended, after at most `timeout_s`."""
+    def poll(
+        self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
+    ) -> list[Outcome]:
+        """Those of `calls` that have ended, after at most `timeout_s`. Where they run in this
+        process, they are run, and `progress` gets (done, tokens) meanwhile."""
+
+    def silence_s(self, handle: GeneratorHandle) -> float:
+        """For how long a process has left a question of this method's unanswered, which a thread
+        answers beside its calls; 0 where it answers."""
 
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""

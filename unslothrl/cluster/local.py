@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.cluster.base import Builders, Changes, Outcome, Progress, Stage
-from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.machine import Machine
@@ -49,9 +49,11 @@ class LocalTransport:
 class LocalCluster:
     """See `base.Cluster`."""
 
+    is_local = True
+
     def __init__(self, actors: Sequence[ActorHandle], learners: Sequence[LearnerHandle]):
         self.actors, self.learners = actors, learners
-        self.meanwhile: Callable[[], None] | None = None  # nothing happens beside a call
+        self.meanwhile: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, actors: dict[str, Any], learners: dict[str, Any]) -> "LocalCluster":
@@ -67,12 +69,7 @@ class LocalCluster:
         progress: Progress | None = None,
         deadline_s: float | None = None,
     ) -> list[Any]:
-        with contextlib.ExitStack() as stack:
-            meters: list[Any] = []
-            for call in calls:
-                if progress is not None and hasattr(call.target, "progress"):
-                    stack.enter_context(listening(call.target.progress, progress, tuple(meters)))
-                    meters.append(call.target.progress)
+        with listening_to(calls, progress):
             if len(calls) > 1 and all(call.method == "update" for call in calls):
                 return update_in_turn(calls)
             return [call.result() for call in calls]
@@ -81,9 +78,15 @@ class LocalCluster:
         for call in calls:
             call.result()
 
-    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
-        """Runs all of them: what they raise is raised, as nothing here outlives it."""
-        return [Outcome(call, call.result()) for call in calls]
+    def poll(
+        self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
+    ) -> list[Outcome]:
+        """What they raise is raised, as nothing here outlives it."""
+        with listening_to(calls, progress):
+            return [Outcome(call, call.result()) for call in calls]
+
+    def silence_s(self, handle: GeneratorHandle) -> float:
+        return 0.0
 
     def changes(self) -> Changes:
         return Changes()
@@ -108,6 +111,19 @@ def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
     learners = [call.target for call in calls]
     parts = [call.arguments[0] for call in calls]
     return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
+
+
+@contextlib.contextmanager
+def listening_to(calls: Collection[LocalCall], progress: Progress | None) -> Iterator[None]:
+    """Inside it `progress` gets the sums of what the calls' objects count."""
+    with contextlib.ExitStack() as stack:
+        meters: list[Any] = []
+        for call in calls:
+            meter = getattr(call.target, "progress", None)
+            if progress is not None and meter is not None and meter not in meters:
+                stack.enter_context(listening(meter, progress, tuple(meters)))
+                meters.append(meter)
+        yield
 
 
 @contextlib.contextmanager

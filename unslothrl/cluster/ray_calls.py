@@ -7,15 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    ObjectFetchTimedOutError,
-    ObjectLostError,
-    RayActorError,
-    RayError,
-)
-
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
@@ -77,6 +68,8 @@ class Host:
     def fetch(self, refs: list[Any]) -> float:
         """Reads objects of Ray's, each once for all processes of a node. They come in a list
         because Ray would fetch arguments itself. -> seconds"""
+        import ray
+
         if refs:
             ray.wait(refs, num_returns=len(refs), fetch_local=False)
         started = time.perf_counter()
@@ -89,6 +82,8 @@ class Host:
 
 def watched_host() -> type:
     """`Host` with threads of their own for what is answered while a call runs."""
+    import ray
+
     groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
     methods = {
         name: ray.method(concurrency_group=group)(getattr(Host, name))
@@ -107,6 +102,8 @@ class Results:
 
     def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
         """Those of `calls` that have ended, at once if all have, else after `timeout_s`."""
+        import ray
+
         by_ref = {call.ref: call for call in calls}
         if not by_ref:
             return []
@@ -118,6 +115,8 @@ class Results:
         return [Outcome(by_ref[ref], value) for ref, value in zip(done, values, strict=True)]
 
     def _outcome(self, call: RayCall) -> Outcome:
+        import ray
+
         try:
             return Outcome(call, ray.get(call.ref, timeout=GET_S))
         except Exception as error:
@@ -125,9 +124,14 @@ class Results:
 
     def error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
+        from ray.exceptions import (
+            GetTimeoutError,
+            ObjectFetchTimedOutError,
+            ObjectLostError,
+            RayError,
+        )
+
         cause = failures.original(error)
-        if isinstance(cause, RayActorError):
-            return failures.process_died(cause, self.names, self.logs, self.oom_kills)
         if isinstance(cause, ObjectLostError | ObjectFetchTimedOutError | GetTimeoutError):
             return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
         if isinstance(cause, RayError):
@@ -146,6 +150,8 @@ class Watch:
 
     def ask(self) -> None:
         """Takes the answers that are there, and asks again. Does not wait."""
+        import ray
+
         now = time.monotonic()
         for host in self.hosts:
             if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
@@ -162,7 +168,10 @@ class Watch:
             tokens for _, tokens in self.states.values()
         )
 
+    def silence_s(self, host: Any) -> float:
+        """For how long a host has not answered."""
+        return time.monotonic() - self.asked[host][1]
+
     def hung(self) -> list[Any]:
         """The hosts that have not answered for `PING_S`."""
-        now = time.monotonic()
-        return [host for host, (_, since) in self.asked.items() if now - since > PING_S]
+        return [host for host in self.asked if self.silence_s(host) > PING_S]

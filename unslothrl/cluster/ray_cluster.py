@@ -22,7 +22,7 @@ from unslothrl.cluster.base import (
     counted,
     join_learners,
 )
-from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
@@ -39,6 +39,8 @@ DEATH_S = 3.0  # in which Ray notices that a process has died
 
 class RayCluster:
     """See `base.Cluster`. Starts Ray, or joins a cluster of it, and a process for each."""
+
+    is_local = False
 
     def __init__(
         self, config: Config, base: Path, machine: Machine, stage: Stage, builders: Builders
@@ -57,6 +59,7 @@ class RayCluster:
         self.plans: dict[str, ProcessPlan] = {}
         self.strategies: dict[str, Any] = {}  # Ray's scheduling strategies, by name
         self.results = Results({})
+        self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
             self._init(config, machine)
@@ -191,8 +194,16 @@ class RayCluster:
         refs = list({call.ref: None for call in calls})
         self.ray.wait(refs, num_returns=len(refs), fetch_local=False)
 
-    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
+    def poll(
+        self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
+    ) -> list[Outcome]:
         return self.results.poll(calls, timeout_s)
+
+    def silence_s(self, handle: GeneratorHandle) -> float:
+        host = self.hosts[handle.name]
+        watch = self.watches.setdefault(host, Watch([host]))
+        watch.ask()
+        return watch.silence_s(host)
 
     def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
         """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended
@@ -243,8 +254,9 @@ class RayCluster:
 
     def _end(self, name: str) -> None:
         host = self.hosts.pop(name, None)
+        self.watches.pop(host, None)
         if host is not None:
-            self.ray.kill(host)
+            self.ray.kill(host)  # of one that is stopped Ray makes an end after 5 s
 
     def close(self) -> None:
         for name in list(self.hosts):

@@ -26,21 +26,17 @@ class Evaluation:
         self.config, self.sets, self.stream = config, data.evals, stream
         self.failures, self.view = failures, view
 
-    def run(self, policy_version: int) -> Metrics:
+    def run(self) -> Metrics:
         """The metrics of every set, and the seconds that they took."""
         config = self.config
         started = time.perf_counter()
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates
-        self.stream.send(
-            tasks,
-            config.eval_candidates,
-            sampling.evaluation(config),
-            (config.seed, "eval"),
-            policy_version,
+        indices = self.stream.send(
+            tasks, config.eval_candidates, sampling.evaluation(config), (config.seed, "eval")
         )
-        groups = self.stream.drain(
-            lambda done, tokens: self.view.progress("eval", done, total, tokens)
+        groups = self.stream.wait(
+            indices, lambda done, tokens: self.view.progress("eval", done, total, tokens)
         )
         self.failures.check(groups)
         rest, metrics = iter(groups), Metrics()

@@ -1,11 +1,13 @@
 """The groups of a step: tasks are drawn and rolled out, and what the objective filters out is
 replaced."""
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.rewards.failures import FailureReport
@@ -13,9 +15,9 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
-from unslothrl.training.metrics import Metrics, rollout_metrics
+from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, Task, seed_of
+from unslothrl.types import Group, seed_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class StepGroups:
 
     kept: list[Group]  # to train on
     left_out: list[Group]
-    position: int  # of the data, after all that was drawn
     metrics: Metrics  # of both
 
     @property
@@ -32,7 +33,7 @@ class StepGroups:
         return sum(len(group.completions) for group in (*self.kept, *self.left_out))
 
 
-class GroupSource:
+class GroupSource(abc.ABC):
     """Draws until the batch is full of groups that the objective keeps, at most `max_resample`
     times more than once."""
 
@@ -44,14 +45,15 @@ class GroupSource:
         stream: RolloutStream,
         failures: FailureReport,
         view: Terminal,
+        total_steps: int,
     ):
         self.config, self.objective, self.tasks = config, objective, tasks
         self.stream, self.failures, self.view = stream, failures, view
+        self.total_steps = total_steps
 
-    def draw(
-        self, step: int, position: int, policy_version: int, timer: Timer, is_last: bool
-    ) -> StepGroups:
-        """The groups of a step, from `position` in the data on."""
+    def draw(self, state: RunState, timer: Timer) -> StepGroups:
+        """The groups of the step after `state`, which then says where the data stands."""
+        step, version = state.step + 1, state.policy_version
         wanted = self.config.batch_size
         kept: list[Group] = []
         left_out: list[Group] = []
@@ -59,39 +61,40 @@ class GroupSource:
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
             count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            tasks, position = self.tasks.draw(position, count, is_last=is_last)
+            groups = self._shuffled(self._roll_out(state, count, draws, timer), step)
             if draws == 0:
-                wanted = len(tasks)  # less than asked for at the end of an episode
-            for group in self._roll_out(tasks, step, draws, policy_version, timer):
+                wanted = len(groups)  # less than asked for at the end of an episode
+            for group in groups:
                 (kept if self._keeps(group) else left_out).append(group)
             draws, missing = draws + 1, max(0, wanted - len(kept))
-        groups = kept + left_out
-        metrics = rollout_metrics(groups, self.failures.check(groups), timer.spent["generation"])
+        all_groups = kept + left_out
+        seconds = self._seconds(timer)
+        metrics = rollout_metrics(all_groups, self.failures.check(all_groups), seconds)
         metrics["memory/actor_peak_mb"] = self.stream.memory_mb
-        metrics["rollout/staleness"] = policy_version - min(
-            completion.policy_version for group in groups for completion in group.completions
-        )
+        metrics |= staleness_metrics(all_groups, version, self.config.max_staleness)
+        metrics |= self._more_metrics()
         if self._is_filtering:
             metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
-        return StepGroups(kept[:wanted], left_out + kept[wanted:], position, metrics)
+        return StepGroups(kept[:wanted], left_out + kept[wanted:], metrics)
 
-    def _roll_out(
-        self, tasks: Sequence[Task], step: int, draw: int, policy_version: int, timer: Timer
-    ) -> list[Group]:
-        config = self.config
-        total = len(tasks) * config.num_candidates
-        with timer("generation"):
-            seed = (config.seed, step, draw)
-            self.stream.send(
-                tasks, config.num_candidates, sampling.training(config), seed, policy_version
-            )
-            groups = self.stream.drain(
-                lambda done, tokens: self.view.progress("generation", done, total, tokens)
-            )
-        timer.move(self.stream.reward_s, "generation", "reward")
-        if not config.shuffle_rewards:
-            return groups
-        seed_of_step = seed_of(config.seed, "shuffle", step)
+    @abc.abstractmethod
+    def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
+        """Up to `count` groups, the `draw`-th draw of the step after `state`."""
+
+    @abc.abstractmethod
+    def _seconds(self, timer: Timer) -> float:
+        """In which the tokens of this step were drawn."""
+
+    def _more_metrics(self) -> Metrics:
+        return {}
+
+    def restore(self, state: RunState) -> None:  # noqa: B027 - nothing is drawn ahead here
+        """Goes on from a checkpoint."""
+
+    def _shuffled(self, groups: Sequence[Group], step: int) -> list[Group]:
+        if not self.config.shuffle_rewards:
+            return list(groups)
+        seed_of_step = seed_of(self.config.seed, "shuffle", step)
         return [
             credit.shuffle_rewards(group, seed_of(seed_of_step, group.task.id)) for group in groups
         ]
@@ -105,3 +108,29 @@ class GroupSource:
         return not self._is_filtering or filtering.keeps(
             group.totals, group.scores, self.objective.filter_low, self.objective.filter_high
         )
+
+
+class SynchronousSource(GroupSource):
+    """Every group is drawn under the newest version, and waited for before the update."""
+
+    def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
+        config, step = self.config, state.step + 1
+        is_last = step == self.total_steps
+        tasks, state.position = self.tasks.draw(state.position, count, is_last=is_last)
+        total = len(tasks) * config.num_candidates
+        with timer("generation"):
+            indices = self.stream.send(
+                tasks,
+                config.num_candidates,
+                sampling.training(config),
+                (config.seed, step, draw),
+            )
+            groups = self.stream.wait(
+                indices,
+                lambda done, tokens: self.view.progress("generation", done, total, tokens),
+            )
+        timer.move(self.stream.reward_s, "generation", "reward")
+        return groups
+
+    def _seconds(self, timer: Timer) -> float:
+        return timer.spent["generation"]

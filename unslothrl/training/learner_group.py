@@ -18,6 +18,10 @@ class LearnerGroup:
         self.cluster, self.learners = cluster, cluster.learners
         self.costs = costs or Costs()
 
+    def renew(self) -> None:
+        """The learners have been started again."""
+        self.learners = self.cluster.learners
+
     def measure(
         self, samples: Sequence[Sample], reference: bool, progress: Progress
     ) -> list[Sample]:

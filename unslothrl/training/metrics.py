@@ -1,6 +1,7 @@
 """The metrics of a step and of an evaluation, from what came of them."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -28,6 +29,27 @@ def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Met
         "rollout/mean_length": tokens / len(completions),
         "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
     }
+
+
+def staleness_metrics(groups: Sequence[Group], version: int, most: int) -> Metrics:
+    """How many versions the groups of a step are behind `version`, the newest: the most of them
+    all and, where up to `most` may be, the share of the sampled tokens that is so many behind."""
+    metrics: Metrics = {
+        "rollout/staleness": version - min(group.policy_version for group in groups)
+    }
+    if not most:
+        return metrics
+    counts = Counter(
+        version - drawn_under
+        for group in groups
+        for completion in group.completions
+        for drawn_under, sampled in zip(completion.versions, completion.sampled, strict=True)
+        if sampled
+    )
+    total = sum(counts.values())
+    mean_staleness = sum(behind * count for behind, count in counts.items()) / total
+    shares = {f"rollout/staleness_{n}": counts[n] / total for n in range(max(most, *counts) + 1)}
+    return {**metrics, "rollout/staleness_mean": mean_staleness, **shares}
 
 
 def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:

@@ -1,36 +1,77 @@
 """The stream of rollouts: which prompts are where, under which version, and the groups that come of
 them.
 
-Synchronous training drains it before every update. Who draws a prompt is then a function of the
-run alone (`task_counts`), so that results do not depend on timing.
+Synchronous training waits for all of them before every update. Who draws a prompt is then a
+function of the run alone (`task_counts`), so that results do not depend on timing. With
+`max_staleness` they are given to whoever has least to do, and drawn while the learners update.
+
+A group is known by its index. Whatever happens to the process that draws it, it is given out again
+until it has come, and what comes a second time is ignored: each counts once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
-from unslothrl.cluster.base import Cluster, Progress, generators
-from unslothrl.types import Assignment, Group, Sampling, Task
+from unslothrl.cluster.base import Cluster, Progress
+from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.handles import Call
+from unslothrl.training.pool import Member, Pool
+from unslothrl.types import Adapter, Assignment, Collected, Group, Loaded, Sampling, Task
+
+POLL_S = 0.05
+LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
+CALLS_PER_S = 200  # that the driver can well begin
+AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
     """Where a prompt is."""
 
-    task: Task
-    generator: str
-    policy_version: int  # that was the newest when it was sent
+    assignment: Assignment
+    policy_version: int  # that was the newest when it was given out
+    generator: str = ""  # "": it waits in the driver
+    is_urgent: bool = False  # it is given out before others
 
 
 class RolloutStream:
-    """Sends prompts to the actors (and to learners that generate), and takes finished groups."""
+    """Gives prompts to the actors (and to learners that generate), and takes finished groups."""
 
-    def __init__(self, cluster: Cluster, learner_chunk: int):
-        """`learner_chunk`: the prompts of a step that each learner draws."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        learner_chunk: int,
+        *,
+        note: Callable[[str], None] = lambda line: None,
+        checks: Checks | None = None,
+        min_actors: int = 1,
+        overlaps: bool = False,
+        groups_at_once: int = 2**20,
+    ):
+        """`learner_chunk`: the prompts of a step that each learner draws. `overlaps`: groups are
+        drawn beside updates, at most `groups_at_once` in each actor."""
         self.cluster, self.learner_chunk = cluster, learner_chunk
+        self.overlaps, self.groups_at_once = overlaps, groups_at_once
+        self.pool = Pool(
+            cluster,
+            checks or Checks(),
+            self,
+            note,
+            draws_with_learners=not overlaps,
+            min_actors=min(min_actors, len(cluster.actors)),
+        )
         self.in_flight: dict[int, Flight] = {}  # by the number of the group, as it was sent
+        self.finished: dict[int, Group] = {}  # that nobody has taken yet
         self.sent = 0
-        self.reward_s = 0.0  # that scoring took beyond generation, in the last `drain`
+        self.policy_version = 0  # the newest
+        self.slice_s = MOST_SLICE_S
+        self.collecting: dict[Member, int] = {}  # `collect` calls that have begun
+        self.done = self.tokens = 0  # completions and tokens that actors have reported
+        self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
         self.memory_mb = 0.0  # the largest generator's peak so far
+        if overlaps:
+            cluster.meanwhile = self.pump
 
     def send(
         self,
@@ -38,47 +79,170 @@ class RolloutStream:
         candidates: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
-        policy_version: int,
-    ) -> None:
-        """Has `candidates` completions drawn of every task. `seed` is what the draw is for."""
-        calls, start = [], 0
-        for generator, count in zip(self._generators(), self._counts(len(tasks)), strict=True):
-            share = tasks[start : start + count]
-            start += count
-            assignments = [
+    ) -> list[int]:
+        """Has `candidates` completions drawn of every task. `seed` is what the draw is for.
+        -> the groups' indices."""
+        return self.send_assignments(
+            [
                 Assignment(self.sent + i, task, candidates, sampling, seed)
-                for i, task in enumerate(share)
-            ]
-            self.sent += count
-            self.in_flight |= {
-                a.index: Flight(a.task, generator.name, policy_version) for a in assignments
-            }
-            if assignments:
-                calls.append(generator.submit(assignments))
-        self.cluster.gather(calls)
-
-    def drain(self, progress: Progress | None = None) -> list[Group]:
-        """All that is in flight, in the order in which it was sent."""
-        names = {flight.generator for flight in self.in_flight.values()}
-        collected = self.cluster.gather(
-            [generator.collect() for generator in self._generators() if generator.name in names],
-            progress,
+                for i, task in enumerate(tasks)
+            ],
+            is_urgent=True,
         )
-        self.reward_s = max((part.reward_s for part in collected), default=0.0)
-        self.memory_mb = max([self.memory_mb, *(part.memory_mb for part in collected)])
-        groups = dict(pair for part in collected for pair in part.groups)
-        order = sorted(self.in_flight)
-        self.in_flight = {}
-        return [groups[index] for index in order]
 
-    def _generators(self):
-        """Those that draw; the learners alone where there are no actors."""
-        return generators(self.cluster)
+    def send_assignments(
+        self, assignments: Sequence[Assignment], is_urgent: bool = False
+    ) -> list[int]:
+        """`send` for groups with seeds of their own; their indices follow `sent`."""
+        self.sent += len(assignments)
+        for assignment in assignments:
+            flight = Flight(assignment, self.policy_version, is_urgent=is_urgent)
+            self.in_flight[assignment.index] = flight
+        indices = [assignment.index for assignment in assignments]
+        if self.overlaps:
+            self.pump()
+        else:
+            self._deal(indices)
+        return indices
 
-    def _counts(self, tasks: int) -> Sequence[int]:
-        """How many tasks each generator draws."""
-        actors, learners = len(self.cluster.actors), len(self.cluster.learners)
-        return task_counts(tasks, actors, learners, self.learner_chunk)
+    def _deal(self, indices: Sequence[int]) -> None:
+        """Gives each generator its share, in order."""
+        members = self.pool.ready()
+        learners = {learner.name for learner in self.cluster.learners}
+        actors = sum(member.name not in learners for member in members)
+        counts = task_counts(len(indices), actors, len(members) - actors, self.learner_chunk)
+        start = 0
+        for member, count in zip(members, counts, strict=True):
+            self._give(member, indices[start : start + count])
+            start += count
+
+    def _give(self, member: Member, indices: Sequence[int]) -> None:
+        if not indices:
+            return
+        for index in indices:
+            self.in_flight[index] = replace(
+                self.in_flight[index], generator=member.name, policy_version=self.policy_version
+            )
+        assignments = [self.in_flight[index].assignment for index in indices]
+        self.pool.call(member, "submit", member.handle.submit(assignments))
+
+    def pump(self, timeout_s: float = 0.0, progress: Progress | None = None) -> None:
+        """Keeps every process at work, and takes what has come, after at most `timeout_s`."""
+        self._give_out()
+        self._keep_collecting()
+        self.pool.poll(timeout_s, progress)
+        self._give_out()
+        self._keep_collecting()
+
+    def _give_out(self) -> None:
+        """What waits in the driver goes to whoever has least to do."""
+        waiting = [index for index, flight in self.in_flight.items() if not flight.generator]
+        members = self.pool.ready() if waiting else []
+        if self.overlaps and len(members) < self.pool.min_actors:
+            return
+        load = {member.name: 0 for member in members}
+        for flight in self.in_flight.values():
+            if flight.generator in load:
+                load[flight.generator] += 1
+        shares: dict[Member, list[int]] = {member: [] for member in members}
+        for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
+            idle = min(members, key=lambda member: load[member.name], default=None)
+            if idle is None or load[idle.name] >= self.groups_at_once:
+                break
+            shares[idle].append(index)
+            load[idle.name] += 1
+        for member, indices in shares.items():
+            self._give(member, indices)
+
+    def _keep_collecting(self) -> None:
+        working = {flight.generator for flight in self.in_flight.values()}
+        for member in self.pool.members.values():
+            while member.name in working and self.collecting.get(member, 0) < self._ahead:
+                self.collecting[member] = self.collecting.get(member, 0) + 1
+                self._collect(member)
+
+    @property
+    def _ahead(self) -> int:
+        return AHEAD if self.overlaps else 1
+
+    def _collect(self, member: Member) -> None:
+        least = 1 if self.overlaps else None
+        seconds = max(self.slice_s, len(self.pool.members) / CALLS_PER_S)
+        call = member.handle.collect(least, None if self.cluster.is_local else seconds)
+        self.pool.call(
+            member, "collect", call, lambda value: self._collected(member, value), told_s=seconds
+        )
+
+    def _collected(self, member: Member, collected: Collected) -> None:
+        self.collecting[member] -= 1
+        self.done += collected.completions
+        self.tokens += collected.tokens
+        self.reward_s = max(self.reward_s, collected.reward_s)
+        self.memory_mb = max(self.memory_mb, collected.memory_mb)
+        self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
+        for index, group in collected.groups:
+            if self.in_flight.pop(index, None) is not None:  # else it has come before
+                self.finished[index] = group
+
+    def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
+        """The groups of these indices, in their order, as soon as all are there. RunError where too
+        few actors are left."""
+        self.reward_s = 0.0
+        done, tokens = self.done, self.tokens
+
+        def report(more_done: int = 0, more_tokens: int = 0) -> None:
+            if progress is not None:
+                progress(self.done - done + more_done, self.tokens - tokens + more_tokens)
+
+        while not all(index in self.finished for index in indices):
+            self.pump(POLL_S, report)
+            report()
+            self.raise_failure()
+        return [self.finished.pop(index) for index in indices]
+
+    def publish(self, adapter: Call[Adapter], version: int) -> list[Loaded]:
+        """Has all that draw load a version, the newest from now on; while overlapping in between
+        their other calls. -> what came of it, as far as it has."""
+        self.policy_version = version
+        loaded = self.pool.publish(adapter)
+        while not self.overlaps and self.pool.is_loading() and self.pool.failure is None:
+            self.pool.poll(POLL_S)
+        return loaded
+
+    def raise_failure(self) -> None:
+        """RunError where too few actors are left."""
+        if self.pool.failure is not None:
+            raise self.pool.failure
+
+    def pace(self, step_s: float) -> None:
+        """Lets the processes listen to the driver several times in a step of so many seconds."""
+        if self.overlaps:
+            self.slice_s = min(max(step_s / 10, LEAST_SLICE_S), MOST_SLICE_S)
+
+    def reset(self, timeout_s: float = 60.0) -> None:
+        """Forgets all that is in flight: it will be drawn again under other indices."""
+        self.in_flight, self.finished = {}, {}
+        for member in self.pool.ready():
+            if not self.pool.is_learner(member):
+                self.pool.call(member, "abandon", member.handle.abandon())
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and any(m.pending for m in self.pool.members.values()):
+            self.pool.poll(POLL_S)
+
+    def lost(self, member: Member) -> None:
+        self.collecting.pop(member, None)
+        for index, flight in self.in_flight.items():
+            if flight.generator == member.name:
+                self.in_flight[index] = replace(flight, generator="")
+
+    def result_lost(self, member: Member) -> None:
+        """What it has in flight still is ignored there; what it handed over is drawn again."""
+        self.collecting[member] = sum(pending.kind == "collect" for pending in member.pending)
+        flights = self.in_flight.items()
+        self._give(member, [index for index, f in flights if f.generator == member.name])
+
+    def ready(self, member: Member) -> None:
+        """It gets what waits with the next `pump`."""
 
 
 def task_counts(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:
@@ -94,4 +258,4 @@ def task_counts(total: int, actors: int, learners: int, learner_chunk: int) -> S
 
 
 def _even(total: int, parts: int) -> list[int]:
-    return [total // parts + (i < total % parts) for i in range(parts)]
+    return [total // parts + (i < total % parts) for i in range(parts)] if parts else []

@@ -1,5 +1,6 @@
 """The loop: draw tasks, roll out, assign credit, update, publish; evaluate and save in between."""
 
+import copy
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster.base import Cluster
+from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import Call
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
+from unslothrl.errors import ProcessLost, RunError
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -20,13 +23,16 @@ from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
-from unslothrl.training.group_source import GroupSource
+from unslothrl.training.group_source import GroupSource, StepGroups, SynchronousSource
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
+from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Saving
 from unslothrl.training.updates import Updates
-from unslothrl.types import Adapter, Group, Sample, seed_of
+from unslothrl.types import Adapter, Group, Loaded, Sample, seed_of
+
+MOST_RECOVERIES = 3  # of the learners, without a step in between
 
 
 class Trainer:
@@ -40,6 +46,7 @@ class Trainer:
         folder: RunFolder,
         view: Terminal,
         steps: int,
+        checks: Checks | None = None,
     ):
         self.config, self.cluster, self.folder, self.view = config, cluster, folder, view
         self.objective = objective_of(config)
@@ -48,37 +55,59 @@ class Trainer:
         self.learners = LearnerGroup(cluster, Costs.of(config))
         self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
-        stream = RolloutStream(cluster, config.learner_chunk_size)
-        self.source = GroupSource(config, self.objective, self.tasks, stream, failures, view)
+        self.checks = checks or Checks()
+        self.stream = RolloutStream(
+            cluster,
+            config.learner_chunk_size,
+            note=view.note,
+            checks=self.checks,
+            min_actors=config.min_actors,
+            overlaps=config.max_staleness > 0,
+            groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
+        )
+        source = OverlappedSource if config.max_staleness else SynchronousSource
+        self.source: GroupSource = source(
+            config, self.objective, self.tasks, self.stream, failures, view, steps
+        )
         self.updates = Updates(config, self.learners, folder, view, steps)
-        self.evaluation = Evaluation(config, data, stream, failures, view)
+        self.evaluation = Evaluation(config, data, self.stream, failures, view)
         self.saving = Saving(folder)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
+        self.loaded: list[Loaded] = []  # what the processes said of it
+        self.boundary = self.state  # as it was after the last whole step
+        self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
         self.timer = Timer()
 
     def train(self) -> None:
         """Trains to the last step; the state is whole between any two steps."""
-        self.publish()
-        if self.config.eval_every and not self.state.evals:
-            self.log(self.evaluate())
-        while self.state.step < self.total_steps:
-            metrics = self.step()
-            if self.is_due(self.config.eval_every):
-                metrics |= self.evaluate()
-            self.log(metrics)
-            if self.is_due(self.config.save_every):
-                self.saving.adapter(self.newest_adapter())
-            if self.is_due(self.config.checkpoint_every):
-                self.saving.checkpoint(self.state, self.learners.save_state())
+        while self.published is None or self.state.step < self.total_steps:
+            self.boundary = copy.deepcopy(self.state)
+            try:
+                if self.published is None:
+                    self.publish()
+                if self.config.eval_every and not self.state.evals:
+                    self.log(self.evaluate())
+                self.train_step()
+            except ProcessLost as error:
+                self.recover(error)
         self.saving.wait()
+
+    def train_step(self) -> None:
+        """One step, and what is due after it."""
+        metrics = self.step()
+        if self.is_due(self.config.eval_every):
+            metrics |= self.evaluate()
+        self.log(metrics)
+        if self.is_due(self.config.save_every):
+            self.saving.adapter(self.newest_adapter())
+        if self.is_due(self.config.checkpoint_every):
+            self.saving.checkpoint(self.state, self.learners.save_state())
 
     def step(self) -> Metrics:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""
         self.timer = Timer()
         state, step = self.state, self.state.step + 1
-        groups = self.source.draw(
-            step, state.position, state.policy_version, self.timer, step == self.total_steps
-        )
+        groups = self.draw()
         selected = self.assign_credit(groups.kept, step)
         trained = self.updates.run(selected, state, self.timer)
         metrics = {**groups.metrics, **selected.metrics(), **trained}
@@ -90,11 +119,46 @@ class Trainer:
             self.learners.make_room()
         self.saving.rollouts(step, groups, selected)
         metrics |= self.timer.metrics()
-        state.step, state.position = step, groups.position
+        state.step = step
         state.samples_seen += groups.completions
         state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
         return metrics
+
+    def draw(self) -> StepGroups:
+        """The groups of a step. Where too few actors are left for it, the step before is saved."""
+        try:
+            return self.source.draw(self.state, self.timer)
+        except RunError:
+            if self.stream.pool.failure is not None:
+                self.saving.checkpoint(self.boundary, self.learners.save_state())
+                self.saving.wait()
+            raise
+
+    def recover(self, error: ProcessLost) -> None:
+        """A learner is lost: all of them start again from the last checkpoint, as a run that is
+        resumed does. Raises `error` where that has been in vain, or something else is lost."""
+        names = [learner.name for learner in self.cluster.learners]
+        self.recoveries = self.recoveries + 1 if self.recovered_at == self.boundary.step else 1
+        if error.name not in names or self.cluster.is_local or self.recoveries > MOST_RECOVERIES:
+            raise error
+        self.recovered_at = self.boundary.step
+        self.saving.wait()
+        checkpoint = self.folder.latest_checkpoint()
+        where = f"step {run_state.load(checkpoint)[0].step}" if checkpoint else "the start"
+        self.view.note(f"{error}: all learners start again from {where}")
+        self.cluster.restart_learners()
+        self.learners.renew()
+        self.stream.pool.renew_learners()
+        self.checks.check_all(self.cluster, self.cluster.learners)
+        self.stream.reset()
+        if checkpoint is not None:
+            self.restore(checkpoint)
+        else:
+            self.state = RunState(evals=self.state.evals)
+            self.source.restore(self.state)
+        self.folder.truncate_after(self.state.step)
+        self.publish()
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
         """Chooses candidates and gives them advantages."""
@@ -119,14 +183,15 @@ class Trainer:
     def publish(self) -> Metrics:
         """Has every generator load the learners' LoRA as this policy version. -> metrics: bytes,
         and the seconds until the version was in the object store (`put_s`), then on the last
-        actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`)."""
+        actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`); of the version
+        before where actors load this one while they generate."""
         started = time.perf_counter()
         self.published = self.learners.publish(self.state.policy_version)
-        actors, learners = self.cluster.actors, self.cluster.learners
         self.cluster.wait([self.published])
         put_s = time.perf_counter() - started
-        loads = [generator.load(self.published) for generator in (*actors, *learners)]
-        loaded = self.cluster.gather(loads)[: len(actors)]
+        before = self.loaded
+        self.loaded = self.stream.publish(self.published, self.state.policy_version)
+        loaded = before if self.stream.overlaps else self.loaded
         return {
             "sync/bytes": max((each.bytes for each in loaded), default=0),
             "sync/put_s": put_s,
@@ -136,7 +201,7 @@ class Trainer:
 
     def evaluate(self) -> Metrics:
         """The evaluation of the newest version, which the state keeps."""
-        metrics = self.evaluation.run(self.state.policy_version)
+        metrics = self.evaluation.run()
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics)
         return metrics
@@ -166,3 +231,4 @@ class Trainer:
         """Continues from a checkpoint: the next step is the one after it."""
         self.state, learner = run_state.load(path)
         self.learners.load_state(learner)
+        self.source.restore(self.state)

@@ -1,0 +1,42 @@
+"""What every process of a run must agree on before it works, at the start and when one is started
+again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl.cluster.base import Cluster, everyone
+from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.errors import RunError, UserError
+
+
+@dataclass
+class Checks:
+    """Of one run. `calls` begins them in a process, `check` judges what came of them."""
+
+    level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
+    base_hash: str = ""  # of the 4-bit base, as the first process has it
+
+    def calls(self, handle: GeneratorHandle) -> list[Call[Any]]:
+        return [handle.use_level(self.level), handle.fingerprint()]
+
+    def check(self, name: str, results: Sequence[Any]) -> None:
+        """Raises UserError where a process cannot sandbox programs as the others do, RunError where
+        it holds another base."""
+        refusal, base_hash = results
+        if refusal is not None:
+            raise UserError(f"{name}: {refusal}")
+        self.base_hash = self.base_hash or base_hash
+        if base_hash != self.base_hash:
+            raise RunError(
+                f"{name} holds another 4-bit base ({base_hash}) than the other processes "
+                f"({self.base_hash}): the same --model must be the same files on every node"
+            )
+
+    def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
+        """Every process at once, or those of `handles`."""
+        handles = everyone(cluster) if handles is None else handles
+        begun = [self.calls(handle) for handle in handles]
+        results = iter(cluster.gather([call for calls in begun for call in calls]))
+        for handle, calls in zip(handles, begun, strict=True):
+            self.check(handle.name, [next(results) for _ in calls])

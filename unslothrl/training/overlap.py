@@ -1,0 +1,192 @@
+"""The groups of a step while actors and learners work at the same time (`--max_staleness`).
+
+A step is trained on groups that were drawn under the newest version or one of the `max_staleness`
+before it. The batches of that many steps are drawn ahead, and no more: a group that is given out
+under version v is due when the newest version is v + max_staleness at the latest. A step takes what
+has finished first among its own batch and a part of the next, but waits for every group that would
+be too old afterwards. So late groups, which are the long ones, are not thrown away, and what is
+trained on has the lengths of what was drawn. The admission is that of AReaL (Fu et al. 2025,
+section 5.1), the look-ahead that of torchtitan's RL trainer.
+"""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.config import sampling
+from unslothrl.tracking.timer import Timer
+from unslothrl.training.group_source import GroupSource
+from unslothrl.training.metrics import Metrics
+from unslothrl.training.rollouts import POLL_S
+from unslothrl.types import Assignment, Group, Task
+
+LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A task on its way to being trained on."""
+
+    position: int  # in the data
+    task: Task
+    attempt: int = 0  # how often it was too old
+
+
+class OverlappedSource(GroupSource):
+    """See the module. What is drawn and not yet taken is in the state, so that a resumed run draws
+    it again: every prompt counts once."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.outstanding: dict[int, Drawn] = {}  # by the group's index, oldest first
+        self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
+        self.batches_drawn = 0  # the step whose batch was drawn last
+        self.dropped = self.taken = 0  # groups, in the whole run
+        self.step_began = time.perf_counter()
+        self.seconds = 0.0  # since the step before
+
+    def refill(self, state: RunState) -> None:
+        """Draws the batches that may be drawn under the newest version."""
+        self.batches_drawn = max(self.batches_drawn, state.step + len(self.batches))
+        last = min(self.total_steps, state.step + 1 + self.config.max_staleness)
+        while self.batches_drawn < last:
+            drawn = self._draw(state, self.config.batch_size)
+            self.batches.append(len(drawn))
+            self.batches_drawn += 1
+        self._note_outstanding(state)
+
+    def _draw(self, state: RunState, count: int) -> list[Drawn]:
+        """Draws tasks and gives them out."""
+        begin = state.position
+        tasks, state.position = self.tasks.draw(begin, count)
+        if state.position - begin == len(tasks):
+            positions = list(range(begin, state.position))
+        else:  # some rows cannot be used
+            positions = [self._position(task, begin, state.position) for task in tasks]
+        drawn = [Drawn(position, task) for position, task in zip(positions, tasks, strict=True)]
+        self._send(drawn)
+        return drawn
+
+    def _position(self, task: Task, begin: int, end: int) -> int:
+        """Of a task that was drawn between two positions."""
+        while begin < end:
+            (other,), begin = self.tasks.draw(begin, 1, is_last=True)
+            if other.id == task.id:
+                return begin - 1
+        raise AssertionError(f"task {task.id} is not where it was drawn")
+
+    def _send(self, drawn: list[Drawn]) -> None:
+        config = self.config
+        first = self.stream.sent
+        assignments = [
+            Assignment(
+                first + i,
+                each.task,
+                config.num_candidates,
+                sampling.training(config),
+                (config.seed, "position", each.position, each.attempt),
+            )
+            for i, each in enumerate(drawn)
+        ]
+        self.outstanding |= {
+            assignment.index: each for assignment, each in zip(assignments, drawn, strict=True)
+        }
+        self.stream.send_assignments(assignments)
+
+    def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
+        if draw == 0:
+            self.refill(state)
+            count = self.batches.popleft()
+        else:  # for groups that are filtered out, as many more
+            count = len(self._draw(state, count))
+        with timer("generation"):
+            groups = self._take(count, state.policy_version)
+        self._note_outstanding(state)
+        return groups
+
+    def _take(self, count: int, version: int) -> list[Group]:
+        """`count` groups, as soon as they and all that will be too old are there."""
+        while True:
+            self._drop_too_old(version)
+            chosen = self.choose(count, version)
+            if chosen is not None:
+                break
+            self.stream.pump(POLL_S)
+            self.stream.raise_failure()
+            done = sum(index in self.stream.finished for index in self.outstanding)
+            self.view.progress("generation", min(done, count), count, self.stream.tokens)
+        groups = []
+        for index in chosen:
+            del self.outstanding[index]
+            groups.append(self.stream.finished.pop(index))
+        self.taken += len(groups)
+        return groups
+
+    def choose(self, count: int, version: int) -> list[int] | None:
+        """The indices to train on, None while they are not all there."""
+        order = list(self.outstanding)
+        finished = self.stream.finished
+        due = [index for index in order if self._version(index) <= self._oldest(version)]
+        if any(index not in finished for index in due[:count]):
+            return None
+        window = order[: max(count, math.ceil(count * (1 + LOOK_AHEAD)))]
+        is_due = set(due)
+        rest = [index for index in window if index in finished and index not in is_due]
+        chosen = (due + rest)[:count]
+        return sorted(chosen) if len(chosen) == count else None
+
+    def _oldest(self, version: int) -> int:
+        """What is of this version cannot be trained on after one more update."""
+        return version - self.config.max_staleness
+
+    def _version(self, index: int) -> int:
+        """The oldest version that a group has tokens of, as far as is known."""
+        group = self.stream.finished.get(index)
+        if group is not None:
+            return group.policy_version
+        return self.stream.in_flight[index].policy_version
+
+    def _drop_too_old(self, version: int) -> None:
+        """What came too late is drawn again. Only a process that was started again, or a filter
+        that has taken groups from later batches, can make it so."""
+        late = [
+            index
+            for index in self.outstanding
+            if index in self.stream.finished and self._version(index) < self._oldest(version)
+        ]
+        again = [self.outstanding.pop(index) for index in late]
+        for index in late:
+            del self.stream.finished[index]
+        self.dropped += len(late)
+        self._send([Drawn(each.position, each.task, each.attempt + 1) for each in again])
+
+    def _seconds(self, timer: Timer) -> float:
+        now = time.perf_counter()
+        self.seconds, self.step_began = now - self.step_began, now
+        self.stream.pace(self.seconds)
+        return self.seconds
+
+    def _more_metrics(self) -> Metrics:
+        finished = sum(index in self.stream.finished for index in self.outstanding)
+        return {
+            "rollout/outstanding_groups": len(self.outstanding),
+            "rollout/finished_groups": finished,
+            "rollout/dropped_groups": self.dropped,
+            "rollout/replaced_actors": self.stream.pool.replaced,
+        }
+
+    def _note_outstanding(self, state: RunState) -> None:
+        state.outstanding = sorted(each.position for each in self.outstanding.values())
+        state.batches = list(self.batches)
+
+    def restore(self, state: RunState) -> None:
+        self.outstanding = {}
+        self.batches, self.batches_drawn = deque(state.batches), state.step + len(state.batches)
+        again = []
+        for position in state.outstanding:
+            (task,), _ = self.tasks.draw(position, 1, is_last=True)
+            again.append(Drawn(position, task))
+        self._send(again)

@@ -1,0 +1,68 @@
+"""How long a call may take before its process is taken for hung: from what such calls have taken so
+far. And whether an actor is slow, beside the others."""
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+FLOOR_S = 10.0  # a busy machine stalls a process for some seconds
+FACTOR = 10.0  # times as long as the longest so far
+FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent one is noticed sooner
+SILENT_S = 30.0  # the longest that a process's watching thread may leave a question unanswered
+WINDOW_S = 5.0  # of an engine's steps, from which its speed is judged
+SLOW = 5.0  # times the median of the others
+
+
+class Patience:
+    """Of a run's driver with its processes."""
+
+    def __init__(self):
+        self.longest: dict[str, float] = {}  # seconds, by kind of call
+
+    def saw(self, kind: str, seconds: float) -> None:
+        """A call of a kind has ended after `seconds`, without those that it was told to take."""
+        self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
+
+    def allowed_s(self, kind: str, is_first: bool) -> float:
+        """How long a call of a kind may take; `is_first`: its process has ended none before."""
+        if is_first or kind not in self.longest:
+            return FIRST_S
+        return max(FLOOR_S, FACTOR * self.longest[kind])
+
+
+@dataclass
+class Speed:
+    """What an actor's engine has done lately: (steps, tokens, seconds) of each hand-over."""
+
+    recent: deque[tuple[int, int, float]] = field(default_factory=deque)
+
+    def saw(self, steps: int, tokens: int, seconds: float) -> None:
+        if steps:
+            self.recent.append((steps, tokens, seconds))
+        while len(self.recent) > 1 and self.seconds - self.recent[0][2] >= WINDOW_S:
+            self.recent.popleft()
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, _, seconds in self.recent)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step."""
+        return self.seconds / sum(steps for steps, _, _ in self.recent)
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a token."""
+        return self.seconds / max(1, sum(tokens for _, tokens, _ in self.recent))
+
+    def slowness(self, others: list["Speed"]) -> float:
+        """How many times as slow as the median of the others this one is, by its steps and by its
+        tokens, whichever is less: few sequences at once make tokens slow, many make steps slow. 1
+        where not enough is known."""
+        known = [other for other in others if other.recent]
+        if not known or len(self.recent) < 2 or self.seconds < WINDOW_S:
+            return 1.0
+        steps = statistics.median(other.step_s for other in known)
+        tokens = statistics.median(other.token_s for other in known)
+        return min(self.step_s / steps, self.token_s / tokens)

@@ -1,0 +1,298 @@
+"""The actors of a run, supervised: a dead, hung or slow one is started again, nodes come and go.
+
+A process does its calls one after the other; what comes of each goes to whoever asked. A call that
+is not done in time, by what such calls have taken so far, means that its process hangs.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unslothrl.cluster.base import Cluster, Progress, counted
+from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
+from unslothrl.training.patience import SILENT_S, SLOW, Patience, Speed
+from unslothrl.types import Adapter, Loaded
+
+MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
+LOOK_S = 0.5  # between two looks at the processes
+CHANGES_S = 5.0  # between two looks at the nodes
+WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run goes on with
+
+
+@dataclass
+class Pending:
+    """A call that a process has yet to end."""
+
+    call: Call[Any]
+    kind: str  # of which calls take about as long
+    done: Callable[[Any], None]
+    told_s: float = 0.0  # that it was told to take
+    began: float = 0.0  # when the call before it ended
+
+
+@dataclass(eq=False)
+class Member:
+    """A process that draws."""
+
+    handle: GeneratorHandle
+    is_ready: bool = True
+    is_leaving: bool = False  # gets nothing new
+    pending: deque[Pending] = field(default_factory=deque)
+    ended: set[str] = field(default_factory=set)  # kinds of calls
+    speed: Speed = field(default_factory=Speed)
+
+    @property
+    def name(self) -> str:
+        return self.handle.name
+
+
+class Owner(Protocol):
+    """Whose groups the members draw."""
+
+    def lost(self, member: Member) -> None:
+        """It is gone, with all that it had in flight."""
+
+    def result_lost(self, member: Member) -> None:
+        """It lives, and something that it handed over did not arrive."""
+
+    def ready(self, member: Member) -> None:
+        """It may be given work."""
+
+
+class Pool:
+    """Calls the processes that draw, and replaces actors."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checks: Checks,
+        owner: Owner,
+        note: Callable[[str], None],
+        *,
+        draws_with_learners: bool,
+        min_actors: int,
+    ):
+        self.cluster, self.checks, self.owner, self.note = cluster, checks, owner, note
+        self.min_actors = min_actors
+        self.draws_with_learners = draws_with_learners
+        self.members: dict[str, Member] = {}
+        for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
+            self.members[handle.name] = Member(handle)
+        self.patience = Patience()
+        self.newest: Call[Adapter] | None = None
+        self.starts: dict[str, int] = {}  # since an actor last handed something over
+        self.slow: set[str] = set()  # that were started again for it
+        self.failure: RunError | None = None  # too few actors are left
+        self.replaced = 0  # in the whole run
+        self.looked = self.looked_at_nodes = time.monotonic()
+        self.waiting_since: float | None = None  # with fewer actors than min_actors
+
+    def ready(self) -> list[Member]:
+        """Those that may be given work."""
+        return [
+            member for member in self.members.values() if member.is_ready and not member.is_leaving
+        ]
+
+    def call(
+        self,
+        member: Member,
+        kind: str,
+        call: Call[Any],
+        done: Callable[[Any], None] = lambda value: None,
+        told_s: float = 0.0,
+    ) -> None:
+        """Hands what comes of a call of `member` to `done`, in some later `poll`."""
+        member.pending.append(Pending(call, kind, done, told_s, time.monotonic()))
+
+    def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
+        """Takes what has ended, after at most `timeout_s`; looks after the processes."""
+        waiting = {
+            pending.call: member for member in self.members.values() for pending in member.pending
+        }
+        if waiting:
+            for outcome in self.cluster.poll(waiting, timeout_s, progress):
+                member = waiting[outcome.call]
+                if self.members.get(member.name) is not member:
+                    continue  # it has been replaced meanwhile
+                pending = next(p for p in member.pending if p.call is outcome.call)
+                self._end(member, pending)
+                if outcome.error is None:
+                    pending.done(outcome.value)
+                else:
+                    self._failed(member, outcome.error)
+        else:
+            time.sleep(timeout_s)
+        self._look_after()
+
+    def _end(self, member: Member, pending: Pending) -> None:
+        now = time.monotonic()
+        member.pending.remove(pending)
+        member.ended.add(pending.kind)
+        self.patience.saw(pending.kind, max(0.0, now - pending.began - pending.told_s))
+        if member.pending:
+            member.pending[0].began = now
+
+    def _failed(self, member: Member, error: Exception) -> None:
+        if isinstance(error, ResultLost):
+            self.owner.result_lost(member)
+        elif isinstance(error, ProcessLost | AdapterMismatch):
+            self.lose(member, error)
+        else:
+            raise error from error.__cause__
+
+    def lose(self, member: Member, error: RunError) -> None:
+        """Gives a process up; an actor is started again. Raises `error` for a learner."""
+        if self.is_learner(member):
+            raise error
+        name = member.name
+        del self.members[name]
+        self.starts[name] = self.starts.get(name, 0) + 1
+        if self.starts[name] > MOST_STARTS:
+            self.note(f"{error}: not started again, {MOST_STARTS} times in a row were in vain")
+            self.cluster.remove_actor(name)
+        else:
+            self.note(f"{error}: started again, and what it had in hand is given out again")
+            self._start(name)
+        self.replaced += 1
+        self.owner.lost(member)
+
+    def is_learner(self, member: Member) -> bool:
+        return any(member.name == learner.name for learner in self.cluster.learners)
+
+    def _start(self, name: str) -> None:
+        handle, ready = self.cluster.add_actor(name)
+        member = self.members[name] = Member(handle, is_ready=False)
+        self.call(member, "start", ready, lambda _: self._check(member))
+
+    def _check(self, member: Member) -> None:
+        """Before a process that has started works: is it like the others?"""
+        results: list[Any] = []
+        calls = self.checks.calls(member.handle)
+
+        def keep(value: Any) -> None:
+            results.append(value)
+            if len(results) == len(calls):
+                self.checks.check(member.name, results)
+                self._load(member)
+
+        for call in calls:
+            self.call(member, "check", call, keep)
+
+    def _load(self, member: Member) -> None:
+        if self.newest is None:
+            self._work(member)
+        else:
+            load = member.handle.load(self.newest)
+            self.call(member, "load", load, lambda _: self._work(member))
+
+    def _work(self, member: Member) -> None:
+        if not member.is_ready:
+            member.is_ready = True
+            self.note(f"{member.name} is there")
+            self.owner.ready(member)
+
+    def publish(self, adapter: Call[Adapter]) -> list[Loaded]:
+        """Has every process load a version, before what it is given from now on. -> what came of
+        it, one entry for each that has done so: the list grows."""
+        self.newest = adapter
+        loaded: list[Loaded] = []
+        for member in self.members.values():
+            if member.is_ready:  # others load the newest when they are
+                self.call(member, "load", member.handle.load(adapter), loaded.append)
+        return loaded
+
+    def is_loading(self) -> bool:
+        """Whether one of those that work has yet to load what was published."""
+        ready = [member for member in self.members.values() if member.is_ready]
+        return any(pending.kind == "load" for member in ready for pending in member.pending)
+
+    def saw_work(self, member: Member, steps: int, tokens: int, seconds: float) -> None:
+        """`member` has handed over what it did in that many steps of its engine."""
+        self.starts.pop(member.name, None)
+        member.speed.saw(steps, tokens, seconds)
+
+    def renew_learners(self) -> None:
+        """The learners have been started again."""
+        if self.draws_with_learners:
+            for handle in self.cluster.learners:
+                self.members[handle.name] = Member(handle)
+
+    def actors(self) -> list[Member]:
+        """Those that can be started again."""
+        return [member for member in self.members.values() if not self.is_learner(member)]
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        if self.cluster.is_local or now - self.looked < LOOK_S:
+            return
+        self.looked = now
+        for member in self.actors():
+            if member.pending:
+                self._look_at_call(member, now - member.pending[0].began)
+        self._look_at_speeds()
+        if now - self.looked_at_nodes > CHANGES_S:
+            self.looked_at_nodes = now
+            self._look_at_nodes()
+        self._look_at_number(now)
+
+    def _look_at_call(self, member: Member, age_s: float) -> None:
+        pending = member.pending[0]
+        kind = pending.kind
+        allowed = pending.told_s + self.patience.allowed_s(kind, kind not in member.ended)
+        silent = 0.0
+        if kind != "start" and age_s > pending.told_s + SILENT_S / 3:
+            silent = self.cluster.silence_s(member.handle)
+        if age_s > allowed or silent > SILENT_S:
+            how = f"has not answered for {age_s:.0f} s"
+            self.lose(member, ProcessLost(member.name, f"{member.name} {how}: it hangs"))
+
+    def _look_at_speeds(self) -> None:
+        """A slow actor is started again once; where that does not help, it gets less to do."""
+        members = [member for member in self.actors() if member.speed.recent]
+        fastest = min((member.speed.step_s for member in members), default=0.0)
+        for member in members:
+            if member.name in self.slow or member.speed.step_s < SLOW * fastest:
+                continue
+            others = [other.speed for other in members if other is not member]
+            if (slowness := member.speed.slowness(others)) > SLOW:
+                self.slow.add(member.name)
+                text = f"{member.name} is {slowness:.0f} times as slow as the others"
+                self.lose(member, ProcessLost(member.name, text))
+
+    def _look_at_nodes(self) -> None:
+        changes = self.cluster.changes()
+        for name in changes.leaving:
+            if name in self.members and not self.members[name].is_leaving:
+                self.note(f"the node of {name} is about to go: {name} gets nothing new")
+                self.members[name].is_leaving = True
+        for name in changes.joined:
+            if name not in self.members:
+                self.note(f"a node has come: {name} is started on it")
+                self._start(name)
+        for member in list(self.members.values()):
+            if member.is_leaving and not member.pending:
+                del self.members[member.name]
+                self._start(member.name)  # elsewhere
+
+    def _look_at_number(self, now: float) -> None:
+        """Sets `failure` where the run cannot go on, for whoever waits for groups to raise."""
+        ready = sum(member.is_ready for member in self.actors())
+        coming = len(self.actors()) - ready
+        if ready >= self.min_actors:
+            self.waiting_since = None
+            return
+        if self.waiting_since is None:
+            self.waiting_since = now
+            self.note(
+                f"waiting for actors: {counted(ready, 'actor')} at work, {coming} starting, and "
+                f"min_actors is {self.min_actors}"
+            )
+        if ready + coming < self.min_actors or now - self.waiting_since > WAIT_S:
+            self.failure = RunError(
+                f"{counted(ready, 'actor')} left, and min_actors is {self.min_actors}: see the "
+                "lines above, and go on with --resume when there are more"
+            )
