@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "bench/results"
 
 RUN = ("unslothrl", "train_distributed.py", "requirements-cpu.txt")
+SUPERVISED = ("bench/simulated", "unslothrl/training", "unslothrl/cluster")
 SCORING = ("unslothrl/rewards", "unslothrl/answers.py", "unslothrl/sandbox")
 MEASURES = {  # result -> what it measures; the program that measures comes first
     "answers-cpu": ("bench/answers.py", "unslothrl/answers.py"),
@@ -23,14 +24,18 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
+    "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
     "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
     "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
+    "overlap-real-cpu": ("bench/overlap_real.py", *RUN),
+    "overlap-simulated-cpu": ("bench/overlap.py", *SUPERVISED),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers
+    "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
 NOT_REPEATED = {"answers-unseen-first"}  # a first measurement, which cannot be repeated

@@ -7,7 +7,7 @@ from pathlib import Path
 import engine_contract as contract
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from simulated.builders import Simulation
 from simulated.engine import Delay, EngineDelays, Lengths, SimulatedEngine

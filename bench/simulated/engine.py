@@ -166,7 +166,7 @@ class SimulatedEngine:
         self._ends_use(running.segments[-1][1])
         draw = np.random.default_rng(request.seed)
         ids = draw.integers(FIRST_TOKEN, VOCABULARY, running.length)[:tokens]
-        logprobs = -draw.standard_exponential(running.length)[:tokens]
+        logprobs = -draw.standard_exponential(running.length, np.float32)[:tokens]
         versions = np.empty(tokens, np.int64)
         for begin, load in running.segments:
             versions[begin:] = self.versions[load]

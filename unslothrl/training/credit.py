@@ -10,6 +10,7 @@ compare the whole group, not only what is selected of it, but for max_variance
 (algorithms/selection.py).
 """
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -110,14 +111,15 @@ def samples_of(groups: Sequence[Group]) -> list[list[Sample]]:
 def _sample_of(task: Task, completion: Completion) -> Sample:
     """Per-token arrays are over the sampled tokens alone."""
     logprobs, mask = completion.logprobs, completion.sampled
-    sampled = tuple(p for p, was_sampled in zip(logprobs, mask, strict=True) if was_sampled)
+    is_all = all(mask)
+    sampled = logprobs if is_all else tuple(itertools.compress(logprobs, mask))
     return Sample(
         task.prompt_ids,
         completion.token_ids,
         sampled,
         np.zeros(len(sampled), np.float32),
         completion.policy_version,
-        sampled=None if all(mask) else mask,
+        sampled=None if is_all else mask,
     )
 
 

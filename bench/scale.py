@@ -1,0 +1,286 @@
+"""What the driver does as actors are added: its CPU time, and the bytes that pass the object store.
+
+    python bench/scale.py                      # resumable: finished runs are kept
+    python bench/scale.py --only "512 actors"
+    python bench/scale.py --only "512 actors" --profile   # prints where the driver's time goes
+    python bench/scale.py --rehearse           # 8 actors in 2 processes, short; writes nothing
+
+The real trainer, stream and Ray, with --max_staleness 1, over simulated actors that share at most 8
+Ray processes (bench/simulated/many.py). An actor finishes a group of 16 candidates of 500 to 1,000
+tokens each 2.56 s, so that 512 actors finish 200 groups a second; a step trains on as many groups
+as there are actors. The driver's CPU time is that of its process alone, all threads, over the
+steps after the first three. From these constants follows what any number of actors takes, and
+where the driver saturates. Writes bench/results/scale-simulated-cpu.json.
+"""
+
+import argparse
+import cProfile
+import json
+import os
+import pickle
+import pstats
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+from facts import facts, result_file
+from simulated.learner import LearnerDelays
+from simulated.many import GroupActor, ManyActors, SharedCluster
+from simulated.run import builders, problem, train
+
+from unslothrl import embedded
+from unslothrl.config.options import Config
+from unslothrl.planning.machine import Machine
+from unslothrl.training import credit
+from unslothrl.types import Assignment, Batch, Sampling
+
+ROOT = Path(__file__).parents[1]
+CANDIDATES, SHORTEST, LONGEST = 16, 500, 1000
+GROUP_S = 2.56
+WARM_UP = 3  # steps
+ADAPTER_BYTES = 20 << 20
+HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
+TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`actors` of which each finishes a group in `group_s`."""
+
+    name: str
+    actors: int
+    group_s: float
+    steps: int = 15
+
+    @property
+    def rate(self) -> float:
+        """Groups a second."""
+        return self.actors / self.group_s
+
+
+CASES = [
+    Case("1 actor", 1, GROUP_S),
+    Case("8 actors", 8, GROUP_S),
+    Case("64 actors", 64, GROUP_S),
+    Case("64 actors, 100 groups a second", 64, 0.64, steps=50),
+    Case("256 actors", 256, GROUP_S),
+    Case("512 actors", 512, GROUP_S),
+]
+
+
+@dataclass
+class Meter:
+    """CPU seconds of the driver and of all that it has started, at the end of every step."""
+
+    at: list[float] = field(default_factory=list)
+    driver: list[float] = field(default_factory=list)
+    others: list[dict[str, float]] = field(default_factory=list)
+
+    def __call__(self, step: int) -> None:
+        self.at.append(time.perf_counter())
+        self.driver.append(seconds(psutil.Process()))
+        spent: dict[str, float] = {}
+        for process in psutil.Process().children(recursive=True):
+            try:
+                kind = kind_of(process.name(), process.cmdline())
+                spent[kind] = spent.get(kind, 0.0) + seconds(process)
+            except psutil.Error:
+                continue
+        self.others.append(spent)
+
+    def shares(self) -> dict[str, float]:
+        """Of one core, after the warm-up."""
+        wall = self.at[-1] - self.at[WARM_UP - 1]
+        first, last = self.others[WARM_UP - 1], self.others[-1]
+        return {
+            "driver": round((self.driver[-1] - self.driver[WARM_UP - 1]) / wall, 4),
+            **{kind: round((last[kind] - first.get(kind, 0.0)) / wall, 4) for kind in last},
+        }
+
+
+def seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def kind_of(name: str, command: Sequence[str]) -> str:
+    text = " ".join([name, *command])
+    for kind in ("raylet", "gcs_server", "SharedHost", "ray::Host"):
+        if kind in text:
+            return {"SharedHost": "actors' processes", "ray::Host": "learner"}.get(kind, kind)
+    return "other Ray processes"
+
+
+def run(case: Case, processes: int, profile: bool = False) -> dict:
+    """-> the figures of a case."""
+    simulation = ManyActors(
+        case.group_s,
+        at_once=1,
+        shortest=SHORTEST,
+        longest=LONGEST,
+        learner=LearnerDelays(0.6 * case.group_s),
+        adapter_bytes=ADAPTER_BYTES,
+    )
+    flags = {
+        "number_of_actors": case.actors,
+        "batch_size": case.actors,
+        "num_candidates": CANDIDATES,
+        "topk": CANDIDATES,
+        "max_new_tokens": LONGEST,
+        "max_prompt_tokens": 64,
+        "max_staleness": 1,
+    }
+    SharedCluster.PROCESSES = min(processes, case.actors)
+    meter, profiler = Meter(), cProfile.Profile()
+
+    def after(step: int) -> None:
+        meter(step)
+        if profile and step == WARM_UP:
+            profiler.enable()
+        elif step == case.steps:
+            profiler.disable()
+
+    def start(config: Config) -> SharedCluster:
+        machine = replace(Machine.detect(), ram_mb=HOSTS_RAM_MB)
+        made = builders(simulation)
+        return SharedCluster(config, embedded.BASE, machine, lambda line: None, made)
+
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        done = train(simulation, flags, case.steps, Path(folder), after, start)
+    if profile:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+        pstats.Stats(profiler).sort_stats("cumtime").print_stats(45)
+    wall = meter.at[-1] - meter.at[WARM_UP - 1]
+    groups = (case.steps - WARM_UP) * case.actors
+    return {
+        "actors": case.actors,
+        "Ray processes of actors": SharedCluster.PROCESSES,
+        "groups a second, asked for": round(case.rate, 2),
+        "groups a second": round(groups / wall, 2),
+        "seconds a step": round(wall / (case.steps - WARM_UP), 3),
+        "share of one core": meter.shares(),
+        "driver ms a group": round(
+            1e3 * (meter.driver[-1] - meter.driver[WARM_UP - 1]) / groups, 3
+        ),
+        "largest staleness": max(row.get("rollout/staleness", 0) for row in done.metrics),
+        "completions consumed": sum(done.consumed.values()),
+        "consumed more than once": sum(n > 1 for n in done.consumed.values()),
+        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
+    }
+
+
+def sizes() -> dict[str, int]:
+    """Bytes of what travels, pickled as Ray does."""
+    simulation = ManyActors(0.0, 1, SHORTEST, LONGEST, LearnerDelays(0.0), ADAPTER_BYTES)
+    actor = GroupActor("actor-0", simulation)
+    sampling = Sampling(1.0, 1.0, 0, LONGEST)
+    assignments = [Assignment(i, problem(i), CANDIDATES, sampling, (0, 1)) for i in range(16)]
+    actor.submit(assignments)
+    groups = [group for _, group in actor.collect().groups]
+    samples = [sample for of_group in credit.samples_of(groups) for sample in of_group]
+    batch = Batch(tuple(samples), len(samples), sum(sample.tokens for sample in samples))
+    return {
+        "a prompt": len(pickle.dumps(assignments, 5)) // 16,
+        "a group": len(pickle.dumps(groups, 5)) // 16,
+        "a group's samples": len(pickle.dumps(batch, 5)) // 16,
+        "the adapter": ADAPTER_BYTES,
+    }
+
+
+def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
+    """What follows for any number of actors. The driver's share of a core is fitted as
+    a + b * actors + c * groups a second, each at least 0."""
+    rows = [[1.0, run["actors"], run["groups a second"]] for run in runs]
+    shares = [run["share of one core"]["driver"] for run in runs]
+    a, b, c = fitted(np.array(rows), np.array(shares))
+    listed = []
+    for actors in TABLE:
+        rate = actors / GROUP_S
+        through = actors * (size["a prompt"] + size["a group"] + size["a group's samples"])
+        listed.append(
+            {
+                "actors": actors,
+                "groups a second": round(rate, 2),
+                "MB a step": round((through + size["the adapter"]) / 1e6, 1),
+                "MB a second through the object store": round(
+                    (through + size["the adapter"]) / GROUP_S / 1e6, 1
+                ),
+                "driver, share of one core": round(a + b * actors + c * rate, 3),
+            }
+        )
+    most = (1 - a) / (b + c / GROUP_S) if b + c else float("inf")
+    return {
+        "constants": {
+            "driver, share of one core": round(a, 4),
+            "for each actor": round(b, 6),
+            "for each group a second": round(c, 6),
+        },
+        "rows": listed,
+        "the driver saturates at": {
+            "actors, each a group in 2.56 s": round(most),
+            "groups a second": round(most / GROUP_S),
+        },
+    }
+
+
+def fitted(rows: np.ndarray, values: np.ndarray) -> list[float]:
+    """Least squares with no coefficient under 0: one that would be is left out."""
+    used = list(range(rows.shape[1]))
+    while True:
+        found = np.linalg.lstsq(rows[:, used], values, rcond=None)[0]
+        if (found >= 0).all() or len(used) == 1:
+            break
+        del used[int(found.argmin())]
+    result = [0.0] * rows.shape[1]
+    for place, value in zip(used, found, strict=True):
+        result[place] = float(value)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rehearse", action="store_true", help="short; writes nothing")
+    parser.add_argument("--only", metavar="CASE", help="this case alone")
+    parser.add_argument("--profile", action="store_true", help="print a profile of the driver")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-scale")
+    given = parser.parse_args()
+    if given.rehearse:
+        print(json.dumps(run(Case("rehearsal", 8, 0.2, steps=WARM_UP + 2), 2), indent=1))
+        return
+    runs: dict[str, dict] = {}
+    for case in CASES:
+        kept = given.output / f"{case.name}.json"
+        is_wanted = given.only in (None, case.name)
+        if given.profile and is_wanted:
+            print(json.dumps(run(case, 8, profile=True), indent=1))
+            continue
+        if not kept.exists() and is_wanted:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(run(case, 8)))
+        if kept.exists():
+            runs[case.name] = json.loads(kept.read_text())
+            print(case.name, json.dumps(runs[case.name]["share of one core"]), flush=True)
+    if given.profile or not runs:
+        return
+    size = sizes()
+    result = {
+        "command": "python bench/scale.py",
+        **facts(("ray", "numpy")),
+        "cases": {case.name: asdict(case) for case in CASES},
+        "bytes": size,
+        "runs": runs,
+        "table": table(list(runs.values()), size),
+    }
+    result_file("scale-simulated").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["table"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Hundreds of actors in a few Ray processes: what the driver does of them is as in a real run.
+
+Each actor is a simulated one, whole groups at a time: 512 engines that count single tokens would
+take more than the cores there are. Its results are of real size and go through Ray's object store.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulated.builders import SimulatedTokenizer
+from simulated.engine import FIRST_TOKEN, VOCABULARY
+from simulated.learner import LearnerDelays, SimulatedLearner
+from unslothrl.actors.actor import ProgressMeter
+from unslothrl.cluster.ray_cluster import RayCluster
+from unslothrl.config.options import Config
+from unslothrl.planning.placement import LEARNER, ProcessPlan
+from unslothrl.types import Adapter, Assignment, Collected, Completion, Group, Loaded
+
+DRAWN = 256  # completions that the groups of a process are put together from
+
+
+@dataclass(frozen=True)
+class ManyActors:
+    """Actors that draw a group in `group_s` seconds, `at_once` groups at a time."""
+
+    group_s: float
+    at_once: int
+    shortest: int  # completion, tokens
+    longest: int
+    learner: LearnerDelays
+    adapter_bytes: int
+
+    def build_actor(self, config: Config, base: Path, plan: ProcessPlan) -> "GroupActor":
+        """See `build.build_actor`."""
+        return GroupActor(plan.name, self)
+
+    def build_learner(self, config: Config, base: Path, plan: ProcessPlan) -> SimulatedLearner:
+        """See `build.build_learner`."""
+        return SimulatedLearner(GroupActor(plan.name, self), self.learner, self.adapter_bytes)
+
+
+@cache
+def drawn(shortest: int, longest: int) -> list[tuple[tuple[int, ...], tuple[float, ...], str]]:
+    """`DRAWN` times token ids, log-probabilities and a text, lengths spread evenly."""
+    draw, tokenizer = np.random.default_rng(0), SimulatedTokenizer()
+    completions = []
+    for length in draw.integers(shortest, longest + 1, DRAWN):
+        ids = draw.integers(FIRST_TOKEN, VOCABULARY, length).tolist()
+        logprobs = (-draw.standard_exponential(length, np.float32)).tolist()
+        completions.append((tuple(ids), tuple(logprobs), tokenizer.decode(ids)))
+    return completions
+
+
+class GroupActor:
+    """See `actors.actor.Actor`. Groups go on while nobody collects them."""
+
+    def __init__(self, name: str, simulation: ManyActors):
+        self.name, self.simulation = name, simulation
+        self.progress = ProgressMeter()
+        self.version = -1
+        self.queue: deque[Assignment] = deque()
+        self.running: list[tuple[float, int, Assignment, int]] = []  # heap: (end, number, ...)
+        self.numbers = itertools.count()
+        self.done = self.tokens = 0
+
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        known = {a.index for a in self.queue} | {a.index for _, _, a, _ in self.running}
+        self.queue += [a for a in assignments if a.index not in known]
+        self._begin(time.monotonic())
+
+    def _begin(self, now: float) -> None:
+        while self.queue and len(self.running) < self.simulation.at_once:
+            entry = (now + self.simulation.group_s, next(self.numbers), self.queue.popleft())
+            heapq.heappush(self.running, (*entry, self.version))
+
+    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
+        began = time.monotonic()
+        end = float("inf") if seconds is None else began + seconds
+        groups: list[tuple[int, Group]] = []
+        while self.running and (least is None or len(groups) < least):
+            at, _, assignment, version = self.running[0]
+            if (wait := min(at, end) - time.monotonic()) > 0:
+                time.sleep(wait)
+            if at > end:
+                break
+            heapq.heappop(self.running)
+            self._begin(at)
+            groups.append((assignment.index, self._group(assignment, version)))
+        seconds = time.monotonic() - began
+        share = seconds / max(self.simulation.group_s, 1e-3) * self.simulation.at_once
+        tokens = round(share * (self.simulation.shortest + self.simulation.longest) / 2)
+        completions = sum(len(group.completions) for _, group in groups)
+        self.done, self.tokens = self.done + completions, self.tokens + tokens
+        self.progress.set(self.done, self.tokens)
+        return Collected(
+            tuple(groups), 0.0, 0.0, completions=completions, tokens=tokens,
+            engine_steps=round(share * self.simulation.longest), engine_s=seconds,
+        )  # fmt: skip
+
+    def _group(self, assignment: Assignment, version: int) -> Group:
+        """Candidates earn 0 and 1 in turn, so that every group has a signal."""
+        of_process = drawn(self.simulation.shortest, self.simulation.longest)
+        first = assignment.index * assignment.candidates
+        completions = []
+        for i in range(assignment.candidates):
+            ids, logprobs, text = of_process[(first + i) % DRAWN]
+            tokens = len(ids)
+            completions.append(
+                Completion(
+                    ids, logprobs, (True,) * tokens, (version,) * tokens, "stop", text, self.name
+                )
+            )
+        earned = tuple(float(i % 2) for i in range(assignment.candidates))
+        return Group(assignment.task, tuple(completions), {"coin": earned}, earned)
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        self.queue = deque(a for a in self.queue if indices is not None and a.index not in indices)
+        self.running = [
+            entry for entry in self.running if indices is not None and entry[2].index not in indices
+        ]
+        heapq.heapify(self.running)
+
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+        self.version = adapter.version
+        return Loaded(len(adapter.weights), fetch_s, 0.0)
+
+    def use_level(self, level: str | None) -> str | None:
+        return None
+
+    def fingerprint(self) -> str:
+        return "simulated"
+
+    def close(self) -> None:
+        self.queue.clear()
+        self.running.clear()
+
+
+class SharedHost:
+    """What a shared Ray process runs: many actors, each in threads of its own.
+
+    Ray begins the calls of a process with threads in any order; here the calls of an actor come
+    numbered, and wait for their turn.
+    """
+
+    def __init__(self):
+        self.targets: dict[str, Any] = {}
+        self.turns: dict[str, threading.Condition] = {}
+        self.next: dict[str, int] = {}
+
+    def build(self, name: str, build: Callable, *arguments: Any) -> None:
+        self.targets[name] = build(*arguments)
+        self.turns[name], self.next[name] = threading.Condition(), 0
+
+    def call(self, name: str, number: int, method: str, *arguments: Any) -> Any:
+        turn = self.turns[name]
+        with turn:
+            turn.wait_for(lambda: self.next[name] == number)
+        try:
+            return getattr(self.targets[name], method)(*arguments)
+        finally:
+            with turn:
+                self.next[name] += 1
+                turn.notify_all()
+
+    def ready(self, name: str) -> None:
+        pass
+
+    def progress(self, name: str) -> tuple[int, int]:
+        return self.targets[name].progress.state
+
+    def fetch(self, name: str, refs: Sequence[Any]) -> float:
+        """As `cluster.ray_calls.Host.fetch`."""
+        import ray
+
+        started = time.perf_counter()
+        ray.get(refs)
+        return time.perf_counter() - started
+
+
+class OneOfMany:
+    """An actor of a shared process, as Ray's handle of a process of its own."""
+
+    def __init__(self, shared: Any, name: str):
+        self.shared, self.name = shared, name
+        self._actor_id = shared._actor_id
+        self.numbers = itertools.count()
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return OneMethod(self, method)
+
+
+@dataclass(frozen=True)
+class OneMethod:
+    host: OneOfMany
+    method: str
+
+    def remote(self, *arguments: Any) -> Any:
+        host = self.host
+        numbered = (next(host.numbers),) if self.method == "call" else ()
+        return getattr(host.shared, self.method).remote(host.name, *numbered, *arguments)
+
+
+class SharedCluster(RayCluster):
+    """A `RayCluster` whose actors share `processes` Ray processes."""
+
+    PROCESSES = 8
+    THREADS = 4  # of an actor: calls of it that wait for their turn
+
+    def _launch(self, plan: ProcessPlan) -> Any:
+        if plan.kind == LEARNER:
+            return super()._launch(plan)
+        if not hasattr(self, "shared"):
+            self.shared = [self._shared_process() for _ in range(self.PROCESSES)]
+        host = OneOfMany(self.shared[plan.index % self.PROCESSES], plan.name)
+        self.ray.get(host.build.remote(self.builders.actor, self.config, self.base, plan))
+        self.hosts[plan.name] = host
+        self.results.names[f"{plan.name}"] = plan.name
+        return host
+
+    def _shared_process(self) -> Any:
+        from unslothrl.cluster.ray_cluster import process_environment
+
+        plan = next(plan for plan in self.plans.values() if plan.kind != LEARNER)
+        threads = self.THREADS * -(-self.config.number_of_actors // self.PROCESSES)
+        return self.ray.remote(
+            num_cpus=0,
+            max_concurrency=threads,
+            runtime_env={"env_vars": process_environment(self.machine, self.scratch, plan)},
+        )(SharedHost).remote()
+
+    def _end(self, name: str) -> None:
+        if isinstance(self.hosts.get(name), OneOfMany):
+            del self.hosts[name]
+        else:
+            super()._end(name)
+
+    def close(self) -> None:
+        for process in getattr(self, "shared", ()):
+            self.ray.kill(process)
+        super().close()

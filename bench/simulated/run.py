@@ -1,0 +1,165 @@
+"""A run of the real trainer over simulated actors and learners, in Ray processes of their own."""
+
+import itertools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unslothrl import cluster, embedded, variables
+from unslothrl.cluster.base import Builders, Cluster
+from unslothrl.config.options import Config
+from unslothrl.data.tasks import Data
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training.trainer import Trainer
+from unslothrl.types import Task
+
+BENCH = Path(__file__).parents[1]
+FLAGS = {
+    "model": "embedded",
+    "dataset": "embedded",
+    "engine": "transformers",
+    "backend": "peft",
+    "learner": "grpo",
+    "learner_chunk_size": 0,
+    "eval_every": 0,
+    "save_every": 10_000,
+    "fit": "off",
+}
+PROMPT_TOKENS = 64
+
+
+class Problems:
+    """Tasks "0", "1", ... without end."""
+
+    def draw(
+        self, position: int, count: int, between: Callable[[], None] = lambda: None
+    ) -> tuple[list[Task], int]:
+        numbers = range(position, position + count)
+        return [problem(number) for number in numbers], position + count
+
+
+def problem(number: int) -> Task:
+    ids = tuple(300 + (number + i) % 1000 for i in range(PROMPT_TOKENS))
+    return Task(str(number), f"problem {number}", "", f"problem {number}", ids)
+
+
+class Steps:
+    """A terminal that keeps the time of each step, and calls `after` with its number."""
+
+    def __init__(self, after: Callable[[int], None] = lambda step: None):
+        self.after = after
+        self.began = 0.0
+        self.at: list[float] = []  # seconds from the beginning to the end of each step
+        self.notes: list[str] = []
+
+    def begin(self) -> None:
+        self.began = time.perf_counter()
+
+    @property
+    def steps(self) -> list[float]:
+        """Seconds of each step."""
+        return [end - begin for begin, end in itertools.pairwise([0.0, *self.at])]
+
+    def step(self, metrics: Mapping[str, Any], step: int, total_steps: int) -> None:
+        self.at.append(time.perf_counter() - self.began)
+        self.after(step)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None  # what else a terminal shows
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a run."""
+
+    seconds: float  # from the first prompt to the last step's end
+    steps: list[float]  # seconds of each
+    trained: dict[str, float]  # see `simulated.learner.Trained`, summed over the learners
+    metrics: list[dict[str, Any]]
+    consumed: Counter  # (task, candidate) -> how often it is in the run folder's rollouts
+    characters: list[int]  # of every completion that was trained on
+    drawn: int  # prompts that were taken from the data
+    notes: list[str]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.trained["tokens"] / self.seconds
+
+
+def config_of(flags: Mapping[str, Any]) -> Config:
+    return resolve({**FLAGS, **flags}).config
+
+
+def builders(simulation: Any) -> Builders:
+    """What builds the processes of a `Simulation`, or of what has its two methods."""
+    return Builders(simulation.build_actor, simulation.build_learner)
+
+
+def import_from(folder: Path) -> None:
+    """Has the processes that are started from now on import from `folder` as well."""
+    already = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(folder), *already]))
+
+
+def train(
+    simulation: Any,
+    flags: Mapping[str, Any],
+    steps: int,
+    folder: Path,
+    after: Callable[[int], None] = lambda step: None,
+    start: Callable[[Config], Cluster] | None = None,
+) -> Done:
+    """One run of `steps` steps in `folder`, which must be new."""
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus))
+    import_from(BENCH)
+    config = config_of({**flags, "max_steps": steps})
+    run_folder = RunFolder.create(folder, "run", "")
+    view = Steps(after)
+    if start is None:
+        made = builders(simulation)
+        processes = cluster.start(config, embedded.BASE, machine, view.stage, builders=made)
+    else:
+        processes = start(config)
+    try:
+        trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, steps)
+        view.begin()
+        trainer.train()
+        states = processes.gather([learner.save_state() for learner in processes.learners])
+        drawn = trainer.state.position
+    finally:
+        processes.close()
+    trained: Counter = Counter()
+    for state in states:
+        trained.update(json.loads(state))
+    return Done(
+        view.at[-1],
+        view.steps,
+        dict(trained),
+        run_folder.read_metrics(),
+        consumed(run_folder),
+        [len(row["completion"]) for row in rows(run_folder) if row["selected"]],
+        drawn,
+        view.notes,
+    )
+
+
+def rows(folder: RunFolder, after: int = 0) -> list[dict[str, Any]]:
+    """All rollouts of a run, of the steps after `after`."""
+    later = (step for step in folder.rollout_steps() if step > after)
+    return [row for step in later for row in folder.read_rollouts(step)]
+
+
+def consumed(folder: RunFolder) -> Counter:
+    """(task, candidate) -> how often it was consumed: trained on, filtered or without signal."""
+    return Counter((row["task"], row["candidate"]) for row in rows(folder))
