@@ -29,3 +29,10 @@ class ResultLost(RunError):
 
 class AdapterMismatch(RunError):
     """An engine does not hold the version that was published, or does not draw under it."""
+
+    @classmethod
+    def of(cls, version: int, problem: str) -> "AdapterMismatch":
+        return cls(
+            f"the engine does not hold adapter v{version}: {problem}. Its rollouts would be those "
+            "of another policy: start it again"
+        )

@@ -12,7 +12,7 @@ from unslothrl.actors.scoring import BackgroundScoring
 from unslothrl.engines.base import Engine
 from unslothrl.environments.chat import Chat
 from unslothrl.environments.single_turn import SingleTurn
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import (
     Adapter,
@@ -105,8 +105,17 @@ class Actor:
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """Makes `adapter` the policy; `fetch_s` is how long it took to come here."""
         started = time.perf_counter()
-        self.engine.load(adapter)
+        with self._named():
+            self.engine.load(adapter)
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """An engine does not know whose it is."""
+        try:
+            yield
+        except AdapterMismatch as error:
+            raise AdapterMismatch(f"{self.name}: {error}") from None
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is
@@ -162,7 +171,8 @@ class Actor:
         started = Work(self.done, self.engine.sampled_tokens)
         end = None if seconds is None else time.monotonic() + seconds
         try:
-            groups = self.loop.run_until_complete(self._collect(least, end, started))
+            with self._named():
+                groups = self.loop.run_until_complete(self._collect(least, end, started))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()

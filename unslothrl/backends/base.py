@@ -72,6 +72,13 @@ class Backend(Protocol):
     def forget_version(self, key: int) -> None:
         """Frees a kept version."""
 
+    def adapter_problem(
+        self, adapter: Adapter, *, is_copy: bool, key: int | None = None
+    ) -> str | None:
+        """What of the LoRA, or of the version that is kept under `key`, is not as `adapter`, None
+        where nothing is: tensors, scaling, and which LoRA is active. `is_copy`: see
+        `readback.problem_of`."""
+
     def optimizer(
         self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
     ) -> torch.optim.Optimizer:

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
-from unslothrl.backends import logprobs, packing
+from unslothrl.backends import logprobs, packing, readback
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 from unslothrl.weights import base_model
@@ -177,6 +177,13 @@ class LoraBackend:
     def forget_version(self, key: int) -> None:
         self.model.delete_adapter(version_name(key))
         self.model.base_model.set_adapter(POLICY)
+
+    def adapter_problem(
+        self, adapter: Adapter, *, is_copy: bool, key: int | None = None
+    ) -> str | None:
+        name = POLICY if key is None else version_name(key)
+        problem = readback.problem_of(self.model, name, adapter, is_copy=is_copy)
+        return problem or readback.activity_problem(self.model, POLICY)
 
     def _fill(self, name: str, adapter: Adapter) -> None:
         weights = safetensors.torch.load(adapter.weights)

@@ -56,7 +56,8 @@ class Engine(Protocol):
         """Nothing waits or runs."""
 
     def load(self, adapter: Adapter) -> None:
-        """Makes `adapter` the policy of every later `add`. Raises ValueError if it is damaged.
+        """Makes `adapter` the policy of every later `add`. Raises ValueError if it is damaged,
+        AdapterMismatch if what the engine then holds, read back, is not what was published.
 
         Requests in flight end under the version that they were added under, also where `adapter`
         has the same number; those with `follows_newest` go on under this one from their next token:

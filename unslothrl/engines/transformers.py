@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from unslothrl.engines.base import Finished, longest_first
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
+from unslothrl.errors import AdapterMismatch
 from unslothrl.types import Adapter, Request
 from unslothrl.weights import base_model
 
@@ -31,6 +32,10 @@ class GeneratingBackend(Protocol):
     def version(self, key: int) -> AbstractContextManager[None]: ...
 
     def forget_version(self, key: int) -> None: ...
+
+    def adapter_problem(
+        self, adapter: Adapter, *, is_copy: bool, key: int | None = None
+    ) -> str | None: ...
 
     def free_cache(self) -> None: ...
 
@@ -167,12 +172,20 @@ class TransformersEngine:
         if self.newest is not None and older in self._needed():
             self.backend.keep_version(older, self.newest)
             self.kept.add(older)
+            self._compare(self.newest, is_copy=True, key=older)
         elif self.newest is not None:
             self.versions_unloaded += 1
         if self.has_own_base:
             self.backend.restore_adapter(adapter)
+        self._compare(adapter, is_copy=self.has_own_base)
         self.newest, self.load_number = adapter, number
         self.versions_loaded += 1
+
+    def _compare(self, adapter: Adapter, *, is_copy: bool, key: int | None = None) -> None:
+        """Raises AdapterMismatch unless the model holds `adapter` and computes with it."""
+        problem = self.backend.adapter_problem(adapter, is_copy=is_copy, key=key)
+        if problem is not None:
+            raise AdapterMismatch.of(adapter.version, problem)
 
     def _needed(self) -> set[int]:
         """The loads of what waits and runs."""

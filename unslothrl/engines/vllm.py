@@ -9,13 +9,16 @@ import shutil
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unslothrl.config.hardware import vllm_rank
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
+from unslothrl.engines.readback import Slots
 from unslothrl.engines.sleep_lock import held
+from unslothrl.errors import AdapterMismatch
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Request
@@ -130,6 +133,8 @@ class VllmEngine:
     no running request: with 1 all that an older version has begun ends before the newer one's
     requests start (vLLM's v1/core/sched/scheduler.py). A request that follows the newest version is
     ended in vLLM and added again (`InFlight`), in the order in which all were added.
+
+    What vLLM holds in its slots is read back and compared with what was published: see `readback`.
     """
 
     def __init__(
@@ -148,6 +153,10 @@ class VllmEngine:
         self.internal_ids: dict[str, str] = {}  # vLLM's, of what is in flight
         self.sampled_tokens = 0  # of what vLLM has finished
         self.sleep()
+
+    @cached_property
+    def slots(self) -> Slots:
+        return Slots(self.llm)
 
     @property
     def versions_held(self) -> int:
@@ -180,6 +189,7 @@ class VllmEngine:
         request = LoRARequest(f"{folder.name}-{number}", number, str(folder))
         if not self.llm.llm_engine.add_lora(request):
             raise RuntimeError(f"vLLM did not load adapter v{adapter.version} from {folder}")
+        self.slots.loaded(number, adapter)
         return request
 
     def _unload_unused(self) -> None:
@@ -193,6 +203,7 @@ class VllmEngine:
 
     def _remove_lora(self, request: Any) -> None:
         self.llm.llm_engine.remove_lora(request.lora_int_id)
+        self.slots.unloaded(request.lora_int_id)
         shutil.rmtree(Path(request.lora_path).parent, ignore_errors=True)
 
     def add(self, request: Request) -> None:
@@ -205,6 +216,8 @@ class VllmEngine:
 
     def _submit(self, flight: InFlight) -> None:
         left, loaded = flight.left(), self.loaded.get(flight.load)
+        if loaded is None and flight.load != NO_LOAD:
+            raise AdapterMismatch.of(flight.version, "it is unloaded already")
         self.internal_ids[flight.request.id] = self.llm.llm_engine.add_request(
             left.id,
             {"prompt_token_ids": list(left.prompt_ids)},
@@ -214,7 +227,10 @@ class VllmEngine:
 
     def step(self) -> list[Finished]:
         finished = []
-        for output in self.llm.llm_engine.step():
+        outputs = self.llm.llm_engine.step()
+        if self.loaded:
+            self.slots.check_step()
+        for output in outputs:
             if output.finished:
                 flight = self._pop(output.request_id)
                 self._extend(flight, output.outputs[0])
@@ -276,6 +292,8 @@ class VllmEngine:
             with held(self.sleep_lock, adapter_room()):
                 self.llm.wake_up()
             self.is_asleep = False
+            if self.loaded:
+                self.slots.compare_all()
         if self.coming is not None:
             self._load(self.coming)
             self.coming = None

@@ -1,0 +1,75 @@
+"""A published adapter as tensors, to compare with what an engine holds of it."""
+
+import json
+import math
+import re
+import warnings
+
+import torch
+
+from unslothrl.types import Adapter
+
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+PREFIX = "base_model.model."  # of PEFT's names, before the base's own
+
+
+class Published:
+    """The LoRA of a version. Its tensors are views of the adapter's bytes: nothing is copied."""
+
+    def __init__(self, adapter: Adapter):
+        self.version = adapter.version
+        self.settings = json.loads(adapter.config)
+        data = memoryview(adapter.weights)
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(bytes(data[8:begin]))
+        header.pop("__metadata__", None)
+        self.tensors: dict[str, torch.Tensor] = {}  # by PEFT's names
+        for name, entry in header.items():
+            dtype = DTYPES[entry["dtype"]]
+            self.tensors[name] = view(data, dtype, begin + entry["data_offsets"][0], entry["shape"])
+
+    def scaling(self, module: str) -> float:
+        """What B A x is multiplied by, of a module by its PEFT name (`peft.LoraConfig`)."""
+        settings = self.settings
+        rank = matched(settings.get("rank_pattern"), module, settings["r"])
+        alpha = matched(settings.get("alpha_pattern"), module, settings["lora_alpha"])
+        return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+
+
+def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) -> torch.Tensor:
+    """A tensor over bytes that nobody writes to."""
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
+        return torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def matched(pattern: dict[str, float] | None, module: str, default: float) -> float:
+    """A module's own value, by PEFT's rule: a key is the end of a name, after a dot."""
+    for key, value in (pattern or {}).items():
+        if re.match(rf"(.*\.)?({key})$", module):
+            return value
+    return default
+
+
+def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
+    """Whether every value is equal, of two tensors of one dtype; not a number equals nothing."""
+    return held.shape == published.shape and torch.equal(held, published.to(held.device))
+
+
+def described(name: str, held: torch.Tensor, published: torch.Tensor) -> str:
+    """How a tensor differs from the published one, in words."""
+    if held.shape != published.shape:
+        return f"{name} has the shape {list(held.shape)}, published as {list(published.shape)}"
+    ours, theirs = held.detach().double().cpu(), published.double().cpu()
+    if not ours.isfinite().all():
+        return f"{name} holds values that are not finite"
+    if not ours.any():
+        return f"{name} is zero, and was not published so"
+    differ = ours != theirs
+    return (
+        f"{name} differs from the published one in {int(differ.sum())} of {differ.numel()} values, "
+        f"by up to {float((ours - theirs).abs().max()):.2g}"
+    )
