@@ -12,7 +12,8 @@ from unslothrl import cluster
 from unslothrl.cluster import failures
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster.base import everyone
-from unslothrl.cluster.ray_cluster import object_store, process_environment
+from unslothrl.cluster.nodes import process_environment
+from unslothrl.cluster.ray_cluster import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.planning.machine import Machine

@@ -12,7 +12,7 @@ from layouts import GB, card
 
 from unslothrl import variables
 from unslothrl.cluster import joining
-from unslothrl.cluster.ray_cluster import process_environment
+from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
@@ -150,7 +150,7 @@ def test_a_card_that_others_use_counts_as_what_is_left_of_it():
 
 def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
     """Ray chooses the card, so the size comes from the process that is there."""
-    placement = placed(Resources.of_cluster(2, 64_000), actors=2, config=UNKNOWN)
+    placement = placed(Resources((None, None), 64_000), actors=2, config=UNKNOWN)
     assert [p.reserved for p in placement.processes] == [1.0, 0.5, 0.5]
     assert [[p.name for p in plans] for plans in placement.rounds()] == [
         ["learner-0"], ["actor-0"], ["actor-1"]
@@ -165,7 +165,7 @@ def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
 
 def test_a_joined_cluster_with_one_card():
     """0.95 less the learner's 0.35 are the actor's: 0.6 - 1600 / 24576."""
-    one = Resources.of_cluster(1, 64_000)
+    one = Resources((None,), 64_000)
     learner, actor = placed(one, actors=1, config=UNKNOWN, actor_gpu_usage=0.65).processes
     assert (learner.share, actor.share) == (pytest.approx(0.35), pytest.approx(0.6))
     assert actor.engine(card(24), 23_000).utilisation == 0.534

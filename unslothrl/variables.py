@@ -6,6 +6,7 @@ fixes them for good when it starts, and Ray would set one thread for each worker
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
@@ -66,6 +67,20 @@ def of_workers(cpus: int, gpu: bool) -> dict[str, str]:
     """What a worker process must have: this process's values, whatever Ray would set."""
     names = (*defaults(cpus, gpu), *INHERITED)
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def of_node(cpus: int, gpu: bool, here: Mapping[str, str]) -> dict[str, str]:
+    """What a worker of another machine must have: what is right for that machine, except where the
+    user has set something else here, where `here` would be right.
+
+    Folders and tokens are that machine's own.
+    """
+    values = defaults(cpus, gpu)
+    for name in {*values, *here}:
+        if os.environ.get(name, here.get(name)) != here.get(name):
+            values[name] = os.environ[name]
+    same = ("PYTHONHASHSEED", "TRITON_INTERPRET", CARD_LIMIT)
+    return values | {name: os.environ[name] for name in same if name in os.environ}
 
 
 def of_card(index: int) -> dict[str, str]:

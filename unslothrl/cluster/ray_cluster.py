@@ -1,6 +1,6 @@
 """A process for each actor and learner, under Ray; adapters travel through its object store.
 
-This file, ray_calls.py and joining.py alone import ray.
+Of this package only `cluster` imports ray.
 """
 
 import os
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from unslothrl import variables
 from unslothrl.cluster import joining
+from unslothrl.cluster import nodes as machines
 from unslothrl.cluster.base import (
     Builders,
     Changes,
@@ -23,13 +24,14 @@ from unslothrl.cluster.base import (
     join_learners,
 )
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.nodes import Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import LEARNER, ProcessPlan
 from unslothrl.weights import base_model
 
 POLL_S = 0.25
@@ -57,7 +59,7 @@ class RayCluster:
         self.meanwhile: Callable[[], None] | None = None
         self.hosts: dict[str, Any] = {}  # Ray's handles, by name
         self.plans: dict[str, ProcessPlan] = {}
-        self.strategies: dict[str, Any] = {}  # Ray's scheduling strategies, by name
+        self.nodes: Nodes | None = None
         self.results = Results({})
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
@@ -104,12 +106,10 @@ class RayCluster:
 
     def _start(self, stage: Stage) -> None:
         config = self.config
-        resources = Resources.of_machine(config, self.machine)
-        if config.ray_address is not None:
-            has = self.ray.cluster_resources()
-            resources = Resources.of_cluster(int(has.get("GPU", 0)), has.get("memory", 0) / 2**20)
-        placement = place(config, resources, base_mb=base_model.size_mb(self.base))
-        self.strategies = self._reserve(placement, config)
+        self.nodes = machines.of_run(self.ray, config, self.base, self.machine, self.scratch)
+        base_mb = base_model.size_mb(self.base)
+        placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
+        self.nodes.prepare(placement)
         self.plans = {plan.name: plan for plan in placement.processes}
         learners = counted(config.number_of_learners, "learner")
         stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
@@ -121,37 +121,19 @@ class RayCluster:
         self.learners = [LearnerHandle(plan.name, ways[plan.name]) for plan in placement.learners]
         self.actors = [ActorHandle(plan.name, ways[plan.name]) for plan in placement.actors]
 
-    def _reserve(self, placement: Placement, config: Config) -> dict[str, Any]:
-        """-> a scheduling strategy for each process, by its name."""
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        bundles = placement.bundles()
-        if not bundles:
-            return {plan.name: "DEFAULT" for plan in placement.processes}
-        group = placement_group(bundles, strategy="PACK")
-        if not group.wait(timeout_seconds=60):
-            raise UserError(
-                f"number_of_actors {config.number_of_actors}: the cluster does not give "
-                f"{bundles} (it has {self.ray.cluster_resources()}): is another job holding it?"
-            )
-        return {
-            plan.name: PlacementGroupSchedulingStrategy(group, index)
-            for index, plan in enumerate(placement.processes)
-        }
-
     def _launch(self, plan: ProcessPlan) -> Any:
         """-> Ray's handle of a process that begins to build what is planned for it."""
         build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
-        environment = process_environment(self.machine, self.scratch, plan)
+        assert self.nodes is not None
+        start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
-            num_gpus=plan.reserved,
+            num_gpus=start.gpus,
             concurrency_groups={"watch": 1, "fetch": 1},
-            runtime_env={"env_vars": {**environment, variables.PROCESS: plan.name}},
-            scheduling_strategy=self.strategies[plan.name],
+            runtime_env={"env_vars": {**start.environment, variables.PROCESS: plan.name}},
+            scheduling_strategy=start.strategy,
         )(watched_host())
-        host = remote.remote(build, self.config, self.base, plan)
+        host = remote.remote(build, start.config, start.base, plan)
         self.hosts[plan.name] = host
         self.results.names[host._actor_id.hex()] = plan.name
         return host
@@ -261,6 +243,8 @@ class RayCluster:
     def close(self) -> None:
         for name in list(self.hosts):
             self._end(name)
+        if self.nodes is not None:
+            self.nodes.close()
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -275,18 +259,3 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
     if machine.shm_mb * 2**20 > 1.2 * size:
         return size, None
     return size, "/tmp"
-
-
-def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
-    """What a process gets: this process's environment, where to import us from, and the card that
-    it was planned for, where that is one of this machine."""
-    paths = [str(variables.IMPORT_FOLDER), os.environ.get("PYTHONPATH", "")]
-    on_card: dict[str, str] = {}
-    if plan.card is not None and plan.gpu is not None:
-        on_card = variables.of_card(plan.card)
-    return {
-        **variables.of_workers(machine.cpus, bool(machine.gpus)),
-        **on_card,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        variables.SCRATCH: str(scratch),
-    }

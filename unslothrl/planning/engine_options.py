@@ -24,7 +24,8 @@ def with_engines(config: Config, given: Set[str], shape: Shape, resources: Resou
     """The config with what its vLLMs may take of their cards where that was not given: an actor's
     KV cache beside a learner, and the share of a learner's engine, on the smallest card that a
     learner gets."""
-    cards, _ = deal(resources.gpus, config.number_of_learners, config.number_of_actors)
+    learners, actors = config.number_of_learners, config.number_of_actors
+    cards, _ = deal(resources.gpus, learners, actors, resources.card_nodes)
     gpus = [resources.gpus[card] for card in cards if card is not None]
     known = [gpu for gpu in gpus if gpu is not None]
     if not known:

@@ -129,6 +129,21 @@ def usable_ram_mb() -> int:
     return total >> 20
 
 
+def available_ram_mb() -> int:
+    """What of `usable_ram_mb` no process holds now; 0 where that is not known."""
+    total = usable_ram_mb()
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split(":") for line in lines)
+    available = int(fields.get("MemAvailable", "0").split()[0]) >> 10
+    with contextlib.suppress(OSError, ValueError):
+        used = int((CGROUP / "memory.current").read_text()) >> 20
+        available = min(available, max(0, total - used))
+    return min(available, total)
+
+
 def free_mb(folder: Path) -> int:
     """Free space of the file system that holds `folder`; 0 where there is no such folder."""
     return shutil.disk_usage(folder).free >> 20 if folder.is_dir() else 0

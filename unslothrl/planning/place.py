@@ -5,12 +5,12 @@ fewer, but more than learners         learners keep whole ones, actors share the
 one, and one learner                  all share it: actors sleep while the learner updates
 none                                  CPU processes; nothing is reserved
 
-On this machine each process is bound to its card (`variables.of_card`), so cards may differ: see
-`deal`. On a cluster that was joined Ray chooses the card, and promises no more than that the
-reservations on a card add up to at most 1; so who reserves a part of a card plans for that part of
-it, whichever card it will be, and learns its size when it is there.
+Each process is bound to its card (`variables.of_card`), and on a cluster that was joined to its
+node, so cards may differ: see `deal`. Without cards, `nodes.deal_nodes` chooses the nodes. Who has
+a card of unknown size plans for a part of it, and learns its size when it is there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,10 +19,9 @@ from unslothrl.errors import UserError
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
 from unslothrl.planning.machine import Gpu
+from unslothrl.planning.nodes import OVERHEAD_MB, deal_nodes
 from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
 from unslothrl.planning.shapes import Shape, shape_of
-
-OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
 
 
 def place(
@@ -38,10 +37,10 @@ def place(
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
     learners, actors = config.number_of_learners, config.number_of_actors
-    if not resources.gpus and base_mb is not None:
+    if not resources.gpus and not resources.nodes and base_mb is not None:
         _check_host_memory(resources, learners + actors, base_mb)
     shape = shape or shape_of(config.model)
-    dealt = deal(resources.gpus, learners, actors)
+    dealt = deal(resources.gpus, learners, actors, resources.card_nodes)
     if len(resources.gpus) == 1:
         _check_card(config)
     processes = [
@@ -49,6 +48,7 @@ def place(
         for kind, cards in zip((LEARNER, ACTOR), dealt, strict=True)
         for index, card in enumerate(cards)
     ]
+    processes = _on_nodes(resources, processes, base_mb)
     if not resources.gpus:
         return Placement((), tuple(_on_cpu(config, shape, process) for process in processes))
     planned: dict[str, ProcessPlan] = {}
@@ -56,6 +56,20 @@ def place(
         those = [process for process in processes if process.card == card]
         planned |= {process.name: process for process in _on_card(config, shape, those)}
     return Placement(resources.gpus, tuple(planned[process.name] for process in processes))
+
+
+def _on_nodes(
+    resources: Resources, processes: Sequence[ProcessPlan], base_mb: float | None
+) -> list[ProcessPlan]:
+    """The processes, each with its node where a cluster was joined."""
+    nodes = resources.nodes
+    if not nodes:
+        return list(processes)
+    if resources.gpus:
+        places = [resources.card_nodes[p.card] for p in processes if p.card is not None]
+    else:
+        places = deal_nodes(nodes, [process.kind == LEARNER for process in processes], base_mb)
+    return [replace(p, node=nodes[at]) for p, at in zip(processes, places, strict=True)]
 
 
 def _check_card(config: Config) -> None:
@@ -94,13 +108,14 @@ def _check_host_memory(resources: Resources, processes: int, base_mb: float) -> 
 
 
 def deal(
-    gpus: Sequence[Gpu | None], learners: int, actors: int
+    gpus: Sequence[Gpu | None], learners: int, actors: int, nodes: Sequence[int] = ()
 ) -> tuple[Sequence[int | None], Sequence[int | None]]:
     """-> (a card for each learner, a card for each actor).
 
     Every learner has a card to itself, actors share the others; one card holds all. Of all ways to
-    do so the one whose smallest share is largest; learners get the larger cards where that makes no
-    difference. Raises UserError where cards are too few.
+    do so the one whose smallest share is largest; where that makes no difference, learners are on
+    as few nodes as can be and get the larger cards. `nodes` has each card's node, none: all are on
+    one. Raises UserError where cards are too few.
     """
     if not gpus:
         return [None] * learners, [None] * actors
@@ -112,31 +127,47 @@ def deal(
             f"learners and {actors} actors: a learner needs one of its own"
             f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
         )
-    by_size = sorted(range(len(gpus)), key=lambda card: -_size(gpus[card]))
-    ways: dict[tuple[float, ...], tuple[float, list[int], list[int]]] = {}  # by learners' sizes
+    nodes = nodes or [0] * len(gpus)
+    alike = Counter((nodes[card], _size(gpu)) for card, gpu in enumerate(gpus))
+
+    def order(card: int) -> tuple[float, int, int]:
+        """The larger first; of equal ones those first whose node has most of them."""
+        size = _size(gpus[card])
+        return -size, -alike[nodes[card], size], nodes[card]
+
+    ordered = sorted(range(len(gpus)), key=order)
+    Way = tuple[tuple[float, int], list[int], list[int]]
+    ways: dict[tuple, Way] = {}  # by the learners' sizes and their number of nodes
     for first in range(len(gpus) - learners + 1):
-        own = by_size[first : first + learners]
-        sizes = tuple(_size(gpus[card]) for card in own)
-        if sizes in ways:
+        own = ordered[first : first + learners]
+        sizes = [_size(gpus[card]) for card in own]
+        spread = len({nodes[card] for card in own})
+        if (*sizes, spread) in ways:
             continue
-        shared = _deal_actors(gpus, [card for card in range(len(gpus)) if card not in own], actors)
+        left = [card for card in range(len(gpus)) if card not in own]
+        shared = _deal_actors(gpus, left, actors, nodes)
         shares = [_size(gpus[card]) / shared.count(card) for card in shared]
-        ways[sizes] = min([*shares, *sizes]), own, shared
+        ways[(*sizes, spread)] = (min([*shares, *sizes]), -spread), own, shared
     _, own, shared = max(ways.values(), key=lambda way: way[0])
     return own, shared
 
 
-def _deal_actors(gpus: Sequence[Gpu | None], cards: Sequence[int], actors: int) -> list[int]:
+def _deal_actors(
+    gpus: Sequence[Gpu | None], cards: Sequence[int], actors: int, nodes: Sequence[int]
+) -> list[int]:
     """A card for each actor: none stays idle while another is shared; then whichever leaves the
-    actor most. Actors of the cards with the fewest come first, as `Placement.bundles` needs it."""
+    actor most, of equal ones that whose node has fewest actors. Actors of the cards with the fewest
+    come first, as `Placement.bundles` needs it."""
     count = dict.fromkeys(cards, 0)
+    on_node: Counter[int] = Counter()
     for _ in range(actors):
         idle = [card for card in cards if not count[card]]
         if idle:
-            card = max(idle, key=lambda card: _size(gpus[card]))
+            card = max(idle, key=lambda card: (_size(gpus[card]), -on_node[nodes[card]]))
         else:
             card = max(reversed(cards), key=lambda card: _size(gpus[card]) / (count[card] + 1))
         count[card] += 1
+        on_node[nodes[card]] += 1
     return [
         card for card in sorted(cards, key=lambda card: count[card]) for _ in range(count[card])
     ]

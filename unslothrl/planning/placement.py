@@ -4,6 +4,7 @@ A `Placement` is made once, by `place.place`. The options are fitted to it, `uns
 it, the cluster reserves by it, and every worker asks for what it says.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
@@ -15,12 +16,28 @@ LEARNER, ACTOR = "learner", "actor"
 
 
 @dataclass(frozen=True)
+class Node:
+    """A host of a cluster that was joined."""
+
+    id: str  # Ray's
+    name: str  # its address, by which messages name it
+    cpus: int
+    memory_mb: float  # that processes may take there
+    free_mb: float  # of it now
+
+
+@dataclass(frozen=True)
 class Resources:
-    """What there is for a run's processes. A card is None where its size is not known: on a cluster
-    that was joined."""
+    """What there is for a run's processes. A card is None where its size is not known.
+
+    `nodes` are those of a cluster that was joined, none where all are processes of this machine;
+    `card_nodes` has each card's place among them.
+    """
 
     gpus: tuple[Gpu | None, ...]
     memory_mb: float  # of the hosts together
+    nodes: tuple[Node, ...] = ()
+    card_nodes: tuple[int, ...] = ()
 
     @classmethod
     def of_machine(cls, config: Config, machine: Machine) -> "Resources":
@@ -29,9 +46,14 @@ class Resources:
         return cls(gpus, machine.ram_mb)
 
     @classmethod
-    def of_cluster(cls, gpus: int, memory_mb: float) -> "Resources":
-        """A cluster that was joined, by Ray's count."""
-        return cls((None,) * gpus, memory_mb)
+    def of_nodes(cls, nodes: Sequence[tuple[Node, Sequence[Gpu | None]]]) -> "Resources":
+        """The nodes of a cluster that was joined, each with its cards."""
+        return cls(
+            tuple(gpu for _, gpus in nodes for gpu in gpus),
+            sum(node.memory_mb for node, _ in nodes),
+            tuple(node for node, _ in nodes),
+            tuple(place for place, (_, gpus) in enumerate(nodes) for _ in gpus),
+        )
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,7 @@ class ProcessPlan:
     index: int  # among its kind
     card: int | None = None  # its place in `Placement.gpus`; None: it computes on a CPU
     gpu: Gpu | None = None  # that card as it was when the placement was made; None: not known
+    node: Node | None = None  # where it runs; None: on this machine
     reserved: float = 0.0  # of a GPU, for Ray; below 1 where it shares one
     share: float = USABLE  # of its card's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none

@@ -1,0 +1,132 @@
+"""What is done on a node of a joined cluster before a run's processes start there.
+
+Each function runs once on a node, in a process that Ray starts there. It gets and returns plain
+values, since the package may be another version there.
+"""
+
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unslothrl import environments, rewards
+from unslothrl.algorithms import objectives
+from unslothrl.cluster import shipping, versions
+from unslothrl.config.options import Config
+from unslothrl.engines.vllm import adapter_room
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
+from unslothrl.variables import CARD_LIMIT, IMPORT_FOLDER
+from unslothrl.weights import base_model
+
+SCRATCH_PREFIX = "unslothrl-node-"
+
+
+def facts(paths: list[str]) -> dict[str, Any]:
+    """What the node is and has; of each path, a hash of what is there."""
+    return {
+        "host": socket.gethostname(),
+        "cpus": usable_cpus(),
+        "memory_mb": usable_ram_mb(),
+        "free_mb": available_ram_mb(),
+        "versions": versions.installed(),
+        "digests": {path: shipping.digest(path) for path in paths},
+        "folder": str(IMPORT_FOLDER),
+        "pythonpath": os.environ.get("PYTHONPATH", ""),
+    }
+
+
+def card(limit: str | None) -> dict[str, Any]:
+    """In a process to which Ray has given a GPU: its id, and the card that torch finds there. The
+    driver's `limit` of a card goes before the node's own."""
+    import ray
+
+    if limit:
+        os.environ[CARD_LIMIT] = limit
+    gpus, problem = find_gpus()
+    return {
+        "id": ray.get_runtime_context().get_accelerator_ids()["GPU"][0],
+        "gpu": asdict(gpus[0].limited()) if gpus else None,
+        "problem": problem,
+    }
+
+
+def prepare(
+    config: Config,
+    sent: Sequence[str],
+    session: str,
+    job: str,
+    alive: Sequence[str],
+    *contents: shipping.Content,
+) -> dict[str, Any]:
+    """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
+    folder of the run's own, and reads the user's files. -> {"error": a line} where that fails.
+
+    `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
+    are no longer `alive` are removed.
+    """
+    scratch = scratch_folder(session, job, alive)
+    try:
+        here = shipping.with_paths(
+            config, shipping.write(dict(zip(sent, contents, strict=True)), scratch)
+        )
+        objectives.load(here.learner)
+        rewards.choose(here.reward)
+        environments.check(here.environment)
+        base = base_model.prepare(config.model)
+    except UserError as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        return {"error": str(error)}
+    return {
+        "config": here,
+        "base": str(base),
+        "weights": weights_hash(base),
+        "tokenizer": tokenizer_hash(base),
+        "scratch": str(scratch),
+    }
+
+
+def scratch_folder(session: str, job: str, alive: Sequence[str]) -> Path:
+    """A new folder for a run's files on this node, without those that killed runs have left."""
+    room = Path(adapter_room() or tempfile.gettempdir())
+    for folder in room.glob(f"{SCRATCH_PREFIX}{session}-*"):
+        if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room))
+
+
+def remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def weights_hash(base: Path) -> str:
+    """A short hash of a base's weights as they are on the disk."""
+    return files_hash(sorted(base.glob("*.safetensors")))
+
+
+def tokenizer_hash(base: Path) -> str:
+    """A short hash of what a base's tokenizer and chat template are read from."""
+    return files_hash(
+        [base / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
+    )
+
+
+def files_hash(files: list[Path]) -> str:
+    """Of names and contents; a file of the hub's cache is named after its hash already."""
+    total = hashlib.sha256()
+    for file in files:
+        if not file.is_file():
+            continue
+        blob = Path(os.path.realpath(file))
+        total.update(file.name.encode())
+        if blob.parent.name == "blobs" and len(blob.name) == 64:
+            total.update(bytes.fromhex(blob.name))
+            continue
+        with file.open("rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()[:16]

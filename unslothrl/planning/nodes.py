@@ -1,0 +1,66 @@
+"""Which node of a cluster without cards runs which process: learners together, actors spread."""
+
+from collections.abc import Sequence
+
+from unslothrl.errors import UserError
+from unslothrl.planning.placement import Node
+
+OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
+
+
+def deal_nodes(
+    nodes: Sequence[Node], is_learner: Sequence[bool], base_mb: float | None
+) -> list[int]:
+    """-> the place among `nodes` of each process's node; learners come first.
+
+    Learners are on one node where one can hold them all. Each actor then goes where the processes
+    have most CPUs each, among the nodes that still have the memory for it: first those where it is
+    free now, and of equal ones that with most of it free. `base_mb` None: the base's size is not
+    known, and memory is not checked.
+
+    Raises UserError where no node has room for a process, with what each has.
+    """
+    each_mb = 0.0 if base_mb is None else OVERHEAD_MB + base_mb
+    left = [node.memory_mb for node in nodes]
+    free = [node.free_mb for node in nodes]
+    count = [0] * len(nodes)
+    learners = sum(is_learner)
+    holds_all = [at for at, room in enumerate(left) if room >= learners * each_mb]
+
+    def best(learner: bool) -> int:
+        room = [at for at in range(len(nodes)) if left[at] >= each_mb]
+        if not room:
+            raise no_room(nodes, count, learners, len(is_learner) - learners, each_mb)
+        if learner:
+            return max(
+                holds_all or room, key=lambda at: nodes[at].memory_mb if holds_all else left[at]
+            )
+        return min(
+            room,
+            key=lambda at: (free[at] < each_mb, (count[at] + 1) / nodes[at].cpus, -free[at]),
+        )
+
+    places = []
+    for learner in is_learner:
+        at = best(learner)
+        left[at] -= each_mb
+        free[at] -= each_mb
+        count[at] += 1
+        places.append(at)
+    return places
+
+
+def no_room(
+    nodes: Sequence[Node], count: Sequence[int], learners: int, actors: int, each_mb: float
+) -> UserError:
+    """The error for a process that no node can hold, beside the `count` that each has already."""
+    have = ", ".join(
+        f"{node.name} {node.memory_mb / 1024:.1f} GB for {number}"
+        for node, number in zip(nodes, count, strict=True)
+    )
+    fewer = "--number_of_actors" if actors else "--number_of_learners"
+    return UserError(
+        f"number_of_actors {actors}: each of {learners + actors} processes needs about "
+        f"{each_mb / 1024:.1f} GB of its node's memory, and the nodes hold {sum(count)} ({have}): "
+        f"lower {fewer}, or join another node"
+    )
