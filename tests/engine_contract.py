@@ -272,7 +272,7 @@ def check_each_request_has_its_own_seed(engine: Engine) -> None:
 
 
 def check_a_damaged_adapter_is_refused(engine: Engine, good: Adapter) -> None:
-    bad = Adapter(3, good.weights[:-1] + b"\x00", good.config, "0" * 64)
+    bad = replace(good, version=3, weights=memoryview(bytes(good.weights[:-1]) + b"\x01"))
     with pytest.raises(ValueError, match="v3 arrived damaged"):
         engine.load(bad)
 

@@ -96,7 +96,7 @@ class FakeEngine:
         self.older |= {self.versions_loaded} - {0}
         self.versions_loaded += 1
         self.version = adapter.version
-        if adapter.weights.isdigit():
+        if bytes(adapter.weights).isdigit():
             self.favourites[self.versions_loaded] = int(adapter.weights)
         for running in self.in_flight.values():
             if running.request.follows_newest:

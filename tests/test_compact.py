@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl import compact
-from unslothrl.types import Completion, Measured, Sample
+from unslothrl.types import Adapter, Completion, Measured, Sample
 
 FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)
 IDS = st.integers(0, 2**17) | st.integers()
@@ -102,3 +102,40 @@ def test_a_sample_is_the_same_afterwards_and_shares_its_groups_prompt():
     for before, after in zip(samples, there, strict=True):
         for field in fields(Sample):
             assert repr(getattr(after, field.name)) == repr(getattr(before, field.name))
+
+
+def test_an_adapters_weights_are_a_buffer_that_is_not_copied():
+    weights = np.random.default_rng(0).bytes(100_000)
+    adapter = Adapter.of(7, weights, "{}")
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(adapter, 5, buffer_callback=buffers.append)
+    assert len(data) < 300 and len(buffers) == 1
+    received = bytearray(buffers[0].raw())  # as another process has it
+    there = pickle.loads(data, buffers=[received])
+    there.verify()
+    assert there == adapter and there.weights == weights and there.weights.readonly
+    received[-1] ^= 1
+    assert there.weights != weights  # it is the buffer itself
+    with pytest.raises(ValueError, match="adapter v7 arrived damaged"):
+        there.verify()
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_an_adapter_goes_in_one_piece_as_well(protocol):
+    adapter = Adapter.of(7, b"abc", "{}")
+    there = pickle.loads(pickle.dumps(adapter, protocol))
+    assert there == adapter == copy.deepcopy(adapter)
+    there.verify()
+    # Of "abc", from FIPS 180-4 and by the xxHash project's own program (xxhsum -H2).
+    assert there.sha256.startswith("ba7816bf8f01cfea")
+    assert there.checksum == "06b05ab6733a618578af5f94892f3950"
+
+
+def test_every_bit_counts():
+    weights = bytearray(b"\x00" * 4099)
+    checksum = Adapter.of(0, bytes(weights), "{}").checksum
+    for place in (0, 1, 2048, 4095, 4098):
+        for bit in (1, 128):
+            weights[place] ^= bit
+            assert Adapter.of(0, bytes(weights), "{}").checksum != checksum
+            weights[place] ^= bit

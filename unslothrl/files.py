@@ -35,7 +35,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Writes a file atomically: under a temporary name, flushed to the disk, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -199,8 +199,8 @@ class SimulatedEngine:
         adapter.verify()
         self.wait(self.delays.load_s)
         self.versions.append(adapter.version)
-        if adapter.weights.isdigit():
-            self.favourites[self.versions_loaded] = int(adapter.weights)
+        if (token := bytes(adapter.weights[:20])).isdigit():
+            self.favourites[self.versions_loaded] = int(token)
         for each in (*self.waiting.values(), *self.running.values()):
             if each.request.follows_newest:
                 self._ends_use(each.segments[-1][1])

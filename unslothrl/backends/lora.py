@@ -186,7 +186,7 @@ class LoraBackend:
         return problem or readback.activity_problem(self.model, POLICY)
 
     def _fill(self, name: str, adapter: Adapter) -> None:
-        weights = safetensors.torch.load(adapter.weights)
+        weights = safetensors.torch.load(bytes(adapter.weights))
         set_peft_model_state_dict(self.model, weights, adapter_name=name)
 
     def fingerprint(self) -> str:
