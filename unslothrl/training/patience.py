@@ -11,6 +11,7 @@ FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent o
 SILENT_S = 30.0  # the longest that a process's watching thread may leave a question unanswered
 WINDOW_S = 5.0  # of an engine's steps, from which its speed is judged
 SLOW = 5.0  # times the median of the others
+SLOW_S = 20.0  # for which an actor must be slow: a busy machine slows one down for some seconds
 
 
 class Patience:

@@ -14,7 +14,7 @@ from unslothrl.cluster.base import Cluster, Progress, counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import Call, GeneratorHandle
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
-from unslothrl.training.patience import SILENT_S, SLOW, Patience, Speed
+from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience, Speed
 from unslothrl.types import Adapter, Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -44,6 +44,7 @@ class Member:
     pending: deque[Pending] = field(default_factory=deque)
     ended: set[str] = field(default_factory=set)  # kinds of calls
     speed: Speed = field(default_factory=Speed)
+    slow_since: float | None = None
 
     @property
     def name(self) -> str:
@@ -233,7 +234,7 @@ class Pool:
         for member in self.actors():
             if member.pending:
                 self._look_at_call(member, now - member.pending[0].began)
-        self._look_at_speeds()
+        self._look_at_speeds(now)
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
@@ -250,15 +251,21 @@ class Pool:
             how = f"has not answered for {age_s:.0f} s"
             self.lose(member, ProcessLost(member.name, f"{member.name} {how}: it hangs"))
 
-    def _look_at_speeds(self) -> None:
+    def _look_at_speeds(self, now: float) -> None:
         """A slow actor is started again once; where that does not help, it gets less to do."""
         members = [member for member in self.actors() if member.speed.recent]
-        fastest = min((member.speed.step_s for member in members), default=0.0)
+        step_s = {member: member.speed.step_s for member in members}
+        fastest = min(step_s.values(), default=0.0)
         for member in members:
-            if member.name in self.slow or member.speed.step_s < SLOW * fastest:
+            slowness = 1.0
+            if step_s[member] > SLOW * fastest and member.name not in self.slow:
+                others = [other.speed for other in members if other is not member]
+                slowness = member.speed.slowness(others)
+            if slowness < SLOW:
+                member.slow_since = None
                 continue
-            others = [other.speed for other in members if other is not member]
-            if (slowness := member.speed.slowness(others)) > SLOW:
+            member.slow_since = member.slow_since or now
+            if now - member.slow_since > SLOW_S:
                 self.slow.add(member.name)
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
