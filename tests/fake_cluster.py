@@ -1,0 +1,121 @@
+"""A cluster without processes, whose actors die, hang and lose results when a test says so."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from fakes import FakeGenerator
+
+from unslothrl.cluster.base import Changes, Outcome
+from unslothrl.cluster.handles import ActorHandle, Call
+from unslothrl.errors import ProcessLost, ResultLost
+
+
+class FakeCall(Call[Any]):
+    def __init__(self, process: "FakeProcess", method: str, arguments: tuple):
+        self.process, self.method, self.arguments = process, method, arguments
+
+
+class FakeProcess:
+    """Does its calls in order, one a poll."""
+
+    def __init__(self, name: str, target: Any):
+        self.name, self.target = name, target
+        self.is_dead = self.is_hanging = self.loses_next = False
+        self.queue: list[FakeCall] = []
+
+    def call(self, method: str, *arguments: Any) -> FakeCall:
+        self.queue.append(FakeCall(self, method, arguments))
+        return self.queue[-1]
+
+    def fetch(self, argument: Any) -> float:
+        return 0.0
+
+    def outcome(self, call: FakeCall) -> Outcome:
+        self.queue.remove(call)
+        if self.is_dead:
+            return Outcome(call, error=ProcessLost(self.name, f"{self.name} died"))
+        arguments = [a.value if isinstance(a, Published) else a for a in call.arguments]
+        try:
+            value = getattr(self.target, call.method)(*arguments)
+        except Exception as error:
+            return Outcome(call, error=error)
+        if self.loses_next and call.method == "collect":
+            self.loses_next = False
+            return Outcome(call, error=ResultLost("a result was lost"))
+        return Outcome(call, value)
+
+
+class Published(Call[Any]):
+    """An adapter that a learner has published."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class Target(FakeGenerator):
+    """An actor that hands over one group a call, the oldest first."""
+
+    def ready(self) -> None:
+        pass
+
+    def submit(self, assignments: Sequence[Any]) -> None:
+        known = {assignment.index for assignment in self.submitted}
+        self.submitted += [each for each in assignments if each.index not in known]
+
+    def collect(self, least: int | None = None, seconds: float | None = None):
+        rest, self.submitted = self.submitted[1:], self.submitted[:1]
+        collected = super().collect(least, seconds)
+        self.submitted = rest
+        return collected
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        self.submitted = []
+
+
+class FakeCluster:
+    """See `cluster.base.Cluster`."""
+
+    is_local = False
+
+    def __init__(self, actors: int, is_right: Callable = lambda assignment, candidate: True):
+        self.is_right = is_right
+        self.meanwhile: Callable[[], None] | None = None
+        self.learners: Sequence[Any] = ()
+        self.processes: dict[str, FakeProcess] = {}
+        self.actors: Sequence[ActorHandle] = ()
+        self.started: list[str] = []
+        self.starts_in_vain: set[str] = set()
+        self.silent: set[str] = set()
+        self.next_changes = Changes()
+        for index in range(actors):
+            self._start(f"actor-{index}")
+
+    def _start(self, name: str) -> ActorHandle:
+        self.processes[name] = FakeProcess(name, Target(name, self.is_right))
+        handle = ActorHandle(name, self.processes[name])
+        self.actors = [*(actor for actor in self.actors if actor.name != name), handle]
+        return handle
+
+    def poll(self, calls: Collection[Any], timeout_s: float, progress=None) -> list[Outcome]:
+        outcomes = []
+        for process in {call.process for call in calls}:
+            if process.queue and (process.is_dead or not process.is_hanging):
+                outcomes.append(process.outcome(process.queue[0]))
+        return outcomes
+
+    def silence_s(self, handle: Any) -> float:
+        return 1000.0 if handle.name in self.silent else 0.0
+
+    def changes(self) -> Changes:
+        changes, self.next_changes = self.next_changes, Changes()
+        return changes
+
+    def add_actor(self, name: str):
+        self.started.append(name)
+        self.silent.discard(name)
+        handle = self._start(name)
+        self.processes[name].is_dead = name in self.starts_in_vain
+        return handle, self.processes[name].call("ready")
+
+    def remove_actor(self, name: str) -> None:
+        self.actors = [actor for actor in self.actors if actor.name != name]

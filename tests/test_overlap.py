@@ -1,0 +1,186 @@
+"""What a step is trained on while actors draw ahead: nothing too old, twice, or lost."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+from fake_cluster import FakeCluster, Published
+from fakes import FakeTasks, FakeView
+
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of, with_objective
+from unslothrl.rewards.failures import FailureReport
+from unslothrl.tracking.timer import Timer
+from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.overlap import OverlappedSource
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.types import Adapter
+
+BATCH, STEPS = 4, 6
+
+
+class Run:
+    """Steps without learners: every step publishes a version."""
+
+    def __init__(self, max_staleness: int, actors: int = 2, tasks=None, **options):
+        config = replace(
+            Config(),
+            learner="grpo",
+            batch_size=BATCH,
+            num_candidates=2,
+            topk=2,
+            max_staleness=max_staleness,
+            **options,
+        )
+        self.config = with_objective(config)
+        self.cluster = FakeCluster(actors, lambda assignment, candidate: candidate == 0)
+        self.stream = RolloutStream(self.cluster, 0, overlaps=True)
+        self.state, view = RunState(), FakeView()
+        self.source = OverlappedSource(
+            self.config,
+            objective_of(self.config),
+            PrefetchedTasks(tasks or FakeTasks()),
+            self.stream,
+            FailureReport(view.note),
+            view,
+            STEPS,
+        )
+        self.publish()
+
+    def publish(self) -> None:
+        version = self.state.policy_version
+        self.stream.publish(Published(Adapter.of(version, b"weights", "{}")), version)
+
+    def step(self):
+        groups = self.source.draw(self.state, Timer())
+        self.state.policy_version += 1
+        self.publish()
+        self.state.step += 1
+        return groups
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2, 3])
+def test_every_prompt_is_trained_on_once_and_none_is_too_old(max_staleness):
+    run = Run(max_staleness)
+    seen = []
+    for step in range(1, STEPS + 1):
+        groups = run.step()
+        seen += [int(group.task.id) for group in groups.kept]
+        assert groups.metrics["rollout/staleness"] <= max_staleness
+        left = min(max_staleness, STEPS - step) * BATCH
+        assert len(run.source.outstanding) == left == len(run.state.outstanding)
+    assert sorted(seen) == list(range(STEPS * BATCH)) and run.source.dropped == 0
+    assert groups.metrics["rollout/staleness"] > 0  # it really is ahead
+
+
+def test_the_shares_of_tokens_by_staleness_add_up():
+    run = Run(2)
+    for _ in range(STEPS):
+        metrics = run.step().metrics
+        shares = [metrics[f"rollout/staleness_{n}"] for n in range(3)]
+        assert sum(shares) == pytest.approx(1)
+        mean = sum(n * share for n, share in enumerate(shares))
+        assert metrics["rollout/staleness_mean"] == pytest.approx(mean)
+
+
+def test_a_late_group_is_waited_for_when_it_is_due_and_passed_over_before():
+    run = Run(1)
+    run.source.refill(run.state)  # two batches, of version 0
+    late = run.cluster.processes["actor-1"]
+    held = [f.assignment.index for f in run.stream.in_flight.values() if f.generator == "actor-1"]
+    late.is_hanging = True
+    for _ in range(20):
+        run.stream.pump()
+    assert set(run.stream.finished) == {0, 2, 4, 6} and set(held) == {1, 3, 5, 7}
+    assert run.source.choose(2, version=0) == [0, 2]  # the second is of the look-ahead
+    assert run.source.choose(4, version=0) is None  # 0.3 of a batch of 4 is no more than 2
+    assert run.source.choose(2, version=1) is None  # 1 is due now
+    late.is_hanging = False
+    while len(run.stream.finished) < 8:
+        run.stream.pump()
+    assert run.source.choose(4, version=1) == [0, 1, 2, 3]
+
+
+def test_what_is_too_old_is_counted_and_drawn_again_with_other_seeds():
+    run = Run(1)
+    run.step()
+    run.state.policy_version += 5  # as if an actor had loaded nothing for long
+    run.publish()
+    groups = run.source.draw(run.state, Timer())
+    assert groups.metrics["rollout/dropped_groups"] == BATCH
+    assert groups.metrics["rollout/staleness"] == 0
+    assert [int(group.task.id) for group in groups.kept] == [8, 9, 10, 11]
+    again = run.source.outstanding.values()
+    assert [(each.position, each.attempt) for each in again] == [(n, 1) for n in range(4, 8)]
+    seeds = {run.stream.in_flight[i].assignment.seed for i in run.source.outstanding
+             if i in run.stream.in_flight}  # fmt: skip
+    assert seeds <= {(0, "position", n, 1) for n in range(4, 8)}
+
+
+def test_what_was_drawn_ahead_is_drawn_again_by_a_resumed_run():
+    first = Run(2)
+    seen = [int(group.task.id) for _ in range(2) for group in first.step().kept]
+    saved = copy.deepcopy(first.state)
+    assert saved.outstanding == list(range(8, 16)) and saved.batches == [BATCH, BATCH]
+    second = Run(2)
+    second.state = saved
+    second.source.restore(saved)
+    second.publish()
+    seen += [int(group.task.id) for _ in range(STEPS - 2) for group in second.step().kept]
+    assert sorted(seen) == list(range(STEPS * BATCH))
+
+
+def test_a_dead_actor_loses_no_prompt():
+    run = Run(1)
+    seen = []
+    for step in range(STEPS):
+        if step in (1, 3):
+            run.cluster.processes[f"actor-{step // 2}"].is_dead = True
+        seen += [int(group.task.id) for group in run.step().kept]
+    assert sorted(seen) == list(range(STEPS * BATCH)) and run.stream.pool.replaced == 2
+
+
+class ShortEpisodes(FakeTasks):
+    """Ten tasks an episode, so that batches of four are four, four and two."""
+
+    def draw(self, position, count, check_wanted=lambda: None):
+        return super().draw(position, min(count, 10 - position % 10))
+
+
+def test_a_batch_ends_with_the_episode():
+    run = Run(1, tasks=ShortEpisodes())
+    sizes = [len(run.step().kept) for _ in range(STEPS)]
+    assert sizes == [4, 4, 2, 4, 4, 2] and run.state.position == 20
+
+
+class SomeUnusable(FakeTasks):
+    """Every third row cannot be used."""
+
+    def draw(self, position, count, check_wanted=lambda: None):
+        drawn = []
+        while len(drawn) < count:
+            if position % 3:
+                drawn += super().draw(position, 1)[0]
+            position += 1
+        return drawn, position
+
+
+def test_positions_are_those_of_the_data_where_rows_cannot_be_used():
+    run = Run(1, tasks=SomeUnusable())
+    run.step()
+    assert run.state.outstanding == [7, 8, 10, 11]
+
+
+def test_groups_that_are_filtered_out_are_replaced_and_the_next_batch_stays_whole():
+    run = Run(1, filter_low=0.4, filter_high=0.6, max_resample=3)
+    run.cluster.is_right = None
+    for process in run.cluster.processes.values():
+        process.target.is_right = lambda a, candidate: candidate == 0 or int(a.task.id) % 4 == 0
+    seen = []
+    for _ in range(STEPS):
+        groups = run.step()
+        assert len(groups.kept) == BATCH
+        seen += [int(group.task.id) for group in (*groups.kept, *groups.left_out)]
+        assert len(run.state.outstanding) == sum(run.state.batches)
+    assert len(seen) == len(set(seen))

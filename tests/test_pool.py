@@ -1,0 +1,209 @@
+"""Actors that die, hang, are slow or lose results: each group comes once, and from whom it can."""
+
+from dataclasses import replace
+
+import pytest
+from fake_cluster import FakeCluster, Published
+from fakes import task
+
+from unslothrl.cluster.checks import Checks
+from unslothrl.errors import AdapterMismatch, RunError
+from unslothrl.training import pool as pool_module
+from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.types import Adapter, Sampling
+
+SAMPLING = Sampling(1.0, 1.0, 0, 4)
+
+
+class Clock:
+    """In place of the module `time`."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0  # every look at it takes a second
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(pool_module, "time", clock)
+    return clock
+
+
+def stream_of(cluster: FakeCluster, notes: list[str] | None = None, **keywords) -> RolloutStream:
+    note = [].append if notes is None else notes.append
+    return RolloutStream(cluster, 0, note=note, checks=Checks(None, "base"), **keywords)
+
+
+def send(stream: RolloutStream, count: int) -> list[int]:
+    return stream.send([task(str(i)) for i in range(count)], 2, SAMPLING, (0, 1))
+
+
+def names_of(groups) -> list[str]:
+    return [group.task.id for group in groups]
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_dead_actors_groups_are_given_out_again_and_it_is_started_again(overlaps):
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, notes, overlaps=overlaps)
+    stream.publish(Published(Adapter.of(3, b"weights", "{}")), 3)
+    indices = send(stream, 9)
+    stream.pump()
+    cluster.processes["actor-1"].is_dead = True
+    groups = stream.wait(indices)
+    assert names_of(groups) == [str(i) for i in range(9)]
+    assert cluster.started == ["actor-1"] and stream.in_flight == {}
+    assert notes[0].startswith("actor-1 died: started again")
+    again = stream.wait(send(stream, 6))
+    assert len(again) == 6 and stream.pool.replaced == 1
+    assert cluster.processes["actor-1"].target.calls[0] == "load 3"  # the newest, before any work
+
+
+def test_the_result_of_a_group_that_came_twice_counts_once():
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster)
+    indices = send(stream, 3)
+    cluster.processes["actor-0"].loses_next = True
+    groups = stream.wait(indices)
+    assert names_of(groups) == ["0", "1", "2"] and cluster.started == []
+    assert stream.finished == {} and stream.in_flight == {}
+
+
+def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ignored():
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, notes)
+    assert len(stream.wait(send(stream, 4))) == 4
+    hung = cluster.processes["actor-0"]
+    hung.is_hanging = True
+    indices = send(stream, 4)
+    groups = stream.wait(indices)
+    assert names_of(groups) == ["0", "1", "2", "3"] and cluster.started == ["actor-0"]
+    assert "has not answered for" in notes[0] and "it hangs" in notes[0]
+    assert len(hung.queue) > 0  # what it was asked is answered by nobody
+
+
+def test_a_first_call_may_take_long_unless_the_process_is_silent():
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster)
+    process = cluster.processes["actor-0"]
+    process.is_hanging = True
+    send(stream, 1)
+    for _ in range(100):  # of which each is some seconds
+        stream.pump()
+    assert cluster.started == []
+    cluster.silent.add("actor-0")
+    stream.pump()
+    assert cluster.started == ["actor-0"]
+
+
+def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+
+    def mismatch(adapter, fetch_s=0.0):
+        raise AdapterMismatch("actor-1: layer 0 is not what was published")
+
+    cluster.processes["actor-1"].target.load = mismatch
+    stream = stream_of(cluster, notes)
+    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    assert len(stream.wait(send(stream, 4))) == 4
+    assert cluster.started == ["actor-1"] and notes[0].startswith("actor-1: layer 0 is not")
+
+
+def test_another_base_after_a_restart_ends_the_run():
+    cluster = FakeCluster(2)
+    stream = RolloutStream(cluster, 0, checks=Checks(None, "another base"))
+    indices = send(stream, 4)
+    cluster.processes["actor-0"].is_dead = True
+    with pytest.raises(RunError, match=r"actor-0 holds another 4-bit base \(base\)"):
+        stream.wait(indices)
+
+
+def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense():
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+    cluster.starts_in_vain = {"actor-0", "actor-1"}
+    stream = stream_of(cluster, notes, min_actors=2)
+    indices = send(stream, 4)
+    cluster.processes["actor-0"].is_dead = True
+    with pytest.raises(RunError, match="1 actor left, and min_actors is 2"):
+        stream.wait(indices)
+    assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS
+    assert any(note.startswith("waiting for actors: 1 actor at work") for note in notes)
+
+
+def test_a_run_goes_on_with_min_actors():
+    cluster = FakeCluster(2)
+    cluster.starts_in_vain = {"actor-0"}
+    stream = stream_of(cluster, min_actors=1)
+    cluster.processes["actor-0"].is_dead = True
+    assert len(stream.wait(send(stream, 4))) == 4
+    assert len(stream.wait(send(stream, 4))) == 4
+
+
+def test_an_overlapping_actor_gets_no_more_than_it_can_draw_at_once():
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, overlaps=True, groups_at_once=3)
+    for process in cluster.processes.values():
+        process.is_hanging = True
+    send(stream, 9)
+    held = [flight.generator for flight in stream.in_flight.values()]
+    assert {name: held.count(name) for name in held} == {"actor-0": 3, "actor-1": 3, "": 3}
+    assert held[-3:] == ["", "", ""]  # first come, first served
+
+
+def test_what_is_urgent_goes_first():
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster, overlaps=True, groups_at_once=1)
+    cluster.processes["actor-0"].is_hanging = True
+    first = stream.send_assignments(
+        [replace(a, index=i) for i, a in enumerate(assignments_of(stream, 2))]
+    )
+    urgent = send(stream, 1)
+    cluster.processes["actor-0"].is_hanging = False
+    groups = stream.wait(urgent)
+    assert len(groups) == 1 and first[1] in stream.in_flight
+
+
+def assignments_of(stream: RolloutStream, count: int):
+    from unslothrl.types import Assignment
+
+    return [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(count)]
+
+
+def test_patience_grows_with_what_was_seen():
+    patience = Patience()
+    assert patience.allowed_s("collect", is_first=False) == FIRST_S
+    patience.saw("collect", 0.5)
+    assert patience.allowed_s("collect", is_first=True) == FIRST_S
+    assert patience.allowed_s("collect", is_first=False) == FLOOR_S
+    patience.saw("collect", 4.0)
+    patience.saw("collect", 2.0)
+    assert patience.allowed_s("collect", is_first=False) == 4.0 * FACTOR
+
+
+def speed(*recent: tuple[int, int, float]) -> Speed:
+    result = Speed()
+    for steps, tokens, seconds in recent:
+        result.saw(steps, tokens, seconds)
+    return result
+
+
+def test_slowness_is_beside_the_others_by_steps_and_by_tokens():
+    usual = speed((100, 1000, 3.0), (100, 1000, 3.0))  # 0.03 s a step, 0.003 a token
+    slow = speed((10, 100, 3.0), (10, 100, 3.0))
+    assert slow.slowness([usual, usual]) == pytest.approx(10)
+    few = speed((100, 100, 3.0), (100, 100, 3.0))  # few sequences: its tokens are slow alone
+    assert few.slowness([usual]) == pytest.approx(1)
+    assert slow.slowness([]) == 1 and speed((10, 100, 3.0)).slowness([usual]) == 1
+    assert len(speed(*[(10, 10, 1.0)] * 50).recent) == 5  # the last 5 s
