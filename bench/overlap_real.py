@@ -24,7 +24,7 @@ from typing import Any
 
 from facts import facts, result_file
 from overlap import distance, quantiles
-from simulated.run import BENCH, Steps, import_from, rows
+from simulated.run import BENCH, Steps, prepare_workers, rows
 
 from unslothrl import build, cluster, variables
 from unslothrl.cluster.base import Builders
@@ -139,7 +139,7 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
     shutil.rmtree(folder, ignore_errors=True)
     threads = "1" if case.is_pinned else str(os.cpu_count())
     os.environ["OMP_NUM_THREADS"] = threads
-    import_from(BENCH)
+    prepare_workers(BENCH)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     steps = 2 if rehearse else case.steps

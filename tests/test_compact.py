@@ -139,3 +139,52 @@ def test_every_bit_counts():
             weights[place] ^= bit
             assert Adapter.of(0, bytes(weights), "{}").checksum != checksum
             weights[place] ^= bit
+
+
+@given(completions())
+def test_a_sample_of_a_completion_that_came_packed_is_the_same(completion):
+    there = pickle.loads(pickle.dumps(completion))
+    ones = np.ones(sum(completion.sampled), np.float32)
+    for sample in (Sample.of((1, 2), completion), Sample.of((1, 2), there)):
+        assert sample.advantages.tolist() == [0.0] * len(ones)
+        given_ones = sample.with_advantages(ones)
+        for each in (sample, given_ones, pickle.loads(pickle.dumps(given_ones))):
+            assert each.length == len(completion.token_ids)
+            assert each.tokens == sum(completion.sampled)
+            assert each.prompt_ids == (1, 2) and each.completion_ids == completion.token_ids
+            kept = [p for p, s in zip(completion.logprobs, completion.sampled, strict=True) if s]
+            assert bits(each.sampler_logprobs) == bits(kept)
+            assert each.sampled == (None if all(completion.sampled) else completion.sampled)
+            assert each.policy_version == completion.policy_version
+        assert given_ones.advantages is ones
+
+
+@given(completions())
+def test_tokens_are_counted_by_version(completion):
+    drawn = [v for v, s in zip(completion.versions, completion.sampled, strict=True) if s]
+    for each in (completion, pickle.loads(pickle.dumps(completion))):
+        assert dict(each.version_counts) == {v: drawn.count(v) for v in set(drawn)}
+        assert each.policy_version == min(drawn, default=-1)
+
+
+def test_a_completion_is_not_unpacked_on_its_way_to_the_learner():
+    tokens = 5
+    completion = pickle.loads(
+        pickle.dumps(Completion.drawn((7,) * tokens, (-0.5,) * tokens, "stop", 3))
+    )
+    sample = Sample.of((1, 2), completion).with_advantages(np.ones(tokens, np.float32))
+    pickle.dumps(sample)
+    for record in (completion, sample):
+        unpacked = [name for name in record.COLUMNS if name in slots_that_are_set(record)]
+        assert unpacked == []
+
+
+def slots_that_are_set(record) -> list[str]:
+    names = []
+    for field in fields(record):
+        try:
+            object.__getattribute__(record, field.name)
+        except AttributeError:
+            continue
+        names.append(field.name)
+    return names

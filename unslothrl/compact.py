@@ -7,7 +7,7 @@ machine: every process of a run has the same.
 
 import itertools
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -57,6 +57,20 @@ def repeated(runs: Runs[T]) -> tuple[T, ...]:
     return tuple(itertools.chain.from_iterable(itertools.starmap(itertools.repeat, runs)))
 
 
+def length(packed: Numbers) -> int:
+    """How many numbers there are."""
+    code, data = packed
+    return len(data) // struct.calcsize(code) if code else len(data)
+
+
+def runs_or_none(values: Sequence[T] | None) -> Runs[T] | None:
+    return None if values is None else runs(values)
+
+
+def repeated_or_none(runs: Runs[T] | None) -> tuple[T, ...] | None:
+    return None if runs is None else repeated(runs)
+
+
 class Packed:
     """A frozen dataclass with slots whose long tuples may be packed until they are read."""
 
@@ -70,6 +84,12 @@ class Packed:
             pack(getattr(self, name)) for name, (pack, _) in self.COLUMNS.items()
         )
 
+    def column(self, name: str) -> Any:
+        """One of COLUMNS, packed."""
+        if self.packed is not None:
+            return self.packed[list(self.COLUMNS).index(name)]
+        return self.COLUMNS[name][0](getattr(self, name))
+
     if not TYPE_CHECKING:  # which would take every name for defined
 
         def __getattr__(self, name: str) -> Any:
@@ -78,7 +98,18 @@ class Packed:
                 return None
             if name not in self.COLUMNS or self.packed is None:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-            _, unpack = self.COLUMNS[name]
-            value = unpack(self.packed[list(self.COLUMNS).index(name)])
+            value = self.COLUMNS[name][1](self.column(name))
             object.__setattr__(self, name, value)
             return value
+
+
+P = TypeVar("P", bound=Packed)
+
+
+def record(kind: type[P], packed: tuple[Any, ...], others: Mapping[str, Any]) -> P:
+    """One of a frozen kind with its COLUMNS packed, and its other fields."""
+    made = kind.__new__(kind)
+    object.__setattr__(made, "packed", packed)
+    for name, value in others.items():
+        object.__setattr__(made, name, value)
+    return made

@@ -7,6 +7,7 @@ needs torch, so that every process can read it and a test can write it by hand.
 import hashlib
 import itertools
 import pickle
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, SupportsIndex
 
@@ -102,9 +103,23 @@ class Completion(compact.Packed):
     @property
     def policy_version(self) -> int:
         """The oldest version that it was drawn under; -1 where nothing was drawn."""
-        if all(self.sampled):
-            return min((version for version, _ in compact.runs(self.versions)), default=-1)
-        return min(itertools.compress(self.versions, self.sampled), default=-1)
+        return min(self.version_counts, default=-1)
+
+    @property
+    def version_counts(self) -> dict[int, int]:
+        """How many tokens were sampled under each version."""
+        versions = self.column("versions")
+        if self.is_all_sampled:
+            counts: dict[int, int] = {}
+            for version, count in versions:
+                counts[version] = counts.get(version, 0) + count
+            return counts
+        return Counter(itertools.compress(self.versions, self.sampled))
+
+    @property
+    def is_all_sampled(self) -> bool:
+        """Whether an environment has put nothing between its tokens."""
+        return all(was_sampled for was_sampled, _ in self.column("sampled"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         others = (self.finish_reason, self.text, self.generator)
@@ -116,13 +131,8 @@ class Completion(compact.Packed):
     ) -> "Completion":
         """What `__reduce__` gave. The arrays stay packed until they are read: the driver receives
         thousands of completions a second, and most of what it does needs none of them."""
-        completion = cls.__new__(cls)
-        put = object.__setattr__  # it is frozen
-        put(completion, "packed", packed)
-        put(completion, "finish_reason", finish_reason)
-        put(completion, "text", text)
-        put(completion, "generator", generator)
-        return completion
+        others = {"finish_reason": finish_reason, "text": text, "generator": generator}
+        return compact.record(cls, packed, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +212,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class Sample(compact.Packed):
     """One selected candidate on its way to the learner."""
 
     prompt_ids: tuple[int, ...]
@@ -214,30 +224,68 @@ class Sample:
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: tuple[bool, ...] | None = None  # [completion tokens]; None: all of them
 
+    COLUMNS: ClassVar[dict[str, compact.Codec]] = {
+        "completion_ids": (compact.ints_packed, compact.unpacked),
+        "sampler_logprobs": (compact.floats_packed, compact.unpacked),
+        "sampled": (compact.runs_or_none, compact.repeated_or_none),
+    }
+
+    @classmethod
+    def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
+        """Without advantages yet. A completion that came packed is not unpacked for it."""
+        version = completion.policy_version
+        if not completion.is_all_sampled:
+            mask = completion.sampled
+            logprobs = tuple(itertools.compress(completion.logprobs, mask))
+            zeros = np.zeros(len(logprobs), np.float32)
+            return cls(prompt_ids, completion.token_ids, logprobs, zeros, version, sampled=mask)
+        ids, logprobs = completion.column("token_ids"), completion.column("logprobs")
+        zeros = np.zeros(compact.length(ids), np.float32)
+        return cls.of_packed((ids, logprobs, None), prompt_ids, zeros, version, None, None)
+
     @property
     def tokens(self) -> int:
         """The completion's sampled tokens: those that are trained on."""
-        return len(self.completion_ids) if self.sampled is None else sum(self.sampled)
+        return self.length if self.sampled is None else sum(self.sampled)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the completion, sampled or not."""
+        if self.packed is not None:
+            return compact.length(self.packed[0])
+        return len(self.completion_ids)
+
+    def with_advantages(self, advantages: np.ndarray) -> "Sample":
+        """The same with others, [sampled tokens]."""
+        if self.packed is None:
+            return replace(self, advantages=advantages)
+        others = (self.policy_version, self.measured, self.returns)
+        return Sample.of_packed(self.packed, self.prompt_ids, advantages, *others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The prompt is left as it is: a group's samples share it."""
-        packed = (
-            compact.ints_packed(self.completion_ids),
-            compact.floats_packed(self.sampler_logprobs),
-            None if self.sampled is None else compact.runs(self.sampled),
-        )
         others = (self.advantages, self.policy_version, self.measured, self.returns)
-        return Sample.of_packed, (self.prompt_ids, *packed, *others)
+        return Sample.of_packed, (self.pack(), self.prompt_ids, *others)
 
     @classmethod
     def of_packed(
-        cls, prompt_ids: tuple[int, ...], ids: Any, logprobs: Any, sampled: Any, *others: Any
+        cls,
+        packed: tuple[Any, ...],
+        prompt_ids: tuple[int, ...],
+        advantages: np.ndarray,
+        policy_version: int,
+        measured: Measured | None,
+        returns: np.ndarray | None,
     ) -> "Sample":
-        """What `__reduce__` gave."""
-        repeated = None if sampled is None else compact.repeated(sampled)
-        advantages, version, measured, returns = others
-        ids, logprobs = compact.unpacked(ids), compact.unpacked(logprobs)
-        return cls(prompt_ids, ids, logprobs, advantages, version, measured, returns, repeated)
+        """What `__reduce__` gave; as with a completion, the tuples stay packed until read."""
+        others = {
+            "prompt_ids": prompt_ids,
+            "advantages": advantages,
+            "policy_version": policy_version,
+            "measured": measured,
+            "returns": returns,
+        }
+        return compact.record(cls, packed, others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,7 +53,7 @@ class Costs:
     def completion(self, sample: Sample) -> float:
         """Of the rest: the completion, and the attention of the whole sequence, which is computed
         for every sample by itself."""
-        completion = len(sample.completion_ids)
+        completion = sample.length
         length = len(sample.prompt_ids) + completion
         return completion + self.pair * length * (length + 1) / 2
 

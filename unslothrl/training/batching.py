@@ -37,6 +37,6 @@ def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list
 
     Where there are fewer samples than learners, some parts have none.
     """
-    ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + len(s.completion_ids))
+    ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + s.length)
     shares = balancing.balanced(ordered, learners, costs or Costs())
     return [replace(batch, samples=tuple(ordered[i] for i in share)) for share in shares]

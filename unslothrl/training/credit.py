@@ -10,7 +10,6 @@ compare the whole group, not only what is selected of it, but for max_variance
 (algorithms/selection.py).
 """
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.parts import function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
-from unslothrl.types import Completion, Group, Sample, Task, seed_of
+from unslothrl.types import Group, Sample, seed_of
 
 Measure = Callable[[Sequence[Sample]], Sequence[Sample]]  # the same samples, with `measured`
 
@@ -104,23 +103,9 @@ def assign(
 def samples_of(groups: Sequence[Group]) -> list[list[Sample]]:
     """[groups][candidates], without advantages yet."""
     return [
-        [_sample_of(group.task, completion) for completion in group.completions] for group in groups
+        [Sample.of(group.task.prompt_ids, completion) for completion in group.completions]
+        for group in groups
     ]
-
-
-def _sample_of(task: Task, completion: Completion) -> Sample:
-    """Per-token arrays are over the sampled tokens alone."""
-    logprobs, mask = completion.logprobs, completion.sampled
-    is_all = all(mask)
-    sampled = logprobs if is_all else tuple(itertools.compress(logprobs, mask))
-    return Sample(
-        task.prompt_ids,
-        completion.token_ids,
-        sampled,
-        np.zeros(len(sampled), np.float32),
-        completion.policy_version,
-        sampled=None if is_all else mask,
-    )
 
 
 def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
@@ -185,7 +170,7 @@ def _picked(
     for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
         for i in indices:
             of_tokens = np.full(of_group[i].tokens, values[i], np.float32)
-            picked.append(replace(of_group[i], advantages=of_tokens))
+            picked.append(of_group[i].with_advantages(of_tokens))
             has_gradient.append(
                 objective.trains_without_advantage or any(values[j] for j in indices)
             )

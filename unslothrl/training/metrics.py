@@ -15,7 +15,7 @@ Metrics = dict[str, float]
 def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
     """Of all groups that were drawn for a step, in so many seconds; `failed` rewards."""
     completions = [completion for group in groups for completion in group.completions]
-    tokens = sum(sum(completion.sampled) for completion in completions)
+    tokens = sum(sum(c.version_counts.values()) for c in completions)
     return {
         "reward/mean": mean(total for group in groups for total in group.totals),
         **{
@@ -39,13 +39,11 @@ def staleness_metrics(groups: Sequence[Group], version: int, most: int) -> Metri
     }
     if not most:
         return metrics
-    counts = Counter(
-        version - drawn_under
-        for group in groups
-        for completion in group.completions
-        for drawn_under, sampled in zip(completion.versions, completion.sampled, strict=True)
-        if sampled
-    )
+    counts: Counter[int] = Counter()
+    for group in groups:
+        for completion in group.completions:
+            for drawn_under, count in completion.version_counts.items():
+                counts[version - drawn_under] += count
     total = sum(counts.values())
     mean_staleness = sum(behind * count for behind, count in counts.items()) / total
     shares = {f"rollout/staleness_{n}": counts[n] / total for n in range(max(most, *counts) + 1)}
