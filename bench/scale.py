@@ -6,10 +6,10 @@
     python bench/scale.py --rehearse           # 8 actors in 2 processes, short; writes nothing
 
 The real trainer, stream and Ray, with --max_staleness 1, over simulated actors that share at most 8
-Ray processes (bench/simulated/many.py). An actor finishes a group of 16 candidates of 500 to 1,000
-tokens each 2.56 s, so that 512 actors finish 200 groups a second; a step trains on as many groups
-as there are actors. The driver's CPU time is that of its process alone, all threads, over the
-steps after the first three. From these constants follows what any number of actors takes, and
+Ray processes (bench/simulated/many.py). An actor draws two groups of 16 candidates of 500 to 1,000
+tokens at a time, in 5.12 s, so that 512 actors finish 200 groups a second; a step trains on two
+groups of each actor. The driver's CPU time is that of its process alone, all threads, over the
+steps after the first two. From these constants follows what any number of actors takes, and
 where the driver saturates. Writes bench/results/scale-simulated-cpu.json.
 """
 
@@ -40,8 +40,9 @@ from unslothrl.types import Assignment, Batch, Sampling
 
 ROOT = Path(__file__).parents[1]
 CANDIDATES, SHORTEST, LONGEST = 16, 500, 1000
-GROUP_S = 2.56
-WARM_UP = 3  # steps
+GROUP_S = 5.12  # that an actor draws groups in
+AT_ONCE = 2  # groups of an actor
+WARM_UP = 2  # steps
 ADAPTER_BYTES = 20 << 20
 HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
 TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -49,26 +50,26 @@ TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Case:
-    """`actors` of which each finishes a group in `group_s`."""
+    """`actors` of which each draws `AT_ONCE` groups in `group_s`."""
 
     name: str
     actors: int
-    group_s: float
-    steps: int = 15
+    group_s: float = GROUP_S
+    steps: int = 12
 
     @property
     def rate(self) -> float:
         """Groups a second."""
-        return self.actors / self.group_s
+        return AT_ONCE * self.actors / self.group_s
 
 
 CASES = [
-    Case("1 actor", 1, GROUP_S),
-    Case("8 actors", 8, GROUP_S),
-    Case("64 actors", 64, GROUP_S),
-    Case("64 actors, 100 groups a second", 64, 0.64, steps=50),
-    Case("256 actors", 256, GROUP_S),
-    Case("512 actors", 512, GROUP_S),
+    Case("1 actor", 1),
+    Case("8 actors", 8),
+    Case("64 actors", 64),
+    Case("64 actors, 100 groups a second", 64, 1.28, steps=40),
+    Case("256 actors", 256),
+    Case("512 actors", 512),
 ]
 
 
@@ -119,7 +120,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
     """-> the figures of a case."""
     simulation = ManyActors(
         case.group_s,
-        at_once=1,
+        at_once=AT_ONCE,
         shortest=SHORTEST,
         longest=LONGEST,
         learner=LearnerDelays(0.6 * case.group_s),
@@ -127,7 +128,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
     )
     flags = {
         "number_of_actors": case.actors,
-        "batch_size": case.actors,
+        "batch_size": AT_ONCE * case.actors,
         "num_candidates": CANDIDATES,
         "topk": CANDIDATES,
         "max_new_tokens": LONGEST,
@@ -156,7 +157,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
         pstats.Stats(profiler).sort_stats("cumtime").print_stats(45)
     wall = meter.at[-1] - meter.at[WARM_UP - 1]
-    groups = (case.steps - WARM_UP) * case.actors
+    groups = (case.steps - WARM_UP) * AT_ONCE * case.actors
     return {
         "actors": case.actors,
         "Ray processes of actors": SharedCluster.PROCESSES,
@@ -200,20 +201,19 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
     a, b, c = fitted(np.array(rows), np.array(shares))
     listed = []
     for actors in TABLE:
-        rate = actors / GROUP_S
-        through = actors * (size["a prompt"] + size["a group"] + size["a group's samples"])
+        rate = AT_ONCE * actors / GROUP_S
+        group = size["a prompt"] + size["a group"] + size["a group's samples"]
+        through = AT_ONCE * actors * group + size["the adapter"]
         listed.append(
             {
                 "actors": actors,
                 "groups a second": round(rate, 2),
-                "MB a step": round((through + size["the adapter"]) / 1e6, 1),
-                "MB a second through the object store": round(
-                    (through + size["the adapter"]) / GROUP_S / 1e6, 1
-                ),
+                "MB a step": round(through / 1e6, 1),
+                "MB a second through the object store": round(through / GROUP_S / 1e6, 1),
                 "driver, share of one core": round(a + b * actors + c * rate, 3),
             }
         )
-    most = (1 - a) / (b + c / GROUP_S) if b + c else float("inf")
+    most = (1 - a) / (b + c * AT_ONCE / GROUP_S) if b + c else float("inf")
     return {
         "constants": {
             "driver, share of one core": round(a, 4),
@@ -222,8 +222,8 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
         },
         "rows": listed,
         "the driver saturates at": {
-            "actors, each a group in 2.56 s": round(most),
-            "groups a second": round(most / GROUP_S),
+            "actors": round(most),
+            "groups a second": round(AT_ONCE * most / GROUP_S),
         },
     }
 
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-scale")
     given = parser.parse_args()
     if given.rehearse:
-        print(json.dumps(run(Case("rehearsal", 8, 0.2, steps=WARM_UP + 2), 2), indent=1))
+        print(json.dumps(run(Case("rehearsal", 8, 0.4, steps=WARM_UP + 2), 2), indent=1))
         return
     runs: dict[str, dict] = {}
     for case in CASES:

@@ -42,6 +42,7 @@ class OverlappedSource(GroupSource):
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.outstanding: dict[int, Drawn] = {}  # by the group's index, oldest first
+        self.drawn_under: dict[int, int] = {}  # oldest versions of groups that have finished
         self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
         self.batches_drawn = 0  # the step whose batch was drawn last
         self.dropped = self.taken = 0  # groups, in the whole run
@@ -120,7 +121,7 @@ class OverlappedSource(GroupSource):
             self.view.progress("generation", min(done, count), count, self.stream.tokens)
         groups = []
         for index in chosen:
-            del self.outstanding[index]
+            del self.outstanding[index], self.drawn_under[index]
             groups.append(self.stream.finished.pop(index))
         self.taken += len(groups)
         return groups
@@ -145,9 +146,11 @@ class OverlappedSource(GroupSource):
     def _version(self, index: int) -> int:
         """The oldest version that a group has tokens of, as far as is known."""
         group = self.stream.finished.get(index)
-        if group is not None:
-            return group.policy_version
-        return self.stream.in_flight[index].policy_version
+        if group is None:
+            return self.stream.in_flight[index].policy_version
+        if index not in self.drawn_under:
+            self.drawn_under[index] = group.policy_version
+        return self.drawn_under[index]
 
     def _drop_too_old(self, version: int) -> None:
         """What came too late is drawn again. Only a process that was started again, or a filter
@@ -159,7 +162,7 @@ class OverlappedSource(GroupSource):
         ]
         again = [self.outstanding.pop(index) for index in late]
         for index in late:
-            del self.stream.finished[index]
+            del self.stream.finished[index], self.drawn_under[index]
         self.dropped += len(late)
         self._send([Drawn(each.position, each.task, each.attempt + 1) for each in again])
 
@@ -183,7 +186,7 @@ class OverlappedSource(GroupSource):
         state.batches = list(self.batches)
 
     def restore(self, state: RunState) -> None:
-        self.outstanding = {}
+        self.outstanding, self.drawn_under = {}, {}
         self.batches, self.batches_drawn = deque(state.batches), state.step + len(state.batches)
         again = []
         for position in state.outstanding:

@@ -9,6 +9,7 @@ A group is known by its index. Whatever happens to the process that draws it, it
 until it has come, and what comes a second time is ignored: each counts once.
 """
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -145,12 +146,14 @@ class RolloutStream:
             if flight.generator in load:
                 load[flight.generator] += 1
         shares: dict[Member, list[int]] = {member: [] for member in members}
+        idlest = [(load[member.name], place, member) for place, member in enumerate(members)]
+        heapq.heapify(idlest)
         for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
-            idle = min(members, key=lambda member: load[member.name], default=None)
-            if idle is None or load[idle.name] >= self.groups_at_once:
+            if not idlest or idlest[0][0] >= self.groups_at_once:
                 break
-            shares[idle].append(index)
-            load[idle.name] += 1
+            count, place, member = idlest[0]
+            shares[member].append(index)
+            heapq.heapreplace(idlest, (count + 1, place, member))
         for member, indices in shares.items():
             self._give(member, indices)
 
