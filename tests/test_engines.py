@@ -1,6 +1,7 @@
 """One contract, every engine: vLLM and transformers over the same 4-bit base."""
 
 import dataclasses
+import json
 import random
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.planning.shapes import shape_of
 from unslothrl.types import Request, Sample, Sampling
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 pytestmark = pytest.mark.real
 
@@ -113,7 +115,21 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        assert [folder.name for folder in engine.adapters.iterdir()] == [str(engine.newest)]
+        folder = engine.loaded[engine.newest].files.folder
+        assert [held.folder for held in engine.files.held] == [folder]
+        assert [path for path in engine.files.folder.iterdir() if path.is_dir()] == [folder]
+
+
+def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, backend):
+    """It multiplies B by alpha / r in place."""
+    adapter = backend.publish(0)
+    config = json.loads(adapter.config)
+    assert config["lora_alpha"] != config["r"]
+    vllm_engine.load(adapter)
+    generate(vllm_engine, requests(1))
+    folder = vllm_engine.loaded[vllm_engine.newest].files.folder
+    assert (folder / WEIGHTS_FILE).read_bytes() == adapter.weights
+    assert (folder / CONFIG_FILE).read_text() == adapter.config
 
 
 def test_a_damaged_adapter_is_refused(engine, backend):

@@ -55,7 +55,7 @@ def versions(backend):
 
 def changed(adapter: Adapter, change) -> Adapter:
     """Of the same version and config; `change` gets the tensors by name."""
-    tensors = safetensors.torch.load(adapter.weights)
+    tensors = safetensors.torch.load(bytes(adapter.weights))
     change(tensors)
     return Adapter.of(adapter.version, safetensors.torch.save(tensors), adapter.config)
 
@@ -403,7 +403,7 @@ def test_no_false_alarm(kind, alpha, vllm_engine, own, versions):
 
 def test_published_is_what_was_saved(versions):
     adapter = versions(400)
-    published, saved = Published(adapter), safetensors.torch.load(adapter.weights)
+    published, saved = Published(adapter), safetensors.torch.load(bytes(adapter.weights))
     assert published.tensors.keys() == saved.keys() and len(saved) == 28
     for name, tensor in saved.items():
         assert torch.equal(published.tensors[name], tensor)

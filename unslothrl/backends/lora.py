@@ -16,6 +16,7 @@ from unslothrl.backends import logprobs, packing, readback
 from unslothrl.memory import peak_memory_mb
 from unslothrl.types import LORA_TARGETS, Adapter, Sample
 from unslothrl.weights import base_model
+from unslothrl.weights.published import Published
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
 POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters
@@ -186,8 +187,7 @@ class LoraBackend:
         return problem or readback.activity_problem(self.model, POLICY)
 
     def _fill(self, name: str, adapter: Adapter) -> None:
-        weights = safetensors.torch.load(bytes(adapter.weights))
-        set_peft_model_state_dict(self.model, weights, adapter_name=name)
+        set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
 
     def fingerprint(self) -> str:
         return base_model.fingerprint(packed_weights(self.model))

@@ -1,7 +1,7 @@
 """vLLM over the 4-bit base, in the actor's own process, with the adapters of one or more versions.
 
-Each version is loaded under a new name, id and path: under an old name vLLM would go on serving
-cached prefixes of the old weights.
+Each version is loaded under a new name and id: under an old name vLLM would go on serving cached
+prefixes of the old weights.
 """
 
 import os
@@ -24,7 +24,7 @@ from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Request
 from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import write_adapter
+from unslothrl.weights.node_files import ROOM, Held, NodeFiles
 
 
 def start(
@@ -118,6 +118,7 @@ class Loaded:
 
     version: int
     request: Any  # its LoRARequest
+    files: Held  # that vLLM reads it from, again where it had to drop it
 
 
 class VllmEngine:
@@ -144,7 +145,7 @@ class VllmEngine:
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
-        self.adapters = Path(tempfile.mkdtemp(prefix="unslothrl-", dir=adapter_room()))
+        self.files = NodeFiles(own_room())
         self.loaded: dict[int, Loaded] = {}  # by the number of the load
         self.newest = NO_LOAD
         self.version = -1  # the newest load's
@@ -171,7 +172,7 @@ class VllmEngine:
 
     def _load(self, adapter: Adapter) -> None:
         number = next(NUMBERS)
-        self.loaded[number] = Loaded(adapter.version, self._add_lora(adapter, number))
+        self.loaded[number] = self._add_lora(adapter, number)
         self.versions_loaded += 1
         self.newest, self.version = number, adapter.version
         following = [id for id, flight in self.in_flight.items() if flight.request.follows_newest]
@@ -181,16 +182,20 @@ class VllmEngine:
             self._submit(self.in_flight[id])
         self._unload_unused()
 
-    def _add_lora(self, adapter: Adapter, number: int) -> Any:
-        """-> the LoRARequest of a load, whose name, id and path no other has."""
+    def _add_lora(self, adapter: Adapter, number: int) -> Loaded:
+        """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
-        folder = write_adapter(adapter, self.adapters / str(number))
-        request = LoRARequest(f"{folder.name}-{number}", number, str(folder))
-        if not self.llm.llm_engine.add_lora(request):
-            raise RuntimeError(f"vLLM did not load adapter v{adapter.version} from {folder}")
-        self.slots.loaded(number, adapter)
-        return request
+        files = self.files.hold(adapter)
+        try:
+            request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
+            if not self.llm.llm_engine.add_lora(request):
+                raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
+            self.slots.loaded(number, adapter)
+        except BaseException:
+            self.files.release(files)
+            raise
+        return Loaded(adapter.version, request, files)
 
     def _unload_unused(self) -> None:
         """The older versions that no request in flight is drawn under."""
@@ -198,13 +203,13 @@ class VllmEngine:
             return
         used = {flight.load for flight in self.in_flight.values()} | {self.newest}
         for number in self.loaded.keys() - used:
-            self._remove_lora(self.loaded.pop(number).request)
+            self._remove_lora(self.loaded.pop(number))
             self.versions_unloaded += 1
 
-    def _remove_lora(self, request: Any) -> None:
-        self.llm.llm_engine.remove_lora(request.lora_int_id)
-        self.slots.unloaded(request.lora_int_id)
-        shutil.rmtree(Path(request.lora_path).parent, ignore_errors=True)
+    def _remove_lora(self, loaded: Loaded) -> None:
+        self.llm.llm_engine.remove_lora(loaded.request.lora_int_id)
+        self.slots.unloaded(loaded.request.lora_int_id)
+        self.files.release(loaded.files)
 
     def add(self, request: Request) -> None:
         if request.id in self.in_flight:
@@ -327,7 +332,7 @@ class VllmEngine:
         try:
             self.abort(list(self.in_flight))
         finally:
-            shutil.rmtree(self.adapters, ignore_errors=True)
+            self.files.close()
 
 
 def on_card(memory: EngineMemory) -> dict[str, Any]:
@@ -356,6 +361,13 @@ def packed_weights(model) -> list[bytes]:
             layer = next(int(part) for part in parts if part.isdigit())
             found[layer, fused.index(parts[-1])] = parameter
     return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
+
+
+def own_room() -> Path:
+    """The folder that all processes of a run on this node share, or a new one."""
+    if os.environ.get(SCRATCH):
+        return Path(adapter_room() or "")
+    return Path(tempfile.mkdtemp(prefix=ROOM, dir=adapter_room()))
 
 
 def adapter_room() -> str | None:

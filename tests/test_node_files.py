@@ -1,0 +1,164 @@
+"""A version's files on a node: written once, there as long as a process uses them, then gone."""
+
+import fcntl
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from unslothrl.types import Adapter
+from unslothrl.weights import node_files
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.node_files import NodeFiles
+
+
+def version(number: int, size: int = 1000, config: str = '{"r": 8}') -> Adapter:
+    return Adapter.of(number, bytes([number]) * size, config)
+
+
+@pytest.fixture
+def room(tmp_path) -> Path:
+    return tmp_path / "unslothrl-1-a"
+
+
+@pytest.fixture
+def files(room):
+    """As two processes have them: the kernel locks for each opening of a file."""
+    both = NodeFiles(room), NodeFiles(room)
+    yield both
+    for each in both:
+        each.close()
+
+
+def names(room: Path) -> set[str]:
+    return {path.name for path in (room / "adapters").iterdir()} - {"in-use"}
+
+
+def test_a_version_is_written_once_and_removed_by_the_last(files, room):
+    first, second = [each.hold(version(3)) for each in files]
+    assert first.folder == second.folder
+    weights = first.folder / WEIGHTS_FILE
+    assert weights.read_bytes() == b"\x03" * 1000
+    assert (first.folder / CONFIG_FILE).read_text() == '{"r": 8}'
+    before = weights.stat()
+    files[0].release(files[0].hold(version(3)))
+    assert (weights.stat().st_ino, weights.stat().st_mtime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+    )
+    files[0].release(first)
+    assert weights.exists()
+    files[1].release(second)
+    assert names(room) == set()
+
+
+def test_another_content_under_the_same_number_is_another_folder(files):
+    held = [
+        files[0].hold(version(3)),
+        files[0].hold(version(3, size=999)),
+        files[0].hold(version(3, config='{"r": 4}')),
+    ]
+    assert len({each.folder for each in held}) == 3
+
+
+def killed(act) -> None:
+    """A process that does `act`, and is killed then."""
+    child = os.fork()
+    if not child:
+        try:
+            act()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_what_a_killed_process_held_is_removed_by_the_next_to_come(files, room):
+    mine = files[0].hold(version(1))
+    killed(lambda: [NodeFiles(room).hold(version(n)) for n in (1, 2)])
+    assert len([name for name in names(room) if not name.endswith(".lock")]) == 2
+    newer = files[0].hold(version(3))
+    assert (mine.folder / WEIGHTS_FILE).exists()  # it is used here
+    folders = {name for name in names(room) if not name.endswith(".lock")}
+    assert folders == {mine.folder.name, newer.folder.name}
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_nothing_half(files, room, monkeypatch):
+    def half(self, target):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def write():
+        monkeypatch.setattr(Path, "rename", half)
+        NodeFiles(room).hold(version(1))
+
+    killed(write)
+    (left,) = [name for name in names(room) if not name.endswith(".lock")]
+    assert left.endswith(".writing")
+    held = files[0].hold(version(1))
+    assert (held.folder / WEIGHTS_FILE).read_bytes() == b"\x01" * 1000
+    files[0].release(held)
+    killed(write)
+    files[1].hold(version(2))
+    assert not any(name.startswith("v000001") for name in names(room))
+
+
+def test_who_hangs_while_it_writes_holds_nobody_up(room):
+    files = NodeFiles(room, patience_s=0.0)
+    held = files.hold(version(1))
+    files.release(held)
+    hanging = os.open(node_files.lock_of(held.folder), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(hanging, fcntl.LOCK_EX)
+    own = files.hold(version(1))
+    assert own.folder != held.folder
+    assert (own.folder / WEIGHTS_FILE).read_bytes() == b"\x01" * 1000
+    os.close(hanging)
+    files.close()
+    assert not room.exists()
+
+
+def test_a_write_that_fails_leaves_nothing(files, room, monkeypatch):
+    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        files[0].hold(version(1))
+    monkeypatch.undo()
+    assert {name for name in names(room) if not name.endswith(".lock")} == set()
+    files[0].hold(version(1))
+
+
+def test_nobody_loses_what_it_holds_while_others_come_and_go(room):
+    """Six at once, each of which holds, reads and releases versions that the others use too."""
+    failed: list[BaseException] = []
+
+    def use(offset: int) -> None:
+        try:
+            files = NodeFiles(room)
+            for turn in range(40):
+                held = files.hold(version((turn + offset) % 3, size=20_000))
+                content = (held.folder / WEIGHTS_FILE).read_bytes()
+                assert content == bytes([(turn + offset) % 3]) * 20_000
+                assert (held.folder / CONFIG_FILE).exists()
+                files.release(held)
+            files.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=use, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert not (room / "adapters").exists()
+
+
+def test_a_room_that_no_process_uses_is_removed_with_the_next_run(tmp_path):
+    used = NodeFiles(tmp_path / "unslothrl-1-a")
+    mine = used.hold(version(1))
+    killed(lambda: NodeFiles(tmp_path / "unslothrl-2-b").hold(version(1)))
+    (tmp_path / "unslothrl-3-starting").mkdir()
+    assert (tmp_path / "unslothrl-2-b").exists()
+    NodeFiles(tmp_path / "unslothrl-4-d").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"unslothrl-1-a", "unslothrl-3-starting"}
+    assert mine.folder.exists()
+    used.close()
