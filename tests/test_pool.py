@@ -68,6 +68,31 @@ def test_a_dead_actors_groups_are_given_out_again_and_it_is_started_again(overla
     assert cluster.processes["actor-1"].target.calls[0] == "load 3"  # the newest, before any work
 
 
+def test_an_actor_that_starts_while_a_version_is_published_works_under_it():
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster, overlaps=True)
+    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    indices = send(stream, 2)
+    cluster.processes["actor-0"].is_dead = True
+    while not cluster.started:
+        stream.pump()
+    while not any(call.method == "load" for call in cluster.processes["actor-0"].queue):
+        stream.pump()
+    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    assert [group.policy_version for group in stream.wait(indices)] == [2, 2]
+
+
+def test_shares_stay_in_order_after_an_actor_was_replaced():
+    cluster = FakeCluster(3)
+    stream = stream_of(cluster)
+    cluster.processes["actor-0"].is_dead = True
+    stream.wait(send(stream, 3))
+    while len(stream.pool.ready()) < 3:
+        stream.pump()
+    groups = stream.wait(send(stream, 3))
+    assert [group.completions[0].generator for group in groups] == [f"actor-{i}" for i in range(3)]
+
+
 def test_the_result_of_a_group_that_came_twice_counts_once():
     cluster = FakeCluster(1)
     stream = stream_of(cluster)

@@ -93,10 +93,9 @@ class Pool:
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
-        """Those that may be given work."""
-        return [
-            member for member in self.members.values() if member.is_ready and not member.is_leaving
-        ]
+        """Those that may be given work, actors first, in the order of their names' numbers."""
+        ready = [m for m in self.members.values() if m.is_ready and not m.is_leaving]
+        return sorted(ready, key=lambda m: (self.is_learner(m), number_of(m.name)))
 
     def call(
         self,
@@ -184,11 +183,18 @@ class Pool:
             self.call(member, "check", call, keep)
 
     def _load(self, member: Member) -> None:
-        if self.newest is None:
+        """Loads the newest version, and again where a newer one comes meanwhile."""
+        newest = self.newest
+        if newest is None:
             self._work(member)
         else:
-            load = member.handle.load(self.newest)
-            self.call(member, "load", load, lambda _: self._work(member))
+            load = member.handle.load(newest)
+            self.call(
+                member,
+                "load",
+                load,
+                lambda _: self._work(member) if self.newest is newest else self._load(member),
+            )
 
     def _work(self, member: Member) -> None:
         if not member.is_ready:
@@ -303,3 +309,8 @@ class Pool:
                 f"{counted(ready, 'actor')} left, and min_actors is {self.min_actors}: see the "
                 "lines above, and go on with --resume when there are more"
             )
+
+
+def number_of(name: str) -> int:
+    """12 of "actor-12"."""
+    return int(name.rpartition("-")[2])
