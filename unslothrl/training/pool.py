@@ -237,7 +237,7 @@ class Pool:
         if self.cluster.is_local or now - self.looked < LOOK_S:
             return
         self.looked = now
-        for member in self.actors():
+        for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.pending[0].began)
         self._look_at_speeds(now)
