@@ -152,7 +152,7 @@ def make_backend():
 
 @pytest.fixture(scope="session")
 def vllm_engine(bases):
-    """The one vLLM of the session, over the base with biases."""
+    """The one vLLM of the session, over the base with biases, with slots for three versions."""
     from unslothrl.engines import vllm
     from unslothrl.planning.engine_memory import EngineMemory
 
@@ -162,6 +162,7 @@ def vllm_engine(bases):
         context=256,
         rank=8,
         max_num_seqs=64,
+        max_loras=3,
         seed=0,
         memory=EngineMemory(64),
         float32_head=True,

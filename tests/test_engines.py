@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import engine_contract as contract
@@ -12,12 +13,14 @@ import torch
 from engine_contract import TOKEN, requests
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
 
+from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
 from unslothrl.engines.cache import ROOM
 from unslothrl.engines.chunk import Chunk, padded
 from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.planning import memory
 from unslothrl.planning.shapes import shape_of
 from unslothrl.types import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -216,8 +219,9 @@ def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
     assert min(rounded) > 1e-3
 
 
-def test_the_engines_weights_and_adapter_are_as_large_as_planned(vllm_engine, bases):
-    """Its scales are float32, its copy of the adapter in 16 bits at the rank that it rounds to."""
+def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, backend, bases):
+    """Its scales are float32, its slots for adapters in 16 bits at the rank that it rounds to, and
+    the host's copies of them at their own."""
 
     def measure(model) -> tuple[int, int]:
         base, lora = {}, {}
@@ -235,7 +239,31 @@ def test_the_engines_weights_and_adapter_are_as_large_as_planned(vllm_engine, ba
     shape = shape_of(str(bases["biases"]))
     ((weights, adapter),) = vllm_engine.llm.apply_model(measure)
     assert weights == pytest.approx(shape.engine_bytes(), rel=0.01)
-    assert adapter == pytest.approx(shape.lora_weights(8) * 2, rel=0.01)
+    config = Config(max_staleness=2, max_lora_rank=8)
+    assert adapter == pytest.approx(memory.versions_mb(config, shape, 8) * memory.MB, rel=0.01)
+    assert adapter == pytest.approx(3 * shape.lora_weights(8) * 2, rel=0.01)
+    for version in (850, 851, 852):
+        vllm_engine.load(backend.publish(version))
+        vllm_engine.add(replace(requests(1)[0], id=str(version)))
+    copies = host_copies(vllm_engine)
+    assert len(copies) == vllm_engine.versions_held == 3
+    assert {id: sum(c.nbytes for c in of_one) for id, of_one in copies.items()} == dict.fromkeys(
+        vllm_engine.loaded, shape.lora_weights(8) * 2
+    )
+    vllm_engine.abort(["850", "851", "852"])
+    assert host_copies(vllm_engine).keys() == vllm_engine.loaded.keys() == {vllm_engine.newest}
+
+
+def host_copies(engine: VllmEngine) -> dict[int, list[torch.Tensor]]:
+    """The tensors of each adapter that vLLM keeps besides the slots, by its id."""
+
+    def of(lora) -> list[torch.Tensor]:
+        both = [pair for layer in lora.loras.values() for pair in (layer.lora_a, layer.lora_b)]
+        lists = [one if isinstance(one, list) else [one] for one in both]
+        return [tensor for one in lists for tensor in one if tensor is not None]
+
+    (adapters,) = engine.llm.apply_model(lambda model: model.lora_manager.list_adapters())
+    return {id: of(lora) for id, lora in adapters.items()}
 
 
 def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(

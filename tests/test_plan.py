@@ -273,3 +273,34 @@ def test_a_table_for_a_card_has_gigabytes_by_context():
     row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
     assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
     assert found["models"]["qwen2.5-72b"] == dict.fromkeys(found["models"]["qwen2.5-72b"])
+
+
+def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
+    """By hand: rank 33 is rounded to 64 on the card, and stays 33 in the host's memory."""
+    machine = cards(24, 24)
+
+    def actor(**changes) -> memory.Needs:
+        config = replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_num_seqs=8,
+                         max_lora_rank=33, **changes)  # fmt: skip
+        return placed(config, machine).actors[0].needs
+
+    card, host = SEVEN.lora_weights(64) * 2 / 2**20, SEVEN.lora_weights(33) * 2 / 2**20
+    for changes, versions in (
+        ({}, 1),
+        ({"max_staleness": 2}, 3),
+        ({"max_staleness": 2, "partial_rollouts": True}, 1),
+    ):
+        needs = actor(**changes)
+        assert needs.generating["adapter"] == pytest.approx(versions * card)
+        assert needs.host["policy versions"] == pytest.approx(versions * host)
+    whole = actor(max_staleness=2, dtype="float32")
+    assert whole.generating["adapter"] == pytest.approx(2 * 3 * card)
+    fixed = [actor(max_staleness=n, kv_cache_mb=512).generating_mb() for n in (0, 2)]
+    assert fixed[1] - fixed[0] == pytest.approx(2 * card)  # what is left for a cache is less
+    peft = actor(max_staleness=2, engine="transformers")
+    assert peft.generating["adapter"] == pytest.approx(3 * SEVEN.lora_weights(33) * 4 / 2**20)
+    flags = ["plan", "--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
+    assert main(flags) == 0
+    assert "sequences drawn at once under 3 policy versions, vllm" in capsys.readouterr().out
+    assert main([*flags, "--card", "24"]) == 2
+    assert "max_staleness 2: on 1 GPU" in capsys.readouterr().err

@@ -40,7 +40,7 @@ class Tokens:
     entropies: torch.Tensor  # [tokens], with gradient where the objective has an entropy bonus
     advantages: torch.Tensor  # [tokens]
     sampler: torch.Tensor  # [tokens], the sampler's log-probabilities
-    old: torch.Tensor | None = None  # [tokens]; None: the policy has not moved since the rollout
+    old: torch.Tensor | None = None  # [tokens]; None: the policy has not moved in this step
     reference: torch.Tensor | None = None  # [tokens]; None: the objective has no KL in its loss
 
 

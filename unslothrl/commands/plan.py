@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TextIO
 
-from unslothrl.config.hardware import half_precision
+from unslothrl.config.hardware import half_precision, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import search, shapes
@@ -119,7 +119,7 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
     """The plan for people."""
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-            f"{config.sequences_at_once} sequences drawn at once, {config.engine}, "
+            f"{config.sequences_at_once} sequences drawn at once{under(config)}, {config.engine}, "
             f"{config.backend} ({report['note']})", *report["changed_to_fit"]]  # fmt: skip
     for card in needs.placement.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
@@ -144,6 +144,12 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
+
+
+def under(config: Config) -> str:
+    """How many policy versions are in flight, where it is more than the newest."""
+    versions = versions_in_flight(config)
+    return "" if versions == 1 else f" under {versions} policy versions"
 
 
 def process_lines(process: ProcessPlan) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.algorithms import objectives
-from unslothrl.config.hardware import vllm_rank
+from unslothrl.config.hardware import versions_in_flight, vllm_rank
 from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
 from unslothrl.planning.machine import Gpu
@@ -113,7 +113,10 @@ def actor(
     if engine is None:
         parts: Parts = {
             "weights": shape.weight_bytes() / MB,
-            "adapter": shape.lora_weights(config.max_lora_rank) * 4 / MB,
+            "adapter": versions_in_flight(config)
+            * shape.lora_weights(config.max_lora_rank)
+            * 4
+            / MB,
             "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
             "KV cache": shape.kv_bytes(tokens) / MB,
         }
@@ -132,6 +135,8 @@ def actor(
         if engine:
             stays["CUDA graphs"] = ON_A_CARD["graphs"]
     host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"])}
+    if engine:
+        host["policy versions"] = versions_mb(config, shape, config.max_lora_rank)
     generating = {**parts, **stays}
     updating = generating
     if is_beside and engine:
@@ -148,9 +153,16 @@ def engine_parts(config: Config, shape: Shape, prefill: int) -> Parts:
     mlp = prefill * (2 * shape.inner + 4 * shape.hidden) * HALF
     return {
         "weights": shape.engine_bytes() / MB,
-        "adapter": shape.lora_weights(vllm_rank(config.max_lora_rank)) * HALF / MB,
+        "adapter": versions_mb(config, shape, vllm_rank(config.max_lora_rank)),
         "activations": (mlp + sampled) / MB,
     }
+
+
+def versions_mb(config: Config, shape: Shape, rank: int) -> float:
+    """MB of the policy versions that a vLLM draws under at once, in the type that it computes in:
+    it has a slot for each, at the rank that it rounds to, and copies in the host's memory."""
+    bytes_of_one = shape.lora_weights(rank) * (4 if config.dtype == "float32" else HALF)
+    return versions_in_flight(config) * bytes_of_one / MB
 
 
 def unsloth_prefill(left_mb: float) -> int:
