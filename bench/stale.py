@@ -36,6 +36,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers
     "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
+    "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
 NOT_REPEATED = {"answers-unseen-first"}  # a first measurement, which cannot be repeated

@@ -299,6 +299,11 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     assert fixed[1] - fixed[0] == pytest.approx(2 * card)  # what is left for a cache is less
     peft = actor(max_staleness=2, engine="transformers")
     assert peft.generating["adapter"] == pytest.approx(3 * SEVEN.lora_weights(33) * 4 / 2**20)
+    stores = [
+        forecast_of(replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_staleness=n),
+                    SEVEN, machine).stores[1].needed_mb for n in (0, 2)
+    ]  # fmt: skip
+    assert stores[1] - stores[0] == pytest.approx(2 * SEVEN.lora_weights(32) * 2 / 2**20)
     flags = ["plan", "--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
     assert main(flags) == 0
     assert "sequences drawn at once under 3 policy versions, vllm" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import torch
 from engine_contract import drain, requests
 
 from unslothrl.engines.base import Engine, generate
+from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.types import Adapter, Completion, Request, Sample, Sampling, seed_of
@@ -121,6 +122,40 @@ def test_an_interruption_changes_no_distribution(engine, adapters):
     drawn = len(seen)
     statistic = sum((cells[ids] - drawn * p) ** 2 / (drawn * p) for ids, p in likely.items())
     assert statistic < 45  # of 15 degrees of freedom: 37.7 in 1 of 1,000; and 16-bit rounding
+
+
+def test_completions_that_go_on_are_computed_in_parts_as_they_are_whole(
+    bases, backend, adapters, monkeypatch
+):
+    """Of prompts of several lengths, of which three fit into a part."""
+    asked = requests(20, 4, Sampling(1.0, 1.0, 0, 12))
+    backend.restore_adapter(adapters[0])
+    drawn = []
+    for in_parts in (False, True):
+        chunk = Chunk(asked, [2], backend.device, in_parts=in_parts)
+        monkeypatch.setattr("unslothrl.engines.chunk.PREFILL_TOKENS", 3 * chunk.ids.shape[1] + 1)
+        sizes = []
+        with backend.generating() as model:
+            forward = counting(model, sizes)
+            for _ in range(12):
+                chunk.step(forward)
+        assert sizes[:-11] == ([3] * 6 + [2] if in_parts else [20])
+        drawn.append([chunk.drawn(row) for row in range(20)])
+    same = [whole[0] == part[0] for whole, part in zip(*drawn, strict=True)]
+    assert sum(same) >= 18  # all of them but for rounding, on some processor
+    for (whole, part), agrees in zip(zip(*drawn, strict=True), same, strict=True):
+        assert not agrees or part[1] == pytest.approx(whole[1], abs=0.02)
+
+
+def counting(model, sizes: list[int]):
+    """A model that notes the rows of each forward."""
+
+    def forward(**inputs):
+        sizes.append(len(inputs["input_ids"]))
+        return model(**inputs)
+
+    forward.config = model.config
+    return forward
 
 
 def test_more_versions_than_slots_wait_and_all_end(engine, adapters):

@@ -1,5 +1,6 @@
 """Keys and values of the tokens so far, in buffers that have room for those to come."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,6 +40,17 @@ def with_room(states: Any, tokens: int) -> torch.Tensor:
     buffer = states.new_empty(rows, heads, tokens + ROOM, size)
     buffer[..., :so_far, :] = states
     return buffer
+
+
+def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Those of several parts of a batch, of equal lengths, as one; it takes the first one over."""
+    if len(caches) > 1:
+        for of_all in zip(*(cache.layers for cache in caches), strict=True):
+            whole: Any = of_all[0]
+            parts: list[Any] = list(of_all)
+            whole.keys = torch.cat([part.keys for part in parts])
+            whole.values = torch.cat([part.values for part in parts])
+    return caches[0]
 
 
 def empty_cache(config: Any) -> DynamicCache:

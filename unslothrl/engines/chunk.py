@@ -5,11 +5,13 @@ from typing import Any
 
 import torch
 
-from unslothrl.engines.cache import empty_cache
+from unslothrl.engines.cache import empty_cache, joined
 from unslothrl.engines.sampling import draw, uniform_numbers
 from unslothrl.types import Request
 
 FILLER = 0  # the token that a finished row is fed with
+ALL = slice(None)
+PREFILL_TOKENS = 8192  # of one forward, where prompts are computed in parts
 
 
 class Chunk:
@@ -17,10 +19,20 @@ class Chunk:
 
     A chunk keeps its rows to its end: those that have finished are computed on, as `generate` of
     transformers does, so that what a request draws does not depend on when its neighbours finish.
+
+    Prompts are computed together or, where they end with completions that go on (`in_parts`), so
+    many at a time as a card has room for: no two are the same, and they are long.
     """
 
-    def __init__(self, requests: Sequence[Request], stop: Collection[int], device: torch.device):
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        stop: Collection[int],
+        device: torch.device,
+        in_parts: bool = False,
+    ):
         self.requests, self.stop = requests, torch.tensor(sorted(stop))
+        self.in_parts = in_parts
         self.sampling = requests[0].sampling
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         self.ids, self.mask = padded(prompts, device)
@@ -58,29 +70,33 @@ class Chunk:
             return self._prompts_logits(model)
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
         self.positions = self.positions[:, -1:] + 1
-        return self._forward(model)
+        output = self._forward(model, self.cache)
+        self.cache = output.past_key_values
+        return output.logits[:, -1]
 
     def _prompts_logits(self, model: Any) -> torch.Tensor:
         """A prompt is computed once for all its requests."""
-        self.cache = empty_cache(model.config)
-        logits = self._forward(model)
+        prompts, width = self.ids.shape
+        rows = max(1, PREFILL_TOKENS // width) if self.in_parts else prompts
+        parts = [slice(begin, begin + rows) for begin in range(0, prompts, rows)]
+        outputs = [self._forward(model, empty_cache(model.config), part) for part in parts]
+        self.cache = joined([output.past_key_values for output in outputs])
+        logits = torch.cat([output.logits[:, -1] for output in outputs])
         if len(logits) == len(self.prompt_of):
             return logits
         self.cache.batch_select_indices(self.prompt_of)
         self.mask, self.positions = self.mask[self.prompt_of], self.positions[self.prompt_of]
         return logits[self.prompt_of]
 
-    def _forward(self, model: Any) -> torch.Tensor:
-        output = model(
-            input_ids=self.ids,
-            attention_mask=self.mask,
-            position_ids=self.positions,
-            past_key_values=self.cache,
+    def _forward(self, model: Any, cache: Any, rows: slice = ALL) -> Any:
+        return model(
+            input_ids=self.ids[rows],
+            attention_mask=self.mask[rows],
+            position_ids=self.positions[rows],
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        self.cache = output.past_key_values
-        return output.logits[:, -1]
 
     def drawn(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """-> (token ids, their log-probabilities) of a row so far."""

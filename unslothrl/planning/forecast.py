@@ -6,6 +6,7 @@ The cards' part is the placement's; this adds up the rest.
 from dataclasses import dataclass
 from typing import Any
 
+from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.memory import MB, TRAINED
@@ -92,10 +93,18 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", 2 * adapter * (1 + len(everyone)), machine.shm_mb, "the disk"),
+        Store("/dev/shm", adapter * versions_written(config, placed), machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Forecast(placed, stores)
+
+
+def versions_written(config: Config, placed: Placement) -> int:
+    """Copies of an adapter in memory: two of each process and of the driver, and every further
+    version that a vLLM actor draws under."""
+    further = versions_in_flight(config) - 1
+    engines = sum(actor.limits is not None for actor in placed.actors)
+    return 2 * (1 + len(placed.processes)) + further * engines
 
 
 def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
