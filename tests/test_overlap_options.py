@@ -61,7 +61,7 @@ def test_overlap_on_one_card_is_refused_however_many_actors(actors):
         resolve(given, one)
     assert str(caught.value) == message
     with pytest.raises(UserError) as caught:  # a cluster that was joined, by its count of cards
-        place(Config(max_staleness=2, number_of_actors=1), Resources.of_cluster(1, 64_000))
+        place(Config(max_staleness=2, number_of_actors=1), Resources((None,), 64_000))
     assert str(caught.value) == message
     two = dataclasses.replace(one, gpus=(gpu, gpu))
     if actors != 0:
