@@ -101,8 +101,7 @@ def teacher_forced(backend, asked, drawn) -> dict[str, np.ndarray]:
 
 def test_an_interruption_changes_no_distribution(engine, adapters):
     """The same weights come again and again as new versions. Completions of four tokens out of the
-    two likeliest each: 16 cells whose probabilities the log-probabilities give. A second segment
-    with the first one's random numbers would fall into few of them."""
+    two likeliest each: 16 cells whose probabilities the log-probabilities give."""
     sampling = Sampling(temperature=1.5, top_p=1.0, top_k=2, max_new_tokens=4)
     versions = itertools.count(1)
     same = (replace(adapters[0], version=version) for version in versions)
@@ -122,6 +121,17 @@ def test_an_interruption_changes_no_distribution(engine, adapters):
     drawn = len(seen)
     statistic = sum((cells[ids] - drawn * p) ** 2 / (drawn * p) for ids, p in likely.items())
     assert statistic < 45  # of 15 degrees of freedom: 37.7 in 1 of 1,000; and 16-bit rounding
+
+
+def test_a_segment_has_random_numbers_of_its_own(engine, adapters):
+    """At a temperature where all tokens are nearly as likely, the random numbers decide alone: with
+    those of the segment before a token would be the one before it."""
+    flat = Sampling(temperature=100.0, top_p=1.0, top_k=0, max_new_tokens=8)
+    asked = [replace(one, follows_newest=True) for one in requests(60, 6, flat)]
+    drawn = drawn_with_loads(engine, asked, itertools.cycle(adapters), every=1)
+    pairs = [pair for one in drawn.values() for pair in itertools.pairwise(one.token_ids)]
+    repeated = sum(a == b for a, b in pairs)
+    assert len(pairs) > 300 and repeated < 12  # 1 in 320 by chance
 
 
 def test_completions_that_go_on_are_computed_in_parts_as_they_are_whole(

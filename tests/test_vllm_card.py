@@ -16,6 +16,7 @@ from dataclasses import replace
 import pytest
 from layouts import LAYOUTS, card, machine_of, placed, resolved
 
+from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
 from unslothrl.planning import memory as planned
@@ -202,6 +203,19 @@ def test_every_option_is_taken_as_it_is_meant(vllm_config, options):
     assert vllm_config.lora_config.max_lora_rank == 32 and vllm_config.lora_config.max_loras == 1
     # The runner that rounds tempered logits to the head's type is the default for this model.
     assert vllm_config._is_default_v2_model_runner_model()
+
+
+def test_each_version_in_flight_has_a_slot_and_a_copy(options):
+    """On two cards, for the sizes of both in the plan: `memory.versions_mb`."""
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    machine = machine_of((card(24), card(24, index=1)))
+    config = resolve({"number_of_actors": "1", "max_staleness": "2"}, machine).config
+    slots = {**options, "max_loras": versions_in_flight(config), "enable_sleep_mode": False}
+    found = EngineArgs(**slots).create_engine_config(UsageContext.LLM_CLASS).lora_config
+    assert (found.max_loras, found.max_cpu_loras, found.max_lora_rank) == (3, 3, 32)
+    assert planned.versions_mb(config, SEVEN, 32) * 2**20 == 3 * SEVEN.lora_weights(32) * 2
 
 
 @pytest.mark.parametrize("change", [{"max_lora_rank": 48}, {"gpu_memory_utilization": 1.5}])
