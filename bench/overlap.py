@@ -50,15 +50,15 @@ class Case:
         return f"{self.name}, staleness {self.staleness}"
 
 
-KINDS = {  # name -> (lengths, seconds of an update, steps)
+KINDS = {  # name -> (lengths, seconds of an update, steps, half as many where synchronous)
     "equal": (CONSTANT, 2.0, 40),
-    "generation half of the update": (CONSTANT, 4.0, 16),
+    "generation half of the update": (CONSTANT, 4.0, 20),
     "generation twice the update": (CONSTANT, 1.0, 24),
-    "long tail, update as long as the longest": (LONG_TAIL, 4.0, 16),
-    "long tail, update as long as the mean": (LONG_TAIL, 1.7, 20),
+    "long tail, update as long as the longest": (LONG_TAIL, 4.0, 20),
+    "long tail, update as long as the mean": (LONG_TAIL, 1.7, 24),
 }
 CASES = [
-    Case(name, lengths, update_s, staleness, steps)
+    Case(name, lengths, update_s, staleness, steps if staleness else steps // 2)
     for name, (lengths, update_s, steps) in KINDS.items()
     for staleness in (0, 1, 2)
 ]

@@ -1,11 +1,11 @@
 """The benches over simulated engines and learners: what they make of runs, by hand; and that each
 runs, briefly."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -168,17 +168,31 @@ def test_calls_of_an_actor_in_a_shared_process_keep_their_order():
         def submit(self, name):
             self.append(name)
 
-    host = SharedHost()
-    host.build("actor-0", Names)
-    threads = [
-        threading.Thread(target=host.call, args=("actor-0", number, "submit", number))
-        for number in (2, 1, 0)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert host.targets["actor-0"] == [0, 1, 2]
+    async def call_backwards() -> list[int]:
+        host = SharedHost()
+        await host.build("actor-0", Names)
+        calls = [host.call("actor-0", number, "submit", number) for number in (2, 1, 0)]
+        await asyncio.gather(*calls)
+        return host.targets["actor-0"]
+
+    assert asyncio.run(call_backwards()) == [0, 1, 2]
+
+
+def test_actors_of_a_shared_process_collect_side_by_side():
+    async def collect() -> list[int]:
+        host = SharedHost()
+        slow = ManyActors(1e6, 2, 5, 9, LearnerDelays(0.0), adapter_bytes=10)
+        fast = ManyActors(0.0, 2, 5, 9, LearnerDelays(0.0), adapter_bytes=10)
+        await host.build("slow", GroupActor, "slow", slow)
+        await host.build("fast", GroupActor, "fast", fast)
+        for name in ("slow", "fast"):
+            await host.call(name, 0, "submit", [assignment(5)])
+        waits = asyncio.create_task(host.call("slow", 1, "collect", 1, None))
+        collected = await host.call("fast", 1, "collect", 1, None)
+        waits.cancel()
+        return [index for index, _ in collected.groups]
+
+    assert asyncio.run(collect()) == [5]
 
 
 def test_the_real_runs_are_compared_with_both_synchronous_ones():

@@ -4,12 +4,12 @@ Each actor is a simulated one, whole groups at a time: 512 engines that count si
 take more than the cores there are. Its results are of real size and go through Ray's object store.
 """
 
+import asyncio
 import heapq
 import itertools
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,13 +84,24 @@ class GroupActor:
             heapq.heappush(self.running, (*entry, self.version))
 
     def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
+        collecting = self.collecting(least, seconds)
+        while True:
+            try:
+                time.sleep(next(collecting))
+            except StopIteration as done:
+                return done.value
+
+    def collecting(
+        self, least: int | None = None, seconds: float | None = None
+    ) -> Generator[float, None, Collected]:
+        """`collect` that yields how long to sleep."""
         began = time.monotonic()
         end = float("inf") if seconds is None else began + seconds
         groups: list[tuple[int, Group]] = []
         while self.running and (least is None or len(groups) < least):
             at, _, assignment, version = self.running[0]
             if (wait := min(at, end) - time.monotonic()) > 0:
-                time.sleep(wait)
+                yield wait
             if at > end:
                 break
             heapq.heappop(self.running)
@@ -146,44 +157,50 @@ class GroupActor:
 
 
 class SharedHost:
-    """What a shared Ray process runs: many actors, each in threads of its own.
+    """What a shared Ray process runs: many actors in one thread, which sleep side by side.
 
-    Ray begins the calls of a process with threads in any order; here the calls of an actor come
+    Ray may begin calls that wait side by side in another order; here the calls of an actor come
     numbered, and wait for their turn.
     """
 
     def __init__(self):
         self.targets: dict[str, Any] = {}
-        self.turns: dict[str, threading.Condition] = {}
+        self.turns: dict[str, asyncio.Condition] = {}
         self.next: dict[str, int] = {}
 
-    def build(self, name: str, build: Callable, *arguments: Any) -> None:
+    async def build(self, name: str, build: Callable, *arguments: Any) -> None:
         self.targets[name] = build(*arguments)
-        self.turns[name], self.next[name] = threading.Condition(), 0
+        self.turns[name], self.next[name] = asyncio.Condition(), 0
 
-    def call(self, name: str, number: int, method: str, *arguments: Any) -> Any:
-        turn = self.turns[name]
-        with turn:
-            turn.wait_for(lambda: self.next[name] == number)
+    async def call(self, name: str, number: int, method: str, *arguments: Any) -> Any:
+        turn, target = self.turns[name], self.targets[name]
+        async with turn:
+            await turn.wait_for(lambda: self.next[name] == number)
         try:
-            return getattr(self.targets[name], method)(*arguments)
+            if method != "collect":
+                return getattr(target, method)(*arguments)
+            collecting = target.collecting(*arguments)
+            while True:
+                try:
+                    await asyncio.sleep(next(collecting))
+                except StopIteration as done:
+                    return done.value
         finally:
-            with turn:
+            async with turn:
                 self.next[name] += 1
                 turn.notify_all()
 
-    def ready(self, name: str) -> None:
+    async def ready(self, name: str) -> None:
         pass
 
-    def progress(self, name: str) -> tuple[int, int]:
+    async def progress(self, name: str) -> tuple[int, int]:
         return self.targets[name].progress.state
 
-    def fetch(self, name: str, refs: Sequence[Any]) -> float:
+    async def fetch(self, name: str, refs: Sequence[Any]) -> float:
         """As `cluster.ray_calls.Host.fetch`."""
-        import ray
-
         started = time.perf_counter()
-        ray.get(refs)
+        for ref in refs:
+            await ref
         return time.perf_counter() - started
 
 
@@ -216,28 +233,29 @@ class SharedCluster(RayCluster):
     """A `RayCluster` whose actors share `processes` Ray processes."""
 
     PROCESSES = 8
-    THREADS = 4  # of an actor: calls of it that wait for their turn
+    CALLS = 8  # of an actor that may wait for their turn
 
     def _launch(self, plan: ProcessPlan) -> Any:
         if plan.kind == LEARNER:
             return super()._launch(plan)
+        assert self.nodes is not None
+        start = self.nodes.start_of(plan)
         if not hasattr(self, "shared"):
-            self.shared = [self._shared_process() for _ in range(self.PROCESSES)]
+            self.built: list[Any] = []  # where Ray says that an actor has been built
+            self.shared = [self._shared_process(start.environment) for _ in range(self.PROCESSES)]
         host = OneOfMany(self.shared[plan.index % self.PROCESSES], plan.name)
-        self.ray.get(host.build.remote(self.builders.actor, self.config, self.base, plan))
+        self.built.append(host.build.remote(self.builders.actor, start.config, start.base, plan))
         self.hosts[plan.name] = host
-        self.results.names[f"{plan.name}"] = plan.name
         return host
 
-    def _shared_process(self) -> Any:
-        from unslothrl.cluster.ray_cluster import process_environment
+    def _wait_ready(self, names: Collection[str]) -> None:
+        self.ray.get(getattr(self, "built", []))
+        super()._wait_ready(names)
 
-        plan = next(plan for plan in self.plans.values() if plan.kind != LEARNER)
-        threads = self.THREADS * -(-self.config.number_of_actors // self.PROCESSES)
+    def _shared_process(self, environment: dict[str, str]) -> Any:
+        calls = self.CALLS * -(-self.config.number_of_actors // self.PROCESSES)
         return self.ray.remote(
-            num_cpus=0,
-            max_concurrency=threads,
-            runtime_env={"env_vars": process_environment(self.machine, self.scratch, plan)},
+            num_cpus=0, max_concurrency=calls, runtime_env={"env_vars": environment}
         )(SharedHost).remote()
 
     def _end(self, name: str) -> None:
