@@ -12,6 +12,7 @@ from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import ResultLost
 
+ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
 
@@ -147,6 +148,7 @@ class Watch:
         self.hosts = list(dict.fromkeys(hosts))
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
+        self.last: dict[Any, float] = {}  # when a host was asked last
 
     def ask(self) -> None:
         """Takes the answers that are there, and asks again. Does not wait."""
@@ -159,8 +161,9 @@ class Watch:
                     self.states[host] = ray.get(self.asked.pop(host)[0], timeout=GET_S)
                 except Exception:  # it has died: its call will say so
                     continue
-            if host not in self.asked:
+            if host not in self.asked and now - self.last.get(host, 0.0) >= ASK_S:
                 self.asked[host] = host.progress.remote(), now
+                self.last[host] = now
 
     def sums(self) -> tuple[int, int]:
         """(done, tokens) over all, as far as they have answered."""
@@ -169,8 +172,8 @@ class Watch:
         )
 
     def silence_s(self, host: Any) -> float:
-        """For how long a host has not answered."""
-        return time.monotonic() - self.asked[host][1]
+        """For how long a host has not answered; 0 where it has."""
+        return time.monotonic() - self.asked[host][1] if host in self.asked else 0.0
 
     def hung(self) -> list[Any]:
         """The hosts that have not answered for `PING_S`."""

@@ -43,6 +43,7 @@ class OverlappedSource(GroupSource):
         super().__init__(*arguments, **keywords)
         self.outstanding: dict[int, Drawn] = {}  # by the group's index, oldest first
         self.drawn_under: dict[int, int] = {}  # oldest versions of groups that have finished
+        self.again: list[Drawn] = []  # of before a restart, to be drawn again
         self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
         self.batches_drawn = 0  # the step whose batch was drawn last
         self.dropped = self.taken = 0  # groups, in the whole run
@@ -52,6 +53,9 @@ class OverlappedSource(GroupSource):
     def refill(self, state: RunState) -> None:
         """Draws the batches that may be drawn under the newest version."""
         self.batches_drawn = max(self.batches_drawn, state.step + len(self.batches))
+        if self.again:
+            self._send(self.again)
+            self.again = []
         last = min(self.total_steps, state.step + 1 + self.config.max_staleness)
         while self.batches_drawn < last:
             drawn = self._draw(state, self.config.batch_size)
@@ -186,10 +190,10 @@ class OverlappedSource(GroupSource):
         state.batches = list(self.batches)
 
     def restore(self, state: RunState) -> None:
+        """Goes on from a checkpoint, with the next `draw`: the actors need its version first."""
         self.outstanding, self.drawn_under = {}, {}
         self.batches, self.batches_drawn = deque(state.batches), state.step + len(state.batches)
-        again = []
+        self.again = []
         for position in state.outstanding:
             (task,), _ = self.tasks.draw(position, 1, is_last=True)
-            again.append(Drawn(position, task))
-        self._send(again)
+            self.again.append(Drawn(position, task))

@@ -147,6 +147,13 @@ class Trainer:
         checkpoint = self.folder.latest_checkpoint()
         where = f"step {run_state.load(checkpoint)[0].step}" if checkpoint else "the start"
         self.view.note(f"{error}: all learners start again from {where}")
+        try:
+            self.start_learners_again(checkpoint)
+        except ProcessLost as again:
+            self.recover(again)
+
+    def start_learners_again(self, checkpoint: Path | None) -> None:
+        """Gives the run new learners, which go on from a checkpoint or from the beginning."""
         self.cluster.restart_learners()
         self.learners.renew()
         self.stream.pool.renew_learners()
