@@ -32,6 +32,13 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
     "overlap-real-cpu": ("bench/overlap_real.py", *RUN),
     "overlap-simulated-cpu": ("bench/overlap.py", *SUPERVISED),
+    "proof-cpu": (
+        "bench/proof.py",
+        "unslothrl/engines/readback.py",
+        "unslothrl/engines/canary.py",
+        "unslothrl/backends/readback.py",
+        "unslothrl/weights/published.py",
+    ),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers

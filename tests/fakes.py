@@ -24,6 +24,7 @@ from unslothrl.types import (
     Update,
     UpdateStats,
 )
+from unslothrl.weights.adapter import AdapterShape
 
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
@@ -114,6 +115,9 @@ class FakeEngine:
     def versions_unloaded(self) -> int:
         return self.versions_loaded - self.versions_held
 
+    def canary(self, shape: AdapterShape) -> None:
+        """There is no model that could do without it."""
+
     def sleep(self) -> None:
         self.is_asleep = True
 
@@ -200,6 +204,9 @@ class FakeGenerator:
         self.submitted = []
         return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
 
+    def canary(self, shape: AdapterShape) -> None:
+        self.calls.append("canary")
+
     def use_level(self, level: str | None) -> str | None:
         return None
 
@@ -243,6 +250,9 @@ class FakeLearner(FakeGenerator):
     def publish(self, version: int) -> Adapter:
         self.calls.append(f"publish {version}")
         return Adapter.of(version, b"%d" % self.steps, "{}")
+
+    def adapter_shape(self) -> AdapterShape:
+        return AdapterShape((), "{}")
 
     def make_room(self) -> None:
         self.calls.append("make_room")

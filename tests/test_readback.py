@@ -6,8 +6,10 @@ rate of 2e-5: log-probabilities cannot tell them apart.
 
 import json
 import math
+import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -18,6 +20,7 @@ from fakes import FakeEngine
 from unslothrl import embedded
 from unslothrl.actors.actor import Actor
 from unslothrl.engines.base import generate
+from unslothrl.engines.readback import shard
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.errors import AdapterMismatch
 from unslothrl.types import Adapter
@@ -420,3 +423,24 @@ def test_published_is_what_was_saved(versions):
     assert other.scaling("model.layers.1.mlp.up_proj") == 6 / 4**0.5
     assert other.scaling("model.layers.11.mlp.up_proj") == 6 / 8**0.5
     assert other.scaling("model.layers.1.mlp.down_proj") == 16 / 8**0.5
+
+
+def test_the_shards_of_tensor_parallelism():
+    """Four workers: the queries of 8 heads, keys of 2 (each on two workers), of size 3."""
+    for worker in range(4):
+        layer = SimpleNamespace(tp_rank=worker, tp_size=4)
+        queries, keys = torch.arange(24.0)[:, None], torch.arange(6.0)[:, None]
+        assert shard(queries, 0, 6, layer).flatten().tolist() == [
+            *range(6 * worker, 6 * worker + 6)
+        ]
+        of_head = worker // 2
+        assert shard(keys, 0, 3, layer).flatten().tolist() == [*range(3 * of_head, 3 * of_head + 3)]
+        assert shard(keys, 0, 6, layer) is keys  # not split: the A of q, k and v
+
+
+def test_what_goes_to_the_workers_can_be_pickled(versions):
+    published = Published(versions(401))
+    again = pickle.loads(pickle.dumps(published))
+    assert again.tensors.keys() == published.tensors.keys()
+    for name, tensor in published.tensors.items():
+        assert torch.equal(again.tensors[name], tensor)

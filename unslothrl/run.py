@@ -67,7 +67,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             processes = cluster.start(config, base, machine, view.stage)
             ending.cluster = processes
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
-            checks = Checks(level)
+            checks = Checks(level, learners_generate=config.learner_generates)
             checks.check_all(processes)
             ending.base_hash = checks.base_hash
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)

@@ -223,6 +223,7 @@ class Sample(compact.Packed):
     measured: Measured | None = None  # None: the loss takes the old policy from its own forward
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: tuple[bool, ...] | None = None  # [completion tokens]; None: all of them
+    generator: str = ""  # who drew it: "actor-0", "learner-0", ...
 
     COLUMNS: ClassVar[dict[str, compact.Codec]] = {
         "completion_ids": (compact.ints_packed, compact.unpacked),
@@ -230,18 +231,22 @@ class Sample(compact.Packed):
         "sampled": (compact.runs_or_none, compact.repeated_or_none),
     }
 
+    UNPACKED = ("prompt_ids", "advantages", "policy_version", "measured", "returns", "generator")
+
     @classmethod
     def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
         """Without advantages yet. A completion that came packed is not unpacked for it."""
-        version = completion.policy_version
+        version, generator = completion.policy_version, completion.generator
         if not completion.is_all_sampled:
             mask = completion.sampled
             logprobs = tuple(itertools.compress(completion.logprobs, mask))
             zeros = np.zeros(len(logprobs), np.float32)
-            return cls(prompt_ids, completion.token_ids, logprobs, zeros, version, sampled=mask)
+            drawn = (completion.token_ids, logprobs, zeros, version)
+            return cls(prompt_ids, *drawn, sampled=mask, generator=generator)
         ids, logprobs = completion.column("token_ids"), completion.column("logprobs")
         zeros = np.zeros(compact.length(ids), np.float32)
-        return cls.of_packed((ids, logprobs, None), prompt_ids, zeros, version, None, None)
+        packed = ids, logprobs, None
+        return cls.of_packed(packed, prompt_ids, zeros, version, None, None, generator)
 
     @property
     def tokens(self) -> int:
@@ -259,33 +264,18 @@ class Sample(compact.Packed):
         """The same with others, [sampled tokens]."""
         if self.packed is None:
             return replace(self, advantages=advantages)
-        others = (self.policy_version, self.measured, self.returns)
+        others = (self.policy_version, self.measured, self.returns, self.generator)
         return Sample.of_packed(self.packed, self.prompt_ids, advantages, *others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The prompt is left as it is: a group's samples share it."""
         others = (self.advantages, self.policy_version, self.measured, self.returns)
-        return Sample.of_packed, (self.pack(), self.prompt_ids, *others)
+        return Sample.of_packed, (self.pack(), self.prompt_ids, *others, self.generator)
 
     @classmethod
-    def of_packed(
-        cls,
-        packed: tuple[Any, ...],
-        prompt_ids: tuple[int, ...],
-        advantages: np.ndarray,
-        policy_version: int,
-        measured: Measured | None,
-        returns: np.ndarray | None,
-    ) -> "Sample":
+    def of_packed(cls, packed: tuple[Any, ...], *others: Any) -> "Sample":
         """What `__reduce__` gave; as with a completion, the tuples stay packed until read."""
-        others = {
-            "prompt_ids": prompt_ids,
-            "advantages": advantages,
-            "policy_version": policy_version,
-            "measured": measured,
-            "returns": returns,
-        }
-        return compact.record(cls, packed, others)
+        return compact.record(cls, packed, dict(zip(cls.UNPACKED, others, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,6 +305,7 @@ class UpdateStats:
     value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
+    sources: tuple[tuple[str, int, int], ...] = ()  # of each sample: generator, version, tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from unslothrl.engines.base import Finished
 from unslothrl.types import Adapter, Completion, Request, seed_of
+from unslothrl.weights.adapter import AdapterShape
 
 VOCABULARY = 32_000
 FIRST_TOKEN = 300  # lower ids are left out: special tokens, and those that tests look for
@@ -206,6 +207,9 @@ class SimulatedEngine:
                 self._ends_use(each.segments[-1][1])
                 each.segments.append((each.drawn(self.steps), self.versions_loaded))
                 self.in_use[self.versions_loaded] += 1
+
+    def canary(self, shape: AdapterShape) -> None:
+        """There is no model that could do without it."""
 
     def sleep(self) -> None:
         pass

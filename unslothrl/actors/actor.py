@@ -27,6 +27,7 @@ from unslothrl.types import (
     Task,
     seed_of,
 )
+from unslothrl.weights.adapter import AdapterShape
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
@@ -108,6 +109,11 @@ class Actor:
         with self._named():
             self.engine.load(adapter)
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
+
+    def canary(self, shape: AdapterShape) -> None:
+        """See `Engine.canary`."""
+        with self._named():
+            self.engine.canary(shape)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.cluster.base import Cluster, everyone
-from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
 from unslothrl.errors import RunError, UserError
+from unslothrl.weights.adapter import AdapterShape
 
 
 @dataclass
@@ -16,14 +17,24 @@ class Checks:
 
     level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
     base_hash: str = ""  # of the 4-bit base, as the first process has it
+    shape: AdapterShape | None = None  # of the run's adapters; None: no canary
+    learners_generate: bool = False  # so that they have a canary too
+
+    def ask_shape(self, cluster: Cluster) -> None:
+        """From now on every process that draws has a canary: see `Engine.canary`."""
+        (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
 
     def calls(self, handle: GeneratorHandle) -> list[Call[Any]]:
-        return [handle.use_level(self.level), handle.fingerprint()]
+        begun: list[Call[Any]] = [handle.use_level(self.level), handle.fingerprint()]
+        draws = self.learners_generate or not isinstance(handle, LearnerHandle)
+        if self.shape is not None and draws:  # it raises by itself
+            begun.append(handle.canary(self.shape))
+        return begun
 
     def check(self, name: str, results: Sequence[Any]) -> None:
         """Raises UserError where a process cannot sandbox programs as the others do, RunError where
         it holds another base."""
-        refusal, base_hash = results
+        refusal, base_hash, *_ = results
         if refusal is not None:
             raise UserError(f"{name}: {refusal}")
         self.base_hash = self.base_hash or base_hash

@@ -18,6 +18,7 @@ from unslothrl.types import (
     Sample,
     Update,
 )
+from unslothrl.weights.adapter import AdapterShape
 
 T = TypeVar("T")
 
@@ -59,6 +60,10 @@ class GeneratorHandle:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
+    def canary(self, shape: AdapterShape) -> Call[None]:
+        """Shows that its requests are drawn under the adapter that is loaded."""
+        return self.transport.call("canary", shape)
+
     def use_level(self, level: str | None) -> Call[str | None]:
         """Takes a level of the sandbox. -> why it does not work there, None where it does."""
         return self.transport.call("use_level", level)
@@ -77,6 +82,10 @@ class ActorHandle(GeneratorHandle):
 
 class LearnerHandle(GeneratorHandle):
     """See `learner.Learner`."""
+
+    def adapter_shape(self) -> Call[AdapterShape]:
+        """Of what it publishes."""
+        return self.transport.call("adapter_shape")
 
     def listen(self) -> Call[str]:
         """Opens the place where the learners meet. -> its address, "host:port"."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from unslothrl.types import Adapter, Completion, Request
+from unslothrl.weights.adapter import AdapterShape
 
 Progress = Callable[[int, int], None]
 """Called with (completions finished, tokens sampled) since the start of one `generate`."""
@@ -65,6 +66,11 @@ class Engine(Protocol):
         and their random numbers are new ones. An older version is unloaded when its last request is
         done.
         """
+
+    def canary(self, shape: AdapterShape) -> None:
+        """Shows with random adapters of that shape that requests are drawn under the one that is
+        loaded: see `engines.canary`. Before any is loaded; leaves nothing behind. Raises
+        AdapterMismatch."""
 
     def sleep(self) -> None:
         """Gives the device to others: nothing will be drawn for a while, and a model that is shared

@@ -10,18 +10,24 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from unslothrl.engines import canary
 from unslothrl.engines.base import Finished, longest_first
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.errors import AdapterMismatch
 from unslothrl.types import Adapter, Request
 from unslothrl.weights import base_model
+from unslothrl.weights.adapter import AdapterShape
 
 
 class GeneratingBackend(Protocol):
     """What this engine needs of a training backend (`backends.base.Backend`)."""
 
     model: Any
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]: ...
 
     def generating(self) -> AbstractContextManager[Any]: ...
 
@@ -187,6 +193,23 @@ class TransformersEngine:
         problem = self.backend.adapter_problem(adapter, is_copy=is_copy, key=key)
         if problem is not None:
             raise AdapterMismatch.of(adapter.version, problem)
+
+    def canary(self, shape: AdapterShape) -> None:
+        """The learner's weights make room for the random ones meanwhile."""
+        assert self.newest is None, "an engine that has a version would have to load it again"
+        has_own_base, self.has_own_base = self.has_own_base, True
+        counts = self.sampled_tokens, self.versions_loaded, self.versions_unloaded
+        parameters = self.backend.parameters()
+        before = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
+        try:
+            canary.check(self, shape)
+        finally:
+            self.close()
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(before[name])
+            self.has_own_base, self.newest, self.load_number = has_own_base, None, NO_LOAD
+            self.sampled_tokens, self.versions_loaded, self.versions_unloaded = counts
 
     def _needed(self) -> set[int]:
         """The loads of what waits and runs."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.hardware import vllm_rank
+from unslothrl.engines import canary
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.readback import Slots
@@ -24,6 +25,7 @@ from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Request
 from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
+from unslothrl.weights.adapter import AdapterShape
 from unslothrl.weights.node_files import ROOM, Held, NodeFiles
 
 
@@ -196,6 +198,18 @@ class VllmEngine:
             self.files.release(files)
             raise
         return Loaded(adapter.version, request, files)
+
+    def canary(self, shape: AdapterShape) -> None:
+        assert not self.loaded, "an engine that has a version would have to load it again"
+        counts = self.sampled_tokens, self.versions_loaded, self.versions_unloaded
+        try:
+            canary.check(self, shape)
+        finally:
+            self.abort(list(self.in_flight))
+            for number in list(self.loaded):
+                self._remove_lora(self.loaded.pop(number).request)
+            self.newest, self.version, self.coming = NO_LOAD, -1, None
+            self.sampled_tokens, self.versions_loaded, self.versions_unloaded = counts
 
     def _unload_unused(self) -> None:
         """The older versions that no request in flight is drawn under."""

@@ -23,6 +23,8 @@ from unslothrl.types import (
     Update,
     UpdateStats,
 )
+from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.published import Published
 
 
 class Learner:
@@ -73,6 +75,16 @@ class Learner:
         loaded = self.actor.load(adapter, fetch_s)
         self.make_room()
         return loaded
+
+    def canary(self, shape: AdapterShape) -> None:
+        """See `Engine.canary`."""
+        self.backend.to_device()
+        self.actor.canary(shape)
+        self.make_room()
+
+    def adapter_shape(self) -> AdapterShape:
+        """Of what it publishes."""
+        return Published(self.backend.publish(0)).shape()
 
     def make_room(self) -> None:
         """Leaves the card to the actors on it until something is computed here again."""

@@ -103,6 +103,7 @@ class Passes:
             if self.objective.has_critic
             else None,
             returns=_joined([s.returns for s in passed]) if self.objective.has_critic else None,
+            sources=tuple((s.generator, s.policy_version, s.tokens) for s in passed),
         )
 
     def _policy_backward(

@@ -160,6 +160,11 @@ class Pool:
         self.replaced += 1
         self.owner.lost(member)
 
+    def stop(self, name: str, why: str) -> None:
+        """Gives up an actor that draws under another policy than it says."""
+        if name in self.members:
+            self.lose(self.members[name], AdapterMismatch(f"{why}: it is stopped"))
+
     def is_learner(self, member: Member) -> bool:
         return any(member.name == learner.name for learner in self.cluster.learners)
 

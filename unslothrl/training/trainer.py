@@ -69,7 +69,7 @@ class Trainer:
         self.source: GroupSource = source(
             config, self.objective, self.tasks, self.stream, failures, view, steps
         )
-        self.updates = Updates(config, self.learners, folder, view, steps)
+        self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data, self.stream, failures, view)
         self.saving = Saving(folder)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies

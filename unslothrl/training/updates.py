@@ -1,6 +1,6 @@
 """What the learners do in a step: they measure samples, then take one or more optimiser steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from unslothrl.algorithms import schedules
 from unslothrl.checkpoints.run_state import RunState
@@ -13,6 +13,7 @@ from unslothrl.training import batching
 from unslothrl.training.credit import Selected
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics, update_metrics
+from unslothrl.training.sampler_gap import SamplerGapWatch
 from unslothrl.types import Batch, Sample, StepResult, UpdateStats, seed_of
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
@@ -28,7 +29,10 @@ class Updates:
         folder: RunFolder,
         view: Terminal,
         total_steps: int,
+        stop: Callable[[str, str], None] = lambda name, why: None,
     ):
+        """`stop` gets the name of an actor that draws under another policy, and what shows it."""
+        self.sampler_gaps = SamplerGapWatch(view.note, stop)
         self.config, self.learners, self.folder, self.view = config, learners, folder, view
         self.total_steps = total_steps
 
@@ -62,7 +66,11 @@ class Updates:
                 stats += parts
                 results.append(result)
                 self._count_skipped(result, batch, state)
-        return {**update_metrics(stats, results), "train/lr": self.learning_rates(step)["lora"]}
+        return {
+            **update_metrics(stats, results),
+            **self.sampler_gaps.saw(stats, state.policy_version),
+            "train/lr": self.learning_rates(step)["lora"],
+        }
 
     def _update(self, batch: Batch, step: int) -> tuple[list[UpdateStats], StepResult]:
         return self.learners.update(

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +13,14 @@ from unslothrl.types import Adapter
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterShape:
+    """What the versions of a run have in common."""
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]  # (PEFT's name, shape), in order
+    config: str  # the content of adapter_config.json
 
 
 def write_adapter(adapter: Adapter, parent: Path, beside: Mapping[str, str] = EMPTY) -> Path:

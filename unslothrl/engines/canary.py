@@ -1,0 +1,156 @@
+"""Shows at start-up that what an engine draws depends on the adapter that was loaded last.
+
+A random LoRA whose effect is large goes through the whole path of a request: load, add, step. That
+the engine holds its tensors is known by then (`readback`); here it is shown that they are used, for
+a prompt and for every token after it.
+
+What is compared are the likeliest tokens, under one adapter and another, of the same prompts in the
+same batch: with the same policy they are equal but for ties that rounding breaks, under a random
+policy a token is the same as before by chance alone. So 8 of 8 stand against 0 of 8, for a base of
+any family, size and number format; 4 of 8 is the line. (On the embedded base 8 of 8 against 0 or 1,
+for random adapters of strength 8 and more; at 1 up to 2, at 0.01 all 8 are alike.) By
+log-probabilities there would be a distance to choose, for each base another one.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from unslothrl.engines.base import Engine, generate
+from unslothrl.errors import AdapterMismatch
+from unslothrl.types import Adapter, Request, Sampling
+from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.published import scaling_of
+
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 4, 3
+TOKEN_IDS = range(3, 250)  # every vocabulary has them
+STRENGTHS = (8.0, 64.0)  # of its output, in units of a normed hidden state
+POOL = 100_003  # random numbers; prime, so that no two rows of a layer are alike
+
+NONE, FIRST, SECOND, NONE_AGAIN = -2, -3, -4, -5  # versions that no learner publishes
+
+Tokens = tuple[int, ...]
+
+
+def check(engine: Engine, shape: AdapterShape) -> None:
+    """Raises AdapterMismatch unless `engine`, with nothing in flight, draws without an effect
+    under a LoRA of zeros, otherwise under a random one, otherwise again under another one that
+    replaces it, and as at first under zeros.
+
+    Where the first random one changes nothing, stronger ones are tried. The caller sees to it that
+    the engine then is as it was.
+    """
+    draw = random.Random(0)
+    prompts = [tuple(draw.choices(TOKEN_IDS, k=PROMPT_TOKENS)) for _ in range(PROMPTS)]
+    without = drawn(engine, adapter_of(shape, NONE, 0.0), prompts)
+    first: list[Tokens] = []
+    for strength in STRENGTHS:
+        first = drawn(engine, adapter_of(shape, FIRST, strength), prompts)
+        if not are_alike(first, without):
+            break
+    else:
+        raise mismatch(FIRST, "with a large random adapter they are as without one")
+    check_later_tokens(engine, FIRST, prompts, first)
+    second = drawn(engine, adapter_of(shape, SECOND, strength), prompts)
+    if are_alike(second, first):
+        raise mismatch(SECOND, "when another adapter was loaded they stayed those of the first")
+    if are_alike(second, without):
+        raise mismatch(SECOND, "when another adapter was loaded they became those without one")
+    check_later_tokens(engine, SECOND, prompts, second)
+    if not are_alike(drawn(engine, adapter_of(shape, NONE_AGAIN, 0.0), prompts), without):
+        raise mismatch(NONE_AGAIN, "with an adapter of zeros they are not as before")
+
+
+def mismatch(version: int, problem: str) -> AdapterMismatch:
+    return AdapterMismatch(
+        f"the engine does not use the adapter that is loaded: of a test's {PROMPTS} completions, "
+        f"{problem} (its version {version}). Set another --engine, or another version of it"
+    )
+
+
+def drawn(engine: Engine, adapter: Adapter, prompts: Sequence[Tokens]) -> list[Tokens]:
+    """The likeliest completion of each prompt."""
+    engine.load(adapter)
+    return likeliest(engine, adapter.version, prompts, NEW_TOKENS)
+
+
+def likeliest(engine: Engine, version: int, prompts: Sequence[Tokens], tokens: int) -> list[Tokens]:
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=1, max_new_tokens=tokens)
+    requests = [Request("", prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
+    completions = generate(engine, requests)
+    if any(set(completion.versions) != {version} for completion in completions):
+        raise mismatch(version, "some say that they were drawn under another version")
+    return [completion.token_ids for completion in completions]
+
+
+def are_alike(one: Sequence[Tokens], other: Sequence[Tokens]) -> bool:
+    """Whether at least half of them begin with the same token."""
+    same = sum(a[0] == b[0] for a, b in zip(one, other, strict=True))
+    return same >= PROMPTS / 2
+
+
+def check_later_tokens(
+    engine: Engine, version: int, prompts: Sequence[Tokens], completions: Sequence[Tokens]
+) -> None:
+    """The last token of each is drawn again, with those before it as a part of the prompt, and must
+    come out at least half the time: it had been computed one token at a time, by other kernels."""
+    pairs = [
+        (prompt + tokens[:-1], tokens[-1])
+        for prompt, tokens in zip(prompts, completions, strict=True)
+        if len(tokens) > 1
+    ]
+    if pairs:
+        again = likeliest(engine, version, [prompt for prompt, _ in pairs], 1)
+        same = sum(token == tokens[0] for (_, token), tokens in zip(pairs, again, strict=True))
+        if same < len(pairs) / 2:
+            raise mismatch(version, "only the first tokens were drawn under it")
+
+
+def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
+    """A random LoRA, other for every version, or zeros where `strength` is 0.
+
+    A x is about as large as x, of a normed hidden state each value about 1; B A x is `strength`
+    times as large, whatever alpha and the rank are.
+    """
+    settings = json.loads(shape.config)
+    rows = np.random.default_rng(-version).standard_normal(POOL, dtype=np.float32)
+    pool = torch.from_numpy(rows).bfloat16()
+    header: dict[str, Any] = {}
+    begin = 0
+    for name, size in shape.tensors:
+        end = begin + 2 * int(np.prod(size))
+        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = bytearray(8 + len(text) + begin)
+    data[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
+    if strength:
+        values = torch.frombuffer(data, dtype=torch.bfloat16, offset=8 + len(text))
+        used = 0
+        for name, size in shape.tensors:
+            part = values[used : used + int(np.prod(size))]
+            fill(part, pool, used % POOL)
+            part *= scale_of(name, size, strength, settings)
+            used += len(part)
+    return Adapter.of(version, bytes(data), shape.config)
+
+
+def fill(tensor: torch.Tensor, pool: torch.Tensor, begin: int) -> None:
+    """[values] from the pool, from `begin` on and around."""
+    at = 0
+    while at < len(tensor):
+        part = pool[begin : begin + len(tensor) - at]
+        tensor[at : at + len(part)] = part
+        at, begin = at + len(part), 0
+
+
+def scale_of(name: str, size: tuple[int, ...], strength: float, settings: dict[str, Any]) -> float:
+    """The standard deviation of a tensor's values: A is [rank, in], B is [out, rank]."""
+    if ".lora_A." in name:
+        return size[1] ** -0.5
+    return strength * size[1] ** -0.5 / scaling_of(settings, name.rsplit(".", 2)[0])
