@@ -231,7 +231,13 @@ class FakeLearner(FakeGenerator):
         zeros = [np.zeros(sample.tokens, np.float32) for sample in samples]
         return [Measured(values, values if reference else None) for values in zeros]
 
-    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool) -> Update:
+    def update(
+        self,
+        batch: Batch,
+        lrs: dict[str, float],
+        train_policy: bool,
+        deadline_s: float | None = None,
+    ) -> Update:
         self.batches.append(batch)
         loss = self.losses.pop(0) if self.losses else 0.5
         skipped = not np.isfinite(loss)
@@ -241,10 +247,9 @@ class FakeLearner(FakeGenerator):
         return Update(stats, StepResult(1.0, skipped, 1.0))
 
     @staticmethod
-    def update_in_turn(learners, parts, lrs, train_policy=True) -> list[Update]:
+    def update_in_turn(learners, parts, *arguments) -> list[Update]:
         return [
-            learner.update(part, lrs, train_policy)
-            for learner, part in zip(learners, parts, strict=True)
+            learner.update(part, *arguments) for learner, part in zip(learners, parts, strict=True)
         ]
 
     def publish(self, version: int) -> Adapter:

@@ -23,6 +23,10 @@ class ProcessLost(RunError):
         return type(self), (self.name, str(self))
 
 
+class PeerLost(ProcessLost):
+    """What a learner says of another one that it has waited for in vain."""
+
+
 class ResultLost(RunError):
     """What a process had computed has not arrived, although it lives: the call may be repeated."""
 

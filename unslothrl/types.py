@@ -316,6 +316,7 @@ class StepResult:
     skipped: bool  # a loss or a gradient was not finite: nothing was changed
     memory_mb: float  # peak so far
     critic_grad_norm: float = 0.0
+    checksum: int = 0  # of all that is trained, after the step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,7 +45,13 @@ class SimulatedLearner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.actor, name)  # load, submit, collect, close, ...
 
-    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool = True) -> Update:
+    def update(
+        self,
+        batch: Batch,
+        lrs: dict[str, float],
+        train_policy: bool = True,
+        deadline_s: float | None = None,
+    ) -> Update:
         began = self.wait.clock()
         tokens = sum(sample.tokens for sample in batch.samples)
         sampler = np.concatenate(

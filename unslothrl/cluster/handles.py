@@ -100,10 +100,15 @@ class LearnerHandle(GeneratorHandle):
         return self.transport.call("measure", samples, reference)
 
     def update(
-        self, batch: Batch, lrs: dict[str, float], train_policy: bool = True
+        self,
+        batch: Batch,
+        lrs: dict[str, float],
+        train_policy: bool = True,
+        deadline_s: float | None = None,
     ) -> Call[Update]:
-        """One optimiser step on its part of a batch, together with the other learners."""
-        return self.transport.call("update", batch, lrs, train_policy)
+        """One optimiser step on its part of a batch, together with the other learners, for whom it
+        waits `deadline_s`."""
+        return self.transport.call("update", batch, lrs, train_policy, deadline_s)
 
     def publish(self, version: int) -> Call[Adapter]:
         """The LoRA as it is now, as that version."""

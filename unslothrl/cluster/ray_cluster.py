@@ -190,7 +190,7 @@ class RayCluster:
     def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
         """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended
         in others, who wait for it, they notice before Ray does."""
-        if waiting and isinstance(error, RunError) and not isinstance(error, ProcessLost):
+        if waiting and isinstance(error, RunError) and type(error) is not ProcessLost:
             end = time.monotonic() + DEATH_S
             while time.monotonic() < end:
                 for outcome in self.poll(waiting, POLL_S):

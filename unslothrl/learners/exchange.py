@@ -7,21 +7,27 @@ number, and a parameter without a gradient anywhere stays without one.
 Over gloo on a CPU and where learners share a card, over NCCL where each has a card of its own. The
 process groups are built directly, without torch's default group, which belongs to vLLM in a learner
 that generates with it.
+
+A learner that has died is noticed at once, by its connections; one that hangs only by the deadline
+of the update. Who has waited in vain leaves the group, so that nobody waits for it in turn.
 """
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
-from unslothrl.errors import RunError
+from unslothrl.errors import PeerLost
 
-DEADLINE_S = 1800.0  # of each wait for the other learners, the longest update included
+JOIN_S = 300.0  # until all learners are there: each is ready, and only has to connect
+SUM_S = 1800.0  # where the driver says nothing; it gives each update a deadline of its own
+ANSWER_S = 5.0  # of the store, which is in learner 0's process
 POLL_S = 5e-4
 
 
@@ -45,16 +51,33 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
     return not not_finite
 
 
+def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
+    """A number that differs where any bit of any parameter does, wherever they lie.
+
+    The bits as whole numbers, each times an odd number of its own, summed modulo 2**64: exact in
+    any order, so that devices and numbers of threads make no difference.
+    """
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = []
+    for parameter in parameters:
+        bits = parameter.detach().contiguous().view(whole[parameter.element_size()]).flatten()
+        places = torch.arange(1, 2 * len(bits), 2, device=bits.device)
+        sums.append((bits.long() * places).sum())
+    total = torch.stack(sums) if sums else torch.zeros(1, dtype=torch.int64)
+    places = torch.arange(1, 2 * len(total), 2, device=total.device) * 6364136223846793005
+    return int((total * places).sum().item())
+
+
 class Listener:
     """Where the learners meet: rank 0 opens a free port before any of them joins."""
 
-    def __init__(self, host: str | None = None, deadline_s: float = DEADLINE_S):
+    def __init__(self, host: str | None = None, deadline_s: float = JOIN_S):
         """`host`: this node's address as the other learners reach it; None: asked of the system."""
         host = node_address() if host is None else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as server:
             port = server.getsockname()[1]
-            self.store = TCPStore(
+            self.store: TCPStore | None = TCPStore(
                 host,
                 port,
                 is_master=True,
@@ -64,11 +87,15 @@ class Listener:
             )
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def close(self) -> None:
+        """Frees the port, once rank 0's exchange has been closed too."""
+        self.store = None
+
 
 class Exchange:
     """One learner's end. Every rank joins, and then calls `sum` as often as the others do.
 
-    Each wait ends after `deadline_s`. RunError names the learners that it waited for.
+    PeerLost names the learners that it has waited for in vain; the exchange is closed then.
     """
 
     def __init__(
@@ -78,14 +105,17 @@ class Exchange:
         address: str,
         *,
         listener: Listener | None = None,
-        deadline_s: float = DEADLINE_S,
+        deadline_s: float = JOIN_S,
     ):
-        """`address` is the listener's, which rank 0 passes itself."""
-        self.rank, self.world_size, self.deadline_s = rank, world_size, deadline_s
+        """`address` is the listener's, which rank 0 passes itself. Returns when all are there, or
+        raises PeerLost after `deadline_s`."""
+        self.rank, self.world_size = rank, world_size
         self.calls = 0
+        self.store: Any = None
+        self.group: Any = None
         host, _, port = address.rpartition(":")
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
-        with self._waiting("join"):
+        with self._waiting("join", deadline_s):
             if listener is not None:
                 self.store = listener.store
             else:
@@ -97,15 +127,22 @@ class Exchange:
             here = own_address(host, int(port))
             self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, here)
 
-    def sum(self, part: torch.Tensor) -> torch.Tensor:
-        """[n], the same n in every learner -> the sum over all of them, on the same device."""
+    def sum(self, part: torch.Tensor, deadline_s: float) -> torch.Tensor:
+        """[n], the same n in every learner -> the sum over all of them, on the same device.
+
+        PeerLost after `deadline_s`, or as soon as another learner has died.
+        """
+        if self.group is None:
+            raise PeerLost(f"learner-{self.rank}", f"learner {self.rank} has left the others")
         self.calls += 1
         key = f"sum-{self.calls}"
         total = part if self.is_nccl else part.cpu()
-        with self._waiting(key):
+        options = AllreduceOptions()
+        options.timeout = timedelta(seconds=deadline_s + ANSWER_S)  # else the group's, of joining
+        with self._waiting(key, deadline_s):
             self.store.set(f"{key}/{self.rank}", "here")
-            work = self.group.allreduce([total])
-            until = time.monotonic() + self.deadline_s
+            work = self.group.allreduce([total], options)
+            until = time.monotonic() + deadline_s
             while not work.is_completed():
                 if time.monotonic() > until:
                     raise TimeoutError
@@ -114,31 +151,44 @@ class Exchange:
         return total.to(part.device)
 
     def close(self) -> None:
-        """Leaves the group: learners that still wait for this one fail at once."""
-        with contextlib.suppress(RuntimeError):
-            self.group.abort()
+        """Leaves the group: learners that still wait for this one fail at once. The port is free
+        when the listener is closed too."""
+        if self.group is not None:
+            with contextlib.suppress(RuntimeError):
+                self.group.abort()
+        self.group = self.store = None
 
     @contextlib.contextmanager
-    def _waiting(self, key: str) -> Iterator[None]:
-        """Turns what torch raises inside into a RunError that names who did not come to `key`."""
+    def _waiting(self, key: str, deadline_s: float) -> Iterator[None]:
+        """Turns what torch raises inside into a PeerLost that names who did not come to `key`."""
         try:
             yield
         except (RuntimeError, TimeoutError) as error:  # torch's DistError is a RuntimeError
             late = self._late(key)
             who = " and ".join(f"learner {rank}" for rank in late) or "another learner"
-            text = " ".join(str(error).split()) or f"nothing within {self.deadline_s:g} s"
+            text = " ".join(str(error).split()) or f"nothing within {deadline_s:g} s"
             reason = text.rpartition("] ")[2].partition(". This is")[0][:200]
-            raise RunError(
+            self.close()
+            raise PeerLost(
+                f"learner-{late[0] if late else self.rank}",
                 f"learner {self.rank} of {self.world_size} waited for {who} in vain ({reason}): "
-                "see that learner's log, and go on from the last checkpoint with --resume"
+                "see that learner's log, and go on from the last checkpoint with --resume",
             ) from None
 
     def _late(self, key: str) -> list[int]:
         """The ranks that have not come to `key`; rank 0 where its store does not answer."""
-        try:
-            return [r for r in range(self.world_size) if not self.store.check([f"{key}/{r}"])]
-        except (AttributeError, RuntimeError):
-            return [0]
+        late = [0]
+
+        def ask(store: Any) -> None:
+            with contextlib.suppress(RuntimeError):
+                came = [store.check([f"{key}/{rank}"]) for rank in range(self.world_size)]
+                late[:] = [rank for rank in range(self.world_size) if not came[rank]]
+
+        if self.store is not None:  # in a thread: a process that is stopped never answers
+            thread = threading.Thread(target=ask, args=[self.store], daemon=True)
+            thread.start()
+            thread.join(ANSWER_S)
+        return list(late)
 
 
 def gloo_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:

@@ -104,18 +104,26 @@ class Learner:
             optimizer.zero_grad(set_to_none=True)
         return self.passes.forward_backward(batch, train_policy)
 
-    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool = True) -> Update:
+    def update(
+        self,
+        batch: Batch,
+        lrs: dict[str, float],
+        train_policy: bool = True,
+        deadline_s: float | None = None,
+    ) -> Update:
         """One optimiser step on the whole batch, of which `batch` is this learner's part.
 
         `lrs` has a learning rate for "lora" and, with a critic, for "critic". The part may be
         empty. The other learners update at the same time, and the sum of all gradients makes
         every one of them take the same step. Where a loss or a gradient is not finite in any
-        learner, nothing is changed in all of them. RunError where another one does not come.
+        learner, nothing is changed in all of them. PeerLost where another one has died, or does not
+        come within `deadline_s` after this one has computed its part.
         """
         stats = self.forward_backward(batch, train_policy)
         finite = is_finite(stats)
         if self.exchange is not None:
-            finite = self.take_sum(self.exchange.sum(self.part_of_sum(finite)))
+            part = self.part_of_sum(finite)
+            finite = self.take_sum(self.exchange.sum(part, deadline_s or exchange.SUM_S))
         return Update(stats, self.step(lrs, finite))
 
     @staticmethod
@@ -124,8 +132,10 @@ class Learner:
         parts: Sequence[Batch],
         lrs: dict[str, float],
         train_policy: bool = True,
+        deadline_s: float | None = None,
     ) -> list[Update]:
-        """`Learner.update` of several learners in one process, one after the other.
+        """`Learner.update` of several learners in one process, one after the other, none of which
+        waits for another.
 
         Their gradients are added up in the learners' order.
         """
@@ -164,7 +174,8 @@ class Learner:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         memory_mb = self.backend.memory_mb()
-        return StepResult(norms["lora"], not finite, memory_mb, norms.get("critic", 0.0))
+        checksum = exchange.checksum(self._parameters())
+        return StepResult(norms["lora"], not finite, memory_mb, norms.get("critic", 0.0), checksum)
 
     def _clip_gradients(self) -> dict[str, float]:
         """-> the norm of each optimiser's gradient before it was clipped."""
@@ -180,8 +191,10 @@ class Learner:
     def listen(self, host: str | None = None) -> str:
         """Of learner 0, before all `join`: opens a port. -> its "host:port" for the others.
 
-        `host` is this node's address; None: asked of the system.
+        `host` is this node's address; None: asked of the system. Of an earlier group nothing is
+        left.
         """
+        self.leave()
         self.listener = exchange.Listener(host)
         return self.listener.address
 
@@ -190,16 +203,26 @@ class Learner:
         rank: int,
         world_size: int,
         address: str,
-        deadline_s: float = exchange.DEADLINE_S,
+        deadline_s: float = exchange.JOIN_S,
     ) -> None:
         """Makes this learner one of `world_size` that update together; returns when all are there.
 
-        `address` is what learner 0's `listen` returned. RunError where one does not come within
-        `deadline_s`, now and at each later update.
+        `address` is what learner 0's `listen` returned. PeerLost where one does not come within
+        `deadline_s`.
         """
+        if rank != 0:
+            self.leave()
         self.exchange = exchange.Exchange(
             rank, world_size, address, listener=self.listener, deadline_s=deadline_s
         )
+
+    def leave(self) -> None:
+        """Leaves the group that it is in, if any: learners that wait for it fail at once."""
+        if self.exchange is not None:
+            self.exchange.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.exchange = self.listener = None
 
     def publish(self, version: int) -> Adapter:
         return self.backend.publish(version)
@@ -223,8 +246,7 @@ class Learner:
         return self.backend.fingerprint()
 
     def close(self) -> None:
-        if self.exchange is not None:
-            self.exchange.close()
+        self.leave()
         self.actor.close()
 
 

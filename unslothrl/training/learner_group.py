@@ -1,12 +1,17 @@
 """The learners as one: what the trainer says to all of them, split and joined here."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call
+from unslothrl.errors import RunError
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
+from unslothrl.training.pace import Pace
 from unslothrl.types import Adapter, Batch, Measured, Sample, StepResult, UpdateStats
 
 
@@ -17,10 +22,12 @@ class LearnerGroup:
         """`costs`: what samples cost a learner, by which they are dealt."""
         self.cluster, self.learners = cluster, cluster.learners
         self.costs = costs or Costs()
+        self.update_pace, self.measure_pace = Pace(), Pace()
 
     def renew(self) -> None:
-        """The learners have been started again."""
+        """The learners have been started again, and compile again."""
         self.learners = self.cluster.learners
+        self.update_pace, self.measure_pace = Pace(), Pace()
 
     def measure(
         self, samples: Sequence[Sample], reference: bool, progress: Progress
@@ -28,13 +35,13 @@ class LearnerGroup:
         """The samples with what the learners say of them before an update, in order."""
         shares = balancing.balanced(samples, len(self.learners), self.costs)
         shares = [share for share in shares if share]
-        answers = self.cluster.gather(
-            [
-                learner.measure([samples[i] for i in share], reference)
-                for learner, share in zip(self.learners, shares, strict=False)
-            ],
-            progress,
-        )
+        calls = [
+            learner.measure([samples[i] for i in share], reference)
+            for learner, share in zip(self.learners, shares, strict=False)
+        ]
+        largest = self._largest([[samples[i] for i in share] for share in shares])
+        with self._timed(self.measure_pace, largest) as deadline_s:
+            answers = self.cluster.gather(calls, progress, deadline_s)
         measured: dict[int, Measured] = {}
         for share, answer in zip(shares, answers, strict=True):
             measured.update(zip(share, answer, strict=True))
@@ -46,19 +53,54 @@ class LearnerGroup:
         self, batch: Batch, lrs: dict[str, float], train_policy: bool, progress: Progress
     ) -> tuple[list[UpdateStats], StepResult]:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
-        on the sum. Without `train_policy` the critic alone. -> (each part's stats, the result)."""
+        on the sum. Without `train_policy` the critic alone. -> (each part's stats, the result).
+
+        RunError where the learners' weights differ afterwards.
+        """
         parts = batching.split_batch(batch, len(self.learners), self.costs)
-        updates = self.cluster.gather(
-            [
-                learner.update(part, lrs, train_policy)
+        with self._timed(
+            self.update_pace, self._largest([part.samples for part in parts])
+        ) as deadline_s:
+            calls = [
+                learner.update(part, lrs, train_policy, deadline_s)
                 for learner, part in zip(self.learners, parts, strict=True)
-            ],
-            progress,
-        )
+            ]
+            updates = self.cluster.gather(calls, progress, 2 * deadline_s)
+        self._check_equal([update.result.checksum for update in updates])
         result = dataclasses.replace(
             updates[0].result, memory_mb=max(update.result.memory_mb for update in updates)
         )
         return [update.stats for update in updates], result
+
+    def _largest(self, shares: Sequence[Sequence[Sample]]) -> float:
+        return max(map(self.costs.share, shares), default=0.0)
+
+    @contextlib.contextmanager
+    def _timed(self, pace: Pace, cost: float) -> Iterator[float]:
+        """Gives the deadline of work of that cost, and remembers how long it took."""
+        started = time.monotonic()
+        yield pace.deadline_s(cost)
+        pace.saw(cost, time.monotonic() - started)
+
+    def _check_equal(self, checksums: Sequence[int]) -> None:
+        """Raises RunError that names the learners whose weights are not those of most (of the
+        first, where there is no majority)."""
+        ((most, _),) = Counter(checksums).most_common(1)
+        if different := [
+            learner.name
+            for learner, checksum in zip(self.learners, checksums, strict=True)
+            if checksum != most
+        ]:
+            like = next(
+                learner.name
+                for learner, checksum in zip(self.learners, checksums, strict=True)
+                if checksum == most
+            )
+            raise RunError(
+                f"{' and '.join(different)} and {like} hold different adapters after an update, "
+                "which makes them equal on sound machines: check their cards and memory, and go on "
+                "from the last checkpoint with --resume"
+            )
 
     def publish(self, version: int) -> Call[Adapter]:
         """The LoRA as it is now; the call is what generators load it from."""

@@ -1,0 +1,163 @@
+"""One, two and three learners on the embedded base: the same gradient, and equal adapters."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from test_backend import LENGTHS, LRS, learner_of, samples
+from test_exchange import meet
+
+from unslothrl.algorithms import objectives
+from unslothrl.backends import peft
+from unslothrl.cluster.local import LocalCluster
+from unslothrl.embedded import BASE
+from unslothrl.errors import RunError
+from unslothrl.learners.learner import Learner
+from unslothrl.training.batching import split_batch
+from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.types import Batch
+
+pytestmark = pytest.mark.real
+
+FAMILIES = {  # what divides by a denominator of the whole batch
+    "token": ("grpo", {"aggregation": "token"}),
+    "sequence": ("grpo", {"aggregation": "sequence"}),
+    "constant": ("grpo", {"aggregation": "constant"}),
+    "KL in the loss": ("grpo", {"kl": "loss", "kl_coefficient": 0.05}),
+    "critic": ("ppo", {}),
+}
+TOKENS = sum(completion for _, completion in LENGTHS)
+
+
+def learner_on_embedded() -> Learner:
+    """In float32, with a LoRA and a critic that are not zero."""
+    backend = peft.load(BASE, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
+    learner = learner_of(backend, BASE, objective="ppo")
+    torch.manual_seed(1)
+    for kind in (backend.parameters(), backend.critic_parameters()):
+        for name, parameter in kind.items():
+            if "lora_B" in name or "value_head" in name:
+                torch.nn.init.normal_(parameter, std=0.05)
+    return learner
+
+
+def batches(learner: Learner) -> list[Batch]:
+    """Eight samples of five prompts, and one alone, with what the learner says of them."""
+    plain = list(samples())
+    plain[1:4] = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain[1:4]]
+    measured = learner.measure(plain, reference=True)
+    known = [
+        dataclasses.replace(
+            sample,
+            measured=m,
+            sampler_logprobs=tuple(m.logprobs + 0.01),
+            returns=np.linspace(0, 1, sample.tokens),
+        )
+        for sample, m in zip(plain, measured, strict=True)
+    ]
+    return [Batch(tuple(known), len(LENGTHS), TOKENS), Batch(tuple(known[:1]), 4, 30)]
+
+
+def begin(learner: Learner, family: str, part: Batch) -> None:
+    """Its gradient of a part of a batch, under the objective of a family."""
+    name, parts = FAMILIES[family]
+    learner.passes.objective = dataclasses.replace(objectives.load(name), **parts)
+    learner.forward_backward(part)
+
+
+def gradient(learner: Learner) -> np.ndarray:
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner._parameters()]
+    return torch.cat([each.flatten() for each in found]).numpy()
+
+
+def together(rank, world_size, address, listener, known):
+    """-> for each family, a learner's gradient of each batch after the exchange."""
+    torch.set_num_threads(1)
+    learner, found = learner_on_embedded(), {}
+    learner.listener = listener
+    learner.join(rank, world_size, address)
+    for family in FAMILIES:
+        found[family] = []
+        for batch in known:
+            part = split_batch(batch, world_size)[rank]
+            begin(learner, family, part)
+            learner.take_sum(learner.exchange.sum(learner.part_of_sum(True), 60.0))
+            found[family].append((len(part.samples), gradient(learner)))
+    learner.close()
+    return found
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether every element is within 1e-6 of the gradient's norm. Other micro-batches of one
+    learner differ as much: it is float32's rounding inside the model."""
+    return np.abs(found - expected).max() <= 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.fixture(scope="module")
+def one_learner() -> tuple[list[Batch], dict[str, list[np.ndarray]]]:
+    """-> (the batches, one learner's gradient of each by family)."""
+    learner = learner_on_embedded()
+    known, found = batches(learner), {}
+    for family in FAMILIES:
+        found[family] = []
+        for batch in known:
+            begin(learner, family, batch)
+            found[family].append(gradient(learner))
+            assert np.abs(found[family][-1]).max() > 1e-2, family
+    return known, found
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+def test_processes_get_the_gradient_of_one_learner(learners, one_learner):
+    known, expected = one_learner
+    found = meet(together, learners, known)
+    for family in FAMILIES:
+        for index, alone in enumerate(expected[family]):
+            counts = [of_rank[family][index][0] for of_rank in found]
+            assert sum(counts) == (8, 1)[index] and (min(counts) == 0) == (index == 1)
+            for of_rank in found:
+                assert close(of_rank[family][index][1], alone), family
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner):
+    known, expected = one_learner
+    several = [learner_on_embedded() for _ in range(learners)]
+    for family in FAMILIES:
+        for batch, alone in zip(known, expected[family], strict=True):
+            for learner, part in zip(several, split_batch(batch, learners), strict=True):
+                begin(learner, family, part)
+            total = sum(learner.part_of_sum(True) for learner in several)
+            for learner in several:
+                learner.take_sum(total.clone())
+                assert close(gradient(learner), alone), family
+
+
+def test_a_learner_whose_weight_was_changed_is_named():
+    """One bit of one weight of learner-1, behind the optimiser's back, among three."""
+    learners = [learner_on_embedded() for _ in range(3)]
+    names = {f"learner-{rank}": learner for rank, learner in enumerate(learners)}
+    group = LearnerGroup(LocalCluster.of({}, names))
+    batch, _ = batches(learners[0])
+    group.update(batch, LRS, True, lambda *_: None)
+    for which in ("lora_A", "value_head.bias"):
+        parameter = next(
+            parameter
+            for kind in learners[1]._trained().values()
+            for name, parameter in kind.items()
+            if which in name
+        )
+        state = learners[0].save_state()
+        bits = parameter.data.view(torch.int32)
+        bits.view(-1)[-1] ^= 1 << 12
+        with pytest.raises(RunError) as error:
+            group.update(batch, LRS, True, lambda *_: None)
+        assert str(error.value) == (
+            "learner-1 and learner-0 hold different adapters after an update, which makes them "
+            "equal on sound machines: check their cards and memory, and go on from the last "
+            "checkpoint with --resume"
+        )
+        for learner in learners:  # as a resumed run does
+            learner.load_state(state)
+        group.update(batch, LRS, True, lambda *_: None)
