@@ -40,11 +40,14 @@ def rate(engine: Engine, adapter: Adapter, requests: list[Request], versions: in
     """Tokens a second of wall time; `versions` 0: a load comes now and then, which all follow."""
     following = versions == 0
     of_each = -(-len(requests) // max(1, versions))
+    before, began, steps, tokens = engine.sampled_tokens, time.perf_counter(), 0, 0
     for begin in range(0, len(requests), of_each):
         engine.load(replace(adapter, version=begin))
         for request in requests[begin : begin + of_each]:
             engine.add(replace(request, follows_newest=following))
-    before, began, steps, tokens = engine.sampled_tokens, time.perf_counter(), 0, 0
+        if begin + of_each < len(requests):  # what has drawn nothing would follow the next version
+            tokens += sum(len(one.completion.token_ids) for one in engine.step())
+    assert engine.versions_held == max(1, versions)
     while not engine.is_finished():
         if following and steps and steps % LOAD_EVERY == 0:
             engine.load(replace(adapter, version=steps))
