@@ -27,6 +27,12 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
     "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
+    "learners-cpu": (
+        "bench/learners.py",
+        "unslothrl/training/balancing.py",
+        "unslothrl/backends",
+        "unslothrl/learners",
+    ),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
     "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
