@@ -47,6 +47,13 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     ),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
+    "sync-cpu": (
+        "bench/sync.py",
+        "unslothrl/engines/vllm.py",
+        "unslothrl/weights",
+        "unslothrl/types.py",
+        "unslothrl/engines/readback.py",
+    ),
     "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers
     "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
     "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
