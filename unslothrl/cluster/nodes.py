@@ -137,35 +137,38 @@ class JoinedNodes:
         self.prepared: dict[str, dict[str, Any]] = {}
         self.cards: list[Card] = []
         self.paths = shipping.paths_of(config)
+        self.digests = {path: shipping.digest(path) for path in self.paths}
         self.names = {each["NodeID"]: name_of(each) for each in ray.nodes() if each["Alive"]}
         try:
             self.resources = self._look()
         except BaseException:
-            self._give_back(self.cards)
+            self.give_back([card.group for card in self.cards])
             raise
         self.config = fitted(config, self.resources)
 
     def _look(self) -> Resources:
-        calls = {node: self._on(node, "facts", self.paths) for node in self.names}
+        calls = {node: self.on(node, "facts", self.paths) for node in self.names}
         self.facts = self._answers(calls, LOOK_S)
         cards = self._hold_cards()
         total = {each["NodeID"]: each["Resources"].get("memory", 0) for each in self.ray.nodes()}
         found = []
-        for node, facts in self.facts.items():
-            memory = min(total.get(node, 0) / 2**20, facts["memory_mb"])
+        for node in self.facts:
             its = cards.get(node, [])
-            entry = Node(node, self.names[node], facts["cpus"], memory, facts["free_mb"])
-            found.append((entry, [card.gpu for card in its]))
+            found.append((self.entry(node, total.get(node, 0)), [card.gpu for card in its]))
             self.cards += its
         return Resources.of_nodes(found)
 
+    def entry(self, node: str, memory: float) -> Node:
+        """What there is on a node that has been looked at; `memory` is what Ray counts, bytes."""
+        facts = self.facts[node]
+        memory_mb = min(memory / 2**20, facts["memory_mb"])
+        return Node(node, self.names[node], facts["cpus"], memory_mb, facts["free_mb"])
+
     def _hold_cards(self) -> dict[str, list[Card]]:
         """Takes every card that Ray counts as free, and looks at it. -> node -> its cards"""
-        from ray.util.placement_group import placement_group, remove_placement_group
-
         free = self.ray._private.state.available_resources_per_node()
         groups = [
-            (node, placement_group([{"GPU": 1}], bundle_label_selector=[{NODE_LABEL: node}]))
+            (node, self.reserve(node))
             for node in self.names
             for _ in range(int(free.get(node, {}).get("GPU", 0)))
         ]
@@ -173,26 +176,30 @@ class JoinedNodes:
             return {}
         refs = {group.ready(): (node, group) for node, group in groups}
         done, late = self.ray.wait(list(refs), num_returns=len(refs), timeout=RESERVE_S)
-        for ref in late:  # another job was faster
-            remove_placement_group(refs[ref][1])
+        self.give_back([refs[ref][1] for ref in late])  # another job was faster
         held = [refs[ref] for ref in refs if ref in set(done)]
         try:
             limit = os.environ.get(variables.CARD_LIMIT)
             calls = {
-                (node, index): self._on(node, "card", limit, group=group)
+                (node, index): self.on(node, "card", limit, group=group)
                 for index, (node, group) in enumerate(held)
             }
             answers = self._answers(calls, LOOK_S)
             cards: dict[str, list[Card]] = {}
             for (node, index), answer in answers.items():
-                cards.setdefault(node, []).append(self._card(node, held[index][1], answer))
+                cards.setdefault(node, []).append(self.card(node, held[index][1], answer))
             return cards
         except BaseException:
-            for _, group in held:
-                remove_placement_group(group)
+            self.give_back([group for _, group in held])
             raise
 
-    def _card(self, node: str, group: Any, answer: dict[str, Any]) -> Card:
+    def reserve(self, node: str) -> Any:
+        """-> a placement group of one of the node's cards, once it is ready."""
+        from ray.util.placement_group import placement_group
+
+        return placement_group([{"GPU": 1}], bundle_label_selector=[{NODE_LABEL: node}])
+
+    def card(self, node: str, group: Any, answer: dict[str, Any]) -> Card:
         if answer["gpu"] is None and answer["problem"]:
             raise UserError(
                 f"node {self.names[node]}: Ray counts a GPU that cannot be used there "
@@ -201,32 +208,34 @@ class JoinedNodes:
         return Card(group, answer["id"], answer["gpu"] and gpu_of(answer["gpu"]))
 
     def prepare(self, placement: Placement) -> None:
-        versions.check(
-            self.config, placement, {node: each["versions"] for node, each in self.facts.items()}
-        )
+        has = {node: facts["versions"] for node, facts in self.facts.items()}
+        versions.check(self.config, placement, has)
         used = {plan.card for plan in placement.processes}
-        self._give_back([card for at, card in enumerate(self.cards) if at not in used])
+        self.give_back([card.group for at, card in enumerate(self.cards) if at not in used])
         nodes = list(dict.fromkeys(plan.node.id for plan in placement.processes if plan.node))
-        self._prepare(nodes, {plan.node.id for plan in placement.learners if plan.node})
-
-    def _prepare(self, nodes: Sequence[str], with_learner: set[str]) -> None:
-        """Has nodes find or fetch the base, and sends them what they do not have."""
-        adapter = self.config.adapter
-        here = {path: shipping.digest(path) for path in self.paths}
+        with_learner = {plan.node.id for plan in placement.learners if plan.node}
         refs: dict[str, Any] = {}
-        calls = {}
-        for node in nodes:
-            needed = self.paths
-            if node not in with_learner and self.config.engine == "vllm":
-                needed = [path for path in needed if path != adapter]
-            lacks = [path for path in needed if self.facts[node]["digests"][path] != here[path]]
-            for path in lacks:
-                if path not in refs:
-                    refs[path] = self.ray.put(shipping.content(path))
-            calls[node] = self._on(
-                node, "prepare", self.config, lacks, *self._names(), *[refs[path] for path in lacks]
-            )
-        answers = self._answers(calls, None)
+        calls = {node: self.begin_prepare(node, node in with_learner, refs) for node in nodes}
+        self.take_prepared(self._answers(calls, None))
+
+    def begin_prepare(self, node: str, with_learner: bool, refs: dict[str, Any]) -> Any:
+        """Has a node find or fetch the base, and sends it what it does not have. `refs`: of the
+        paths that have been put into Ray's object store so far. Raises UserError."""
+        needed = self.paths
+        if not with_learner and self.config.engine == "vllm":
+            needed = [path for path in needed if path != self.config.adapter]
+        digests = self.facts[node]["digests"]
+        lacks = [path for path in needed if digests[path] != self.digests[path]]
+        for path in lacks:
+            if path not in refs:
+                if shipping.digest(path) != self.digests[path]:
+                    raise UserError(f"{path} is no longer what it was when the run began")
+                refs[path] = self.ray.put(shipping.content(path))
+        contents = [refs[path] for path in lacks]
+        return self.on(node, "prepare", self.config, lacks, *self._names(), *contents)
+
+    def take_prepared(self, answers: Mapping[str, Any]) -> None:
+        """What `prepare` has returned on nodes. Raises UserError that names one."""
         for node, answer in answers.items():
             if "error" in answer:
                 raise UserError(f"node {self.names[node]}: {answer['error']}")
@@ -235,8 +244,8 @@ class JoinedNodes:
                     f"node {self.names[node]}: the tokenizer of model {self.config.model} is not "
                     "the driver's: fetch the same model on both, or delete the older copy"
                 )
+        check_same_weights(self.config.model, self.names, {**self.prepared, **answers})
         self.prepared |= answers
-        check_same_weights(self.config.model, self.names, self.prepared)
 
     def _names(self) -> tuple[str, str, list[str]]:
         """Ray's names of the cluster and of this run, and of every run that is alive."""
@@ -245,7 +254,7 @@ class JoinedNodes:
         alive = [job.hex() for job, info in jobs.items() if not info.is_dead]
         return worker.node.session_name, self.ray.get_runtime_context().get_job_id(), alive
 
-    def _on(self, node: str, name: str, *arguments: Any, group: Any = None) -> Any:
+    def on(self, node: str, name: str, *arguments: Any, group: Any = None) -> Any:
         """Begins a function of `on_node` on a node, or on the card of a `group`."""
         from ray.util import scheduling_strategies as strategies
 
@@ -266,9 +275,9 @@ class JoinedNodes:
                     f"node {self._name(key)} has not answered for {timeout_s:.0f} s: look at it "
                     "with `ray status`, or stop Ray on it"
                 )
-        return {key: self._answer(self._name(key), ref) for key, ref in calls.items()}
+        return {key: self.answer(self._name(key), ref) for key, ref in calls.items()}
 
-    def _answer(self, name: str, ref: Any) -> Any:
+    def answer(self, name: str, ref: Any) -> Any:
         try:
             answer = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
@@ -318,16 +327,17 @@ class JoinedNodes:
             variables.SCRATCH: self.prepared[node]["scratch"],
         }
 
-    def _give_back(self, cards: Sequence[Card]) -> None:
+    def give_back(self, groups: Sequence[Any]) -> None:
         from ray.util.placement_group import remove_placement_group
 
-        for card in cards:
-            remove_placement_group(card.group)
+        for group in groups:
+            remove_placement_group(group)
 
     def close(self) -> None:
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
+        alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
         refs = [
-            self._on(node, "remove", prepared["scratch"])
+            self.on(node, "remove", prepared["scratch"])
             for node, prepared in self.prepared.items()
             if node in alive
         ]

@@ -21,33 +21,41 @@ def deal_nodes(
     Raises UserError where no node has room for a process, with what each has.
     """
     each_mb = 0.0 if base_mb is None else OVERHEAD_MB + base_mb
-    left = [node.memory_mb for node in nodes]
-    free = [node.free_mb for node in nodes]
     count = [0] * len(nodes)
     learners = sum(is_learner)
-    holds_all = [at for at, room in enumerate(left) if room >= learners * each_mb]
+    holds_all = [at for at, node in enumerate(nodes) if node.memory_mb >= learners * each_mb]
 
     def best(learner: bool) -> int:
-        room = [at for at in range(len(nodes)) if left[at] >= each_mb]
-        if not room:
+        if learner and holds_all:
+            return max(holds_all, key=lambda at: nodes[at].memory_mb)
+        place = place_for(nodes, count, each_mb, learner)
+        if place is None:
             raise no_room(nodes, count, learners, len(is_learner) - learners, each_mb)
-        if learner:
-            return max(
-                holds_all or room, key=lambda at: nodes[at].memory_mb if holds_all else left[at]
-            )
-        return min(
-            room,
-            key=lambda at: (free[at] < each_mb, (count[at] + 1) / nodes[at].cpus, -free[at]),
-        )
+        return place
 
     places = []
     for learner in is_learner:
         at = best(learner)
-        left[at] -= each_mb
-        free[at] -= each_mb
         count[at] += 1
         places.append(at)
     return places
+
+
+def place_for(
+    nodes: Sequence[Node], count: Sequence[int], each_mb: float, learner: bool = False
+) -> int | None:
+    """-> the place among `nodes`, of which each has `count` processes of `each_mb` already, where
+    one more goes (see `deal_nodes`), a learner where most memory is left; None where none has room.
+    """
+    left = [node.memory_mb - n * each_mb for node, n in zip(nodes, count, strict=True)]
+    free = [node.free_mb - n * each_mb for node, n in zip(nodes, count, strict=True)]
+
+    def order(at: int) -> tuple[float, ...]:
+        if learner:
+            return (-left[at],)
+        return free[at] < each_mb, (count[at] + 1) / nodes[at].cpus, -free[at]
+
+    return min((at for at, mb in enumerate(left) if mb >= each_mb), key=order, default=None)
 
 
 def no_room(

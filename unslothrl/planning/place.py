@@ -58,6 +58,16 @@ def place(
     return Placement(resources.gpus, tuple(planned[process.name] for process in processes))
 
 
+def place_alone(config: Config, process: ProcessPlan, shape: Shape | None = None) -> ProcessPlan:
+    """The plan of a process that begins during a run on the node and card that `process` names: the
+    card, if it has one, is its alone."""
+    shape = shape or shape_of(config.model)
+    bare = ProcessPlan(process.kind, process.index, process.card, process.gpu, process.node)
+    if bare.card is None:
+        return _on_cpu(config, shape, bare)
+    return _on_card(config, shape, [bare])[0]
+
+
 def _on_nodes(
     resources: Resources, processes: Sequence[ProcessPlan], base_mb: float | None
 ) -> list[ProcessPlan]:
