@@ -7,7 +7,7 @@ from fakes import FakeGenerator
 
 from unslothrl.cluster.base import Changes, Outcome
 from unslothrl.cluster.handles import ActorHandle, Call
-from unslothrl.errors import ProcessLost, ResultLost
+from unslothrl.errors import ProcessLost, ResultLost, RunError
 
 
 class FakeCall(Call[Any]):
@@ -86,6 +86,9 @@ class FakeCluster:
         self.started: list[str] = []
         self.starts_in_vain: set[str] = set()
         self.silent: set[str] = set()
+        self.without_room: set[str] = set()  # actors
+        self.moved: list[str] = []  # actors that were started on another node if there is one
+        self.unlike: set[str] = set()  # actors whose node has joined and can be excluded
         self.next_changes = Changes()
         for index in range(actors):
             self._start(f"actor-{index}")
@@ -110,8 +113,11 @@ class FakeCluster:
         changes, self.next_changes = self.next_changes, Changes()
         return changes
 
-    def add_actor(self, name: str):
+    def add_actor(self, name: str, elsewhere: bool = False):
+        if name in self.without_room:
+            raise RunError("no node has room for it")
         self.started.append(name)
+        self.moved += [name] if elsewhere else []
         self.silent.discard(name)
         handle = self._start(name)
         self.processes[name].is_dead = name in self.starts_in_vain
@@ -119,3 +125,6 @@ class FakeCluster:
 
     def remove_actor(self, name: str) -> None:
         self.actors = [actor for actor in self.actors if actor.name != name]
+
+    def exclude_node(self, name: str) -> bool:
+        return name in self.unlike

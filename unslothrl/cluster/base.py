@@ -17,7 +17,8 @@ class Changes:
     """Of a cluster's nodes, as they concern actors."""
 
     joined: tuple[str, ...] = ()  # names for actors that there is room for now
-    leaving: tuple[str, ...] = ()  # actors whose node will go: to be emptied first
+    leaving: tuple[str, ...] = ()  # actors that another node will have: to be emptied first
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 Progress = Callable[[int, int], None]
@@ -79,12 +80,18 @@ class Cluster(Protocol):
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""
 
-    def add_actor(self, name: str) -> tuple[ActorHandle, Call[None]]:
-        """Begins to start an actor in place of the one of that name, which is ended first, or as
-        one more. -> (it, a call that ends when it is ready)."""
+    def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Call[None]]:
+        """Begins to start an actor in place of the one of that name, which is ended first, or one
+        that `changes` has named; on another node than before where its node has gone, or if
+        `elsewhere` and there is room. -> (it, a call that ends when it is ready). Raises RunError
+        where it cannot be started now."""
 
     def remove_actor(self, name: str) -> None:
         """Ends an actor for good."""
+
+    def exclude_node(self, name: str) -> bool:
+        """Starts nothing any more on the node of that actor, unless it is one of those that the run
+        was started on. -> whether that is so"""
 
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""

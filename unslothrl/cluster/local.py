@@ -91,11 +91,14 @@ class LocalCluster:
     def changes(self) -> Changes:
         return Changes()
 
-    def add_actor(self, name: str) -> tuple[ActorHandle, Any]:
+    def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
         raise RunError(f"{name} cannot be started again: all is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
         raise RunError(f"{name} cannot be ended alone: all is in one process (cluster local)")
+
+    def exclude_node(self, name: str) -> bool:
+        return False
 
     def restart_learners(self) -> None:
         raise RunError("learners cannot be started again: all is in one process (cluster local)")

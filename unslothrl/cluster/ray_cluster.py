@@ -24,7 +24,8 @@ from unslothrl.cluster.base import (
     join_learners,
 )
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
-from unslothrl.cluster.nodes import Nodes
+from unslothrl.cluster.node_watch import NodeWatch
+from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
@@ -60,6 +61,7 @@ class RayCluster:
         self.hosts: dict[str, Any] = {}  # Ray's handles, by name
         self.plans: dict[str, ProcessPlan] = {}
         self.nodes: Nodes | None = None
+        self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.results = Results({})
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
@@ -111,6 +113,8 @@ class RayCluster:
         placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
         self.nodes.prepare(placement)
         self.plans = {plan.name: plan for plan in placement.processes}
+        if isinstance(self.nodes, JoinedNodes):
+            self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
         learners = counted(config.number_of_learners, "learner")
         stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
         for plans in placement.rounds():
@@ -209,10 +213,12 @@ class RayCluster:
             name = self.results.names.get(hosts[0]._actor_id.hex(), "a process of the run")
             raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
 
-    def add_actor(self, name: str) -> tuple[ActorHandle, Any]:
-        self.remove_actor(name)
-        plan = self.plans[name]
-        way = RayTransport(self._launch(plan))
+    def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
+        self.actors = [actor for actor in self.actors if actor.name != name]
+        self._end(name)
+        if self.node_watch is not None:
+            self.node_watch.place(name, elsewhere)
+        way = RayTransport(self._launch(self.plans[name]))
         handle = ActorHandle(name, way)
         self.actors = [*self.actors, handle]
         return handle, way.ready()
@@ -220,19 +226,38 @@ class RayCluster:
     def remove_actor(self, name: str) -> None:
         self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
+        if self.node_watch is not None:
+            self.node_watch.remove(name)
+
+    def exclude_node(self, name: str) -> bool:
+        return self.node_watch is not None and self.node_watch.exclude(name)
 
     def restart_learners(self) -> None:
-        plans = [self.plans[learner.name] for learner in self.learners]
-        for plan in plans:
-            self._end(plan.name)
+        names = [learner.name for learner in self.learners]
+        for name in names:
+            self._end(name)
+        if self.node_watch is not None:
+            for name in names:
+                self._place_learner(self.node_watch, name)
         self.learners = [
-            LearnerHandle(plan.name, RayTransport(self._launch(plan))) for plan in plans
+            LearnerHandle(name, RayTransport(self._launch(self.plans[name]))) for name in names
         ]
-        self._wait_ready([plan.name for plan in plans])
+        self._wait_ready(names)
         join_learners(self)
 
+    def _place_learner(self, watch: NodeWatch, name: str) -> None:
+        """Where its node has gone, waits until another is ready. Raises RunError if none can be."""
+        while True:
+            try:
+                return watch.place(name)
+            except RunError:
+                if not watch.looks:
+                    raise
+            watch.look()
+            time.sleep(POLL_S)
+
     def changes(self) -> Changes:
-        return Changes()
+        return Changes() if self.node_watch is None else self.node_watch.changes()
 
     def _end(self, name: str) -> None:
         host = self.hosts.pop(name, None)
@@ -243,6 +268,8 @@ class RayCluster:
     def close(self) -> None:
         for name in list(self.hosts):
             self._end(name)
+        if self.node_watch is not None:
+            self.node_watch.close()
         if self.nodes is not None:
             self.nodes.close()
         self.ray.shutdown()

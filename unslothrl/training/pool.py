@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from unslothrl.cluster.base import Cluster, Progress, counted
 from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.failures import summary_of
 from unslothrl.cluster.handles import Call, GeneratorHandle
-from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
+from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
 from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience, Speed
 from unslothrl.types import Adapter, Loaded
 
@@ -60,6 +61,9 @@ class Owner(Protocol):
     def result_lost(self, member: Member) -> None:
         """It lives, and something that it handed over did not arrive."""
 
+    def has_work(self, member: Member) -> bool:
+        """Whether it has groups in flight."""
+
     def ready(self, member: Member) -> None:
         """It may be given work."""
 
@@ -85,6 +89,8 @@ class Pool:
             self.members[handle.name] = Member(handle)
         self.patience = Patience()
         self.newest: Call[Adapter] | None = None
+        self.waiting: set[str] = set()  # actors that there is no room for now
+        self.extra: set[str] = set()  # that a node which has joined got
         self.starts: dict[str, int] = {}  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
         self.failure: RunError | None = None  # too few actors are left
@@ -137,27 +143,36 @@ class Pool:
             member.pending[0].began = now
 
     def _failed(self, member: Member, error: Exception) -> None:
-        if isinstance(error, ResultLost):
+        if not member.is_ready and not self.is_learner(member):
+            if not isinstance(error, ProcessLost | AdapterMismatch):
+                line = str(error) if isinstance(error, UserError | RunError) else summary_of(error)
+                error = RunError(f"{member.name} has not started ({line})")
+            self.lose(member, error, elsewhere=True)
+        elif isinstance(error, ResultLost):
             self.owner.result_lost(member)
         elif isinstance(error, ProcessLost | AdapterMismatch):
             self.lose(member, error)
         else:
             raise error from error.__cause__
 
-    def lose(self, member: Member, error: RunError) -> None:
-        """Gives a process up; an actor is started again. Raises `error` for a learner."""
+    def lose(self, member: Member, error: RunError, elsewhere: bool = False) -> None:
+        """Gives a process up; an actor is started again, `elsewhere` if another node has room.
+        Raises `error` for a learner."""
         if self.is_learner(member):
             raise error
         name = member.name
-        del self.members[name]
+        self._let_go(member)
         self.starts[name] = self.starts.get(name, 0) + 1
         if self.starts[name] > MOST_STARTS:
             self.note(f"{error}: not started again, {MOST_STARTS} times in a row were in vain")
             self.cluster.remove_actor(name)
         else:
             self.note(f"{error}: started again, and what it had in hand is given out again")
-            self._start(name)
+            self._start(name, elsewhere)
         self.replaced += 1
+
+    def _let_go(self, member: Member) -> None:
+        del self.members[member.name]
         self.owner.lost(member)
 
     def stop(self, name: str, why: str) -> None:
@@ -168,8 +183,16 @@ class Pool:
     def is_learner(self, member: Member) -> bool:
         return any(member.name == learner.name for learner in self.cluster.learners)
 
-    def _start(self, name: str) -> None:
-        handle, ready = self.cluster.add_actor(name)
+    def _start(self, name: str, elsewhere: bool = False) -> None:
+        """Begins to start an actor, or has it wait until it can be."""
+        try:
+            handle, ready = self.cluster.add_actor(name, elsewhere)
+        except RunError as error:
+            if name not in self.waiting:
+                self.note(f"{name} waits: {error}")
+            self.waiting.add(name)
+            return
+        self.waiting.discard(name)
         member = self.members[name] = Member(handle, is_ready=False)
         self.call(member, "start", ready, lambda _: self._check(member))
 
@@ -180,12 +203,28 @@ class Pool:
 
         def keep(value: Any) -> None:
             results.append(value)
-            if len(results) == len(calls):
-                self.checks.check(member.name, results)
+            if len(results) == len(calls) and self._is_like_others(member, results):
                 self._load(member)
 
         for call in calls:
             self.call(member, "check", call, keep)
+
+    def _is_like_others(self, member: Member, results: list[Any]) -> bool:
+        """Where it is not, its node is no longer used. Raises what is wrong if that is a node which
+        the run was started on."""
+        try:
+            self.checks.check(member.name, results)
+        except (UserError, RunError) as error:
+            if not self.cluster.exclude_node(member.name):
+                raise
+            self.note(f"{error}: its node is not used")
+            self._let_go(member)
+            if member.name in self.extra:
+                self.cluster.remove_actor(member.name)
+            else:
+                self._start(member.name)
+            return False
+        return True
 
     def _load(self, member: Member) -> None:
         """Loads the newest version, and again where a newer one comes meanwhile."""
@@ -249,6 +288,7 @@ class Pool:
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
+        self._move_emptied()
         self._look_at_number(now)
 
     def _look_at_call(self, member: Member, age_s: float) -> None:
@@ -260,7 +300,8 @@ class Pool:
             silent = self.cluster.silence_s(member.handle)
         if age_s > allowed or silent > SILENT_S:
             how = f"has not answered for {age_s:.0f} s"
-            self.lose(member, ProcessLost(member.name, f"{member.name} {how}: it hangs"))
+            lost = ProcessLost(member.name, f"{member.name} {how}: it hangs")
+            self.lose(member, lost, elsewhere=True)
 
     def _look_at_speeds(self, now: float) -> None:
         """A slow actor is started again once; where that does not help, it gets less to do."""
@@ -283,23 +324,31 @@ class Pool:
 
     def _look_at_nodes(self) -> None:
         changes = self.cluster.changes()
+        for line in changes.notes:
+            self.note(line)
         for name in changes.leaving:
             if name in self.members and not self.members[name].is_leaving:
-                self.note(f"the node of {name} is about to go: {name} gets nothing new")
+                self.note(f"{name} leaves its node: it gets nothing new")
                 self.members[name].is_leaving = True
         for name in changes.joined:
             if name not in self.members:
                 self.note(f"a node has come: {name} is started on it")
+                self.extra.add(name)
                 self._start(name)
-        for member in list(self.members.values()):
-            if member.is_leaving and not member.pending:
-                del self.members[member.name]
-                self._start(member.name)  # elsewhere
+        for name in sorted(self.waiting):
+            self._start(name)
+
+    def _move_emptied(self) -> None:
+        """Actors that leave, and have handed over all that they had, start on another node."""
+        for member in self.actors():
+            if member.is_leaving and not self.owner.has_work(member):
+                self._let_go(member)
+                self._start(member.name, elsewhere=True)
 
     def _look_at_number(self, now: float) -> None:
         """Sets `failure` where the run cannot go on, for whoever waits for groups to raise."""
-        ready = sum(member.is_ready for member in self.actors())
-        coming = len(self.actors()) - ready
+        ready = sum(not self.is_learner(member) for member in self.ready())
+        coming = len(self.actors()) - ready + len(self.waiting)
         if ready >= self.min_actors:
             self.waiting_since = None
             return

@@ -244,6 +244,9 @@ class RolloutStream:
         flights = self.in_flight.items()
         self._give(member, [index for index, f in flights if f.generator == member.name])
 
+    def has_work(self, member: Member) -> bool:
+        return any(flight.generator == member.name for flight in self.in_flight.values())
+
     def ready(self, member: Member) -> None:
         """It gets what waits with the next `pump`."""
 

@@ -1,0 +1,332 @@
+"""Where actors start when nodes come, drain and go, over nodes that are made up."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unslothrl.cluster import node_watch, versions
+from unslothrl.cluster.node_watch import NodeWatch
+from unslothrl.cluster.nodes import Card
+from unslothrl.config.options import Config
+from unslothrl.errors import RunError, UserError
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.nodes import OVERHEAD_MB
+from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
+
+GB = 1024.0
+BASE_MB = 500.0  # so that an actor needs 2,000 MB
+HERE = {"unslothrl": "1", "torch": "2.0"}
+
+
+class FakeNodes:
+    """Stands for Ray and for `JoinedNodes`: an answer is there when `open` says so."""
+
+    def __init__(self, **nodes: tuple[float, int]):
+        """name -> (GB of memory, GPUs)"""
+        self.ray = self._private = self.state = SimpleNamespace()
+        self.ray.nodes, self.ray.wait = self._nodes, self._wait
+        state = SimpleNamespace(
+            state=SimpleNamespace(get_draining_nodes=lambda: dict.fromkeys(self.draining, 0)),
+            available_resources_per_node=lambda: {n: {"GPU": g} for n, g in self.free.items()},
+        )
+        self.ray._private = SimpleNamespace(state=state)
+        self.alive = dict(nodes)
+        self.draining: set[str] = set()
+        self.free = {name: gpus for name, (_, gpus) in nodes.items()}
+        self.open = True
+        self.asked: list[tuple[str, str]] = []  # (node, function)
+        self.installed: dict[str, dict[str, str]] = {}
+        self.fails: dict[str, str] = {}  # node -> what `prepare` says
+        self.given_back: list[str] = []
+        self.config = replace(Config(), engine="transformers", backend="peft")
+        self.resources = Resources((), 0.0)
+        self.paths: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.names = {name: f"10.0.0.{name}" for name in nodes}
+        self.prepared: dict[str, Any] = {}
+        self.cards: list[Card] = []
+        for name in nodes:
+            self.facts[name] = self._facts(name)
+
+    def _nodes(self) -> list[dict]:
+        return [
+            {"NodeID": name, "Alive": True, "Resources": {"memory": gb * 2**30},
+             "NodeManagerAddress": f"10.0.0.{name}", "NodeManagerHostname": ""}
+            for name, (gb, _) in self.alive.items()
+        ]  # fmt: skip
+
+    def _facts(self, node: str) -> dict:
+        has = self.installed.get(node, HERE)
+        return {"cpus": 2, "memory_mb": 64 * GB, "free_mb": 32 * GB, "versions": has}
+
+    def _wait(self, refs, timeout):
+        return (refs, []) if self.open else ([], refs)
+
+    def on(self, node: str, function: str, *arguments, group=None):
+        self.asked.append((node, function))
+        return node, function
+
+    def answer(self, name: str, ref) -> Any:
+        node, function = ref
+        return self._facts(node) if function == "facts" else {"of": node}
+
+    def entry(self, node: str, memory: float) -> Node:
+        return Node(node, self.names[node], 2, memory / 2**20, 32 * GB)
+
+    def begin_prepare(self, node: str, with_learner: bool, refs):
+        return self.on(node, "prepare")
+
+    def take_prepared(self, answers) -> None:
+        for node in answers:
+            if node in self.fails:
+                raise UserError(f"node {self.names[node]}: {self.fails[node]}")
+        self.prepared |= answers
+
+    def reserve(self, node: str):
+        self.free[node] -= 1
+        return SimpleNamespace(node=node, ready=lambda: (node, "reserve"))
+
+    def card(self, node: str, group, answer) -> Card:
+        return Card(group, "0", None)
+
+    def give_back(self, groups) -> None:
+        for group in groups:
+            self.given_back.append(group.node)
+            self.free[group.node] = self.free.get(group.node, 0) + 1
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(versions, "ALWAYS", tuple(HERE))
+    monkeypatch.setattr(versions, "installed", lambda: dict(HERE))
+
+
+def watch_of(nodes: FakeNodes, **actors: str) -> NodeWatch:
+    """With a learner on node a, and actors (their index as a word) on the nodes given."""
+    plans = [ProcessPlan(LEARNER, 0, node=nodes.entry("a", nodes.alive["a"][0] * 2**30))]
+    for index, node in enumerate(actors.values()):
+        plans.append(
+            ProcessPlan(ACTOR, index, node=nodes.entry(node, nodes.alive[node][0] * 2**30))
+        )
+    nodes.prepared = {plan.node.id: {} for plan in plans if plan.node}
+    return NodeWatch(nodes, {plan.name: plan for plan in plans}, BASE_MB)
+
+
+def node_of(watch: NodeWatch, name: str) -> str:
+    node = watch.plans[name].node
+    assert node is not None
+    return node.id
+
+
+def test_the_nodes_of_the_start_change_nothing():
+    nodes = FakeNodes(a=(16, 0), b=(16, 0), c=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")
+    assert watch.changes() == node_watch.Changes() and nodes.asked == []
+    watch.place("actor-1")
+    assert node_of(watch, "actor-1") == "b"
+
+
+def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor():
+    nodes = FakeNodes(a=(16, 0))
+    watch = watch_of(nodes, zero="a")
+    nodes.alive["b"] = (16, 0)
+    nodes.open = False
+    for _ in range(3):
+        assert watch.changes() == node_watch.Changes()
+    assert nodes.asked == [("b", "facts")]
+    nodes.open = True
+    assert watch.changes().joined == ("actor-1",)
+    assert nodes.asked[1:] == [("b", "prepare")] and node_of(watch, "actor-1") == "b"
+    assert watch.changes() == node_watch.Changes()
+    watch.place("actor-1")
+
+
+@pytest.mark.parametrize(
+    "case, line",
+    [
+        ("version", "node 10.0.0.b has torch 1.0 (the driver: 2.0)"),
+        ("memory", "node 10.0.0.b has 1.0 GB of memory, and an actor needs about 2.0 GB"),
+        ("prepare", "node 10.0.0.b: no such model"),
+        ("silent", "node 10.0.0.b has not answered for 150 s"),
+    ],
+)
+def test_a_node_that_cannot_be_used_is_named_once_and_left_out(case, line, monkeypatch):
+    nodes = FakeNodes(a=(2.5, 0))
+    watch = watch_of(nodes, zero="a")
+    nodes.alive["b"] = (1 if case == "memory" else 16, 0)
+    nodes.installed = {"b": {**HERE, "torch": "1.0"}} if case == "version" else {}
+    nodes.fails = {"b": "no such model"} if case == "prepare" else {}
+    if case == "silent":
+        nodes.open = False
+        watch.changes()
+        later = node_watch.time.monotonic() + 1000
+        monkeypatch.setattr(node_watch.time, "monotonic", lambda: later)
+    changes = watch.changes()
+    assert changes.joined == () and len(changes.notes) == 1
+    assert changes.notes[0].startswith(line) and "goes on without" in changes.notes[0]
+    assert watch.changes() == node_watch.Changes()
+    nodes.alive["a"] = nodes.alive.pop("a")
+    nodes.draining = {"a"}
+    for _ in range(3):
+        with pytest.raises(RunError, match=r"is about to go, and no other has 2\.0 GB"):
+            watch.place("actor-0")
+        assert watch.changes().notes == ()
+
+
+def test_a_drained_node_is_left_for_the_one_with_most_room_each():
+    nodes = FakeNodes(a=(16, 0), b=(16, 0), c=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b", two="c")
+    nodes.draining = {"b"}
+    assert watch.changes().leaving == ("actor-1",)
+    watch.place("actor-1", elsewhere=True)
+    assert node_of(watch, "actor-1") == "c"  # a has the learner as well
+    assert watch.changes().leaving == ()
+
+
+def test_an_actor_of_a_dead_node_waits_for_a_node_of_the_cluster_that_was_not_used():
+    nodes = FakeNodes(a=(4, 0), b=(16, 0), c=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")  # a is full with two
+    del nodes.alive["b"]
+    with pytest.raises(RunError, match=r"node 10\.0\.0\.b is gone"):
+        watch.place("actor-1")
+    assert nodes.asked == []  # begun by the next look
+    changes = watch.changes()
+    assert changes.joined == () and nodes.asked == [("c", "facts"), ("c", "prepare")]
+    watch.place("actor-1")
+    assert node_of(watch, "actor-1") == "c" and watch.waiting == set()
+
+
+def test_a_node_that_comes_back_gets_its_actor_back_and_none_besides():
+    nodes = FakeNodes(a=(16, 0), b=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")
+    for name in "cde":  # it goes, and comes back under other ids
+        del nodes.alive[node_of(watch, "actor-1")]
+        watch.place("actor-1")
+        assert node_of(watch, "actor-1") == "a"
+        nodes.alive[name] = (16, 0)
+        changes = watch.changes()
+        assert (changes.joined, changes.leaving) == ((), ("actor-1",))
+        watch.place("actor-1", elsewhere=True)
+        assert node_of(watch, "actor-1") == name
+    assert watch.names_given == 2
+
+
+def test_who_waits_for_room_goes_before_a_new_actor():
+    nodes = FakeNodes(a=(4, 0), b=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")
+    del nodes.alive["b"]
+    with pytest.raises(RunError):
+        watch.place("actor-1")
+    nodes.alive["c"] = (16, 0)
+    assert watch.changes() == node_watch.Changes()
+    watch.place("actor-1")
+    assert node_of(watch, "actor-1") == "c"
+
+
+def test_elsewhere_is_where_it_was_if_no_other_has_room():
+    nodes = FakeNodes(a=(4, 0), b=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")
+    watch.place("actor-1", elsewhere=True)
+    assert node_of(watch, "actor-1") == "b" and watch.displaced == set()
+
+
+def test_a_learner_goes_where_most_memory_is_left():
+    nodes = FakeNodes(a=(16, 0), b=(12, 0), c=(16, 0))
+    watch = watch_of(nodes, zero="b", one="c")
+    del nodes.alive["a"]
+    watch.place("learner-0")
+    assert node_of(watch, "learner-0") == "c" and watch.displaced == set()
+
+
+def test_a_node_that_goes_while_it_is_looked_at_is_forgotten():
+    nodes = FakeNodes(a=(16, 0))
+    watch = watch_of(nodes, zero="a")
+    nodes.alive["b"], nodes.open = (16, 0), False
+    watch.changes()
+    del nodes.alive["b"]
+    nodes.open = True
+    assert watch.changes() == node_watch.Changes() and watch.looks == {}
+
+
+def test_only_a_node_that_has_come_can_be_excluded():
+    nodes = FakeNodes(a=(16, 0))
+    watch = watch_of(nodes, zero="a")
+    nodes.alive["b"] = (16, 0)
+    watch.changes()
+    assert not watch.exclude("actor-0") and watch.exclude("actor-1")
+    watch.place("actor-1")
+    assert node_of(watch, "actor-1") == "a"
+    watch.remove("actor-1")
+    assert "actor-1" not in watch.plans
+
+
+def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
+    """A card for each process."""
+    watch.has_cards = True
+    for name, plan in list(watch.plans.items()):
+        assert plan.node is not None
+        card = len(nodes.cards)
+        nodes.cards.append(Card(nodes.reserve(plan.node.id), "0", None))
+        watch.plans[name] = replace(plan, card=card, reserved=1.0)
+        watch.cards[card] = plan.node.id
+
+
+def test_each_card_of_a_node_that_comes_gets_an_actor():
+    nodes = FakeNodes(a=(16, 2))
+    watch = watch_of(nodes, zero="a")
+    on_cards(nodes, watch)
+    nodes.alive["b"], nodes.free["b"] = (16, 2), 2
+    assert watch.changes().joined == ("actor-1", "actor-2")
+    assert [watch.plans[f"actor-{i}"].card for i in (1, 2)] == [2, 3]
+    assert watch.plans["actor-2"].reserved == 1.0 and nodes.free["b"] == 0
+
+
+def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_more():
+    nodes = FakeNodes(a=(16, 1), b=(16, 1), c=(16, 3))
+    watch = watch_of(nodes, zero="b")
+    on_cards(nodes, watch)
+    del nodes.alive["b"]
+    with pytest.raises(RunError, match="no other has a free GPU yet"):
+        watch.place("actor-0")
+    assert nodes.given_back == ["b"]
+    assert watch.changes() == node_watch.Changes() and nodes.free["c"] == 2
+    watch.place("actor-0")
+    assert node_of(watch, "actor-0") == "c" and watch.plans["actor-0"].card == 2
+
+
+def test_a_node_without_a_card_is_of_no_use_to_a_run_on_cards():
+    nodes = FakeNodes(a=(16, 2))
+    watch = watch_of(nodes, zero="a")
+    on_cards(nodes, watch)
+    nodes.alive["b"], nodes.free["b"] = (16, 0), 0
+    line = "node 10.0.0.b has no free GPU: nothing starts there"
+    assert watch.changes() == node_watch.Changes(notes=(line,))
+    assert nodes.asked == [("b", "facts")]
+
+
+def test_the_card_of_a_node_that_cannot_be_made_ready_is_given_back():
+    nodes = FakeNodes(a=(16, 2))
+    watch = watch_of(nodes, zero="a")
+    on_cards(nodes, watch)
+    nodes.alive["b"], nodes.free["b"] = (16, 1), 1
+    nodes.fails = {"b": "no such model"}
+    assert len(watch.changes().notes) == 1
+    assert nodes.given_back == ["b"] and nodes.free["b"] == 1
+
+
+def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
+    nodes = FakeNodes(a=(16, 2))
+    watch = watch_of(nodes, zero="a")
+    on_cards(nodes, watch)
+    small = Gpu("small", 100, 100, (8, 0))
+    monkeypatch.setattr(nodes, "card", lambda node, group, answer: Card(group, "0", small))
+    nodes.alive["b"], nodes.free["b"] = (16, 1), 1
+    changes = watch.changes()
+    assert changes.joined == () and "too small" in changes.notes[0]
+    assert nodes.given_back == ["b"]
+
+
+def test_the_memory_that_an_actor_needs():
+    assert OVERHEAD_MB + BASE_MB == 2000

@@ -1,0 +1,192 @@
+"""Nodes that come and go: who starts where, who is emptied first; each group comes once."""
+
+import pytest
+from fake_cluster import FakeCluster, Published
+from test_pool import clock, names_of, send, stream_of  # noqa: F401
+
+from unslothrl.cluster.base import Changes
+from unslothrl.errors import RunError, UserError
+from unslothrl.training import pool as pool_module
+from unslothrl.types import Adapter
+
+
+def generators_of(groups) -> set[str]:
+    return {completion.generator for group in groups for completion in group.completions}
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
+    cluster, notes = FakeCluster(1), []
+    stream = stream_of(cluster, notes, overlaps=overlaps)
+    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    stream.wait(send(stream, 4))
+    cluster.next_changes = Changes(joined=("actor-1",), notes=("node b is ready",))
+    while "actor-1 is there" not in notes:
+        stream.pump()
+    assert notes[:2] == ["node b is ready", "a node has come: actor-1 is started on it"]
+    groups = stream.wait(send(stream, 6))
+    assert generators_of(groups) == {"actor-0", "actor-1"} and len(groups) == 6
+    assert cluster.processes["actor-1"].target.calls[0] == "load 2"
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_an_actor_that_leaves_is_emptied_before_it_starts_elsewhere(overlaps):
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, overlaps=overlaps)
+    leaving = cluster.processes["actor-0"]
+    indices = send(stream, 8)
+    cluster.next_changes = Changes(leaving=("actor-0",))
+    for _ in range(100):
+        if stream.pool.members["actor-0"].is_leaving:
+            break
+        stream.pump()
+    held = {i for i, flight in stream.in_flight.items() if flight.generator == "actor-0"}
+    later = send(stream, 4)
+    given = {i for i, flight in stream.in_flight.items() if flight.generator == "actor-0"}
+    assert given <= held  # nothing new
+    groups = stream.wait([*indices, *later])
+    assert names_of(groups) == [str(i) for i in (*range(8), *range(4))]
+    while cluster.started == []:
+        stream.pump()
+    assert cluster.started == cluster.moved == ["actor-0"] and stream.pool.replaced == 0
+    drawn = [group for group in groups if generators_of([group]) == {"actor-0"}]
+    assert len(drawn) >= len(held) and leaving.target.submitted == []
+    assert generators_of(stream.wait(send(stream, 8))) == {"actor-0", "actor-1"}
+
+
+def test_the_only_actor_may_leave_with_work_in_hand():
+    """Between two of its calls it has none pending, and still holds groups."""
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster)
+    indices = send(stream, 20)
+    cluster.next_changes = Changes(leaving=("actor-0",))
+    first = cluster.processes["actor-0"]
+    assert names_of(stream.wait(indices)) == [str(i) for i in range(20)]
+    assert first.target.submitted == []
+    assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == ["actor-0"]
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
+    cluster, notes = FakeCluster(2), []
+    stream = stream_of(cluster, notes, overlaps=overlaps)
+    indices = send(stream, 6)
+    cluster.without_room = {"actor-1"}
+    cluster.processes["actor-1"].is_dead = True
+    assert names_of(stream.wait(indices)) == [str(i) for i in range(6)]
+    assert generators_of(stream.wait(send(stream, 4))) == {"actor-0"}
+    for _ in range(50):
+        stream.pump()
+    assert notes.count("actor-1 waits: no node has room for it") == 1  # however often it is tried
+    cluster.without_room = set()
+    while "actor-1 is there" not in notes:
+        stream.pump()
+    assert generators_of(stream.wait(send(stream, 4))) == {"actor-0", "actor-1"}
+    assert stream.pool.waiting == set()
+
+
+def test_a_run_waits_for_room_below_min_actors_and_then_ends():
+    cluster, notes = FakeCluster(1), []
+    stream = stream_of(cluster, notes)
+    indices = send(stream, 2)
+    cluster.without_room = {"actor-0"}
+    cluster.processes["actor-0"].is_dead = True
+    with pytest.raises(RunError, match="0 actors left, and min_actors is 1"):
+        stream.wait(indices)
+    assert any("0 actors at work, 1 starting" in note for note in notes)
+    assert stream.pool.waiting_since is not None
+    now = pool_module.time.monotonic()
+    assert now - stream.pool.waiting_since > pool_module.WAIT_S
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("no card"), ValueError("odd"), RunError("no base"), KeyError("odd")]
+)
+def test_a_start_that_fails_is_tried_elsewhere_and_does_not_end_the_run(error):
+    cluster, notes = FakeCluster(2), []
+    stream = stream_of(cluster, notes)
+    add_actor = cluster.add_actor
+
+    def fails_once(name: str, elsewhere: bool = False):
+        handle, _ = add_actor(name, elsewhere)
+        process = cluster.processes[name]
+        if len(cluster.started) == 1:
+            process.target.ready = lambda: raise_(error)
+        process.queue.clear()
+        return handle, process.call("ready")
+
+    cluster.add_actor = fails_once
+    indices = send(stream, 4)
+    cluster.processes["actor-1"].is_dead = True
+    assert len(stream.wait(indices)) == 4
+    while "actor-1 is there" not in notes:
+        stream.pump()
+    assert cluster.started == ["actor-1"] * 2 and cluster.moved == ["actor-1"]
+    (failed,) = [note for note in notes if note.startswith("actor-1 has not started (")]
+    assert str(error).strip("'") in failed and "\n" not in failed
+
+
+def raise_(error: Exception):
+    raise error
+
+
+def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster)
+    cluster.next_changes = Changes(joined=("actor-2",))
+    while "actor-2" not in cluster.started:
+        stream.pump()
+    from unslothrl.errors import ResultLost
+
+    cluster.processes["actor-2"].target.fingerprint = lambda: raise_(ResultLost("lost"))
+    while not stream.pool.members["actor-2"].is_ready:
+        stream.pump()
+    assert cluster.started == ["actor-2"] * 2
+
+
+@pytest.mark.parametrize("is_extra", [True, False])
+def test_a_node_that_is_not_like_the_others_is_not_used(is_extra):
+    """One that has joined for itself is left out; an actor that was moved to it goes on."""
+    cluster, notes = FakeCluster(2), []
+    stream = stream_of(cluster, notes)
+    name = "actor-2" if is_extra else "actor-1"
+    cluster.unlike = {name}
+    if is_extra:
+        cluster.next_changes = Changes(joined=(name,))
+    else:
+        cluster.next_changes = Changes(leaving=(name,))
+    while name not in cluster.started:
+        stream.pump()
+    cluster.processes[name].target.fingerprint = lambda: "another base"
+    while not any("its node is not used" in note for note in notes):
+        stream.pump()
+    assert len(stream.wait(send(stream, 6))) == 6
+    is_there = name in [actor.name for actor in cluster.actors]
+    assert is_there is not is_extra and (name in stream.pool.members) is not is_extra
+    assert cluster.started == [name] * (1 if is_extra else 2)
+
+
+def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, overlaps=True)
+    cluster.without_room = {"actor-0", "actor-1"}
+    cluster.next_changes = Changes(leaving=("actor-0", "actor-1"))
+    while stream.pool.members:
+        stream.pump()
+    indices = send(stream, 4)
+    assert {stream.in_flight[i].generator for i in indices} == {""}
+    cluster.without_room = set()
+    assert len(stream.wait(indices)) == 4
+
+
+def test_several_waiting_actors_start_as_there_is_room():
+    cluster = FakeCluster(3)
+    stream = stream_of(cluster)
+    cluster.without_room = {"actor-1", "actor-2"}
+    for name in cluster.without_room:
+        cluster.processes[name].is_dead = True
+    assert len(stream.wait(send(stream, 6))) == 6 and cluster.started == []
+    cluster.without_room = {"actor-2"}
+    while cluster.started != ["actor-1"]:
+        stream.pump()
+    assert stream.pool.waiting == {"actor-2"}
