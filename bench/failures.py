@@ -24,7 +24,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from facts import facts, result_file
+from facts import commit, facts, result_file
 from simulated.builders import Simulation
 from simulated.engine import EngineDelays, Lengths
 from simulated.learner import LearnerDelays
@@ -134,6 +134,7 @@ def run(case: Case, rehearse: bool) -> dict:
         ],
         "consumed more than once": sum(n > 1 for n in done.consumed.values()),
         "notes": done.notes,
+        "commit": commit(),
         "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
     }  # fmt: skip
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from facts import facts, result_file
+from facts import commit, facts, result_file
 from simulated.builders import TEXT_PER_TOKEN, Simulation
 from simulated.engine import EngineDelays, Lengths
 from simulated.learner import LearnerDelays
@@ -85,7 +85,11 @@ def run(case: Case, rehearse: bool) -> dict:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         done = train(simulation, flags, 2 if rehearse else case.steps, Path(folder))
-    return {**figures(done), "load average": [round(load, 2), round(os.getloadavg()[0], 2)]}
+    return {
+        **figures(done),
+        "commit": commit(),
+        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
+    }
 
 
 def figures(done: Done) -> dict:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from facts import facts, result_file
+from facts import commit, facts, result_file
 from overlap import distance, quantiles
 from simulated.run import BENCH, Steps, prepare_workers, rows
 
@@ -164,6 +164,7 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
         processes.close()
     return {
         **figures(case, view, run_folder, folder),
+        "commit": commit(),
         "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
     }
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from facts import facts, result_file
+from facts import commit, facts, result_file
 from simulated.learner import LearnerDelays
 from simulated.many import GroupActor, ManyActors, SharedCluster
 from simulated.run import builders, problem, train
@@ -171,6 +171,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         "largest staleness": max(row.get("rollout/staleness", 0) for row in done.metrics),
         "completions consumed": sum(done.consumed.values()),
         "consumed more than once": sum(n > 1 for n in done.consumed.values()),
+        "commit": commit(),
         "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
     }
 
