@@ -156,8 +156,8 @@ def of_7b() -> dict[str, Any]:
         timed(lambda: problems.append(readback.problem_of(1, published, model))) for _ in range(9)
     ]
     assert problems == [None] * 9, problems
-    found = model.lora_manager.modules["model.layers.27.mlp.down_proj"].lora_b_stacked[0]
-    found[0, 0, -1, -1] += 1
+    last = model.lora_manager.modules["model.layers.27.mlp.down_proj"].lora_b_stacked[0]
+    last[0, 0, -1, -1] += 1
     assert readback.problem_of(1, published, model) is not None
     return {
         "MB": round(len(made[0].weights) / 1e6, 1),

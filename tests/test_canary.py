@@ -62,9 +62,9 @@ def test_it_passes_and_leaves_nothing_behind(engine, shape, backend):
     for name, parameter in backend.parameters().items():
         assert torch.equal(parameter, trained[name])
     engine.load(backend.publish(0))
-    assert {one.policy_version for one in generate(engine, requests(8))} == {0}
+    assert {each.policy_version for each in generate(engine, requests(8))} == {0}
     if isinstance(engine, VllmEngine):
-        assert len(engine.loaded) == 1 and len(list(engine.adapters.iterdir())) == 1
+        assert len(engine.loaded) == len(engine.files.held) == 1
         assert engine.newest != NO_LOAD
     else:
         assert list(engine.backend.model.peft_config) == ["default"]

@@ -12,6 +12,7 @@ from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Adapter, Sampling
+from unslothrl.weights.adapter import AdapterShape
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
@@ -143,6 +144,22 @@ def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
     assert cluster.started == ["actor-1"] and notes[0].startswith("actor-1: layer 0 is not")
+
+
+def test_an_actor_that_is_stopped_has_a_successor_with_a_canary():
+    """As one is whose log-probabilities are far from the learner's."""
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, notes)
+    stream.pool.checks.shape = AdapterShape((), "{}")
+    stream.wait(send(stream, 4))
+    stream.pool.stop("actor-1", "actor-1: its log-probabilities are 1 a token from the learner's")
+    stream.pool.stop("actor-9", "it has left meanwhile")
+    assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == ["actor-1"]
+    assert notes[0].startswith("actor-1: its log-probabilities") and "it is stopped" in notes[0]
+    while len(stream.pool.ready()) < 2:
+        stream.pump()
+    assert "canary" in cluster.processes["actor-1"].target.calls
 
 
 def test_another_base_after_a_restart_ends_the_run():

@@ -68,6 +68,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             ending.cluster = processes
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
             checks = Checks(level, learners_generate=config.learner_generates)
+            checks.ask_shape(processes)
             checks.check_all(processes)
             ending.base_hash = checks.base_hash
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)

@@ -87,9 +87,9 @@ def likeliest(engine: Engine, version: int, prompts: Sequence[Tokens], tokens: i
     return [completion.token_ids for completion in completions]
 
 
-def are_alike(one: Sequence[Tokens], other: Sequence[Tokens]) -> bool:
+def are_alike(first: Sequence[Tokens], second: Sequence[Tokens]) -> bool:
     """Whether at least half of them begin with the same token."""
-    same = sum(a[0] == b[0] for a, b in zip(one, other, strict=True))
+    same = sum(a[0] == b[0] for a, b in zip(first, second, strict=True))
     return same >= PROMPTS / 2
 
 
@@ -117,7 +117,7 @@ def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
     times as large, whatever alpha and the rank are.
     """
     settings = json.loads(shape.config)
-    rows = np.random.default_rng(-version).standard_normal(POOL, dtype=np.float32)
+    rows = np.random.default_rng(abs(version)).standard_normal(POOL, dtype=np.float32)
     pool = torch.from_numpy(rows).bfloat16()
     header: dict[str, Any] = {}
     begin = 0

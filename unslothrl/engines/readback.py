@@ -136,12 +136,12 @@ def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]
     mapper: Any = getattr(model, "hf_to_vllm_mapper", None)
     if hasattr(mapper, "get_rename_mapper"):
         mapper = mapper.get_rename_mapper()
-    found: dict[str, tuple[dict, float]] = {}
+    halves_of: dict[str, tuple[dict, float]] = {}
     for name, tensor in published.tensors.items():
         module, is_a = parse_fine_tuned_lora_name(name, mapper)
-        halves, _ = found.setdefault(module, ({}, published.scaling(name.rsplit(".", 2)[0])))
+        halves, _ = halves_of.setdefault(module, ({}, published.scaling(name.rsplit(".", 2)[0])))
         halves["a" if is_a else "b"] = tensor
-    return found
+    return halves_of
 
 
 def held_in(manager: Any, slot: int) -> Iterator[Held]:

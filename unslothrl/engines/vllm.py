@@ -207,7 +207,7 @@ class VllmEngine:
         finally:
             self.abort(list(self.in_flight))
             for number in list(self.loaded):
-                self._remove_lora(self.loaded.pop(number).request)
+                self._remove_lora(self.loaded.pop(number))
             self.newest, self.version, self.coming = NO_LOAD, -1, None
             self.sampled_tokens, self.versions_loaded, self.versions_unloaded = counts
 

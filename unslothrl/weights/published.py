@@ -72,14 +72,14 @@ def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
     return has_same_bytes(held, published) or torch.equal(held, published)
 
 
-def has_same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+def has_same_bytes(held: torch.Tensor, published: torch.Tensor) -> bool:
     """In a host's memory, where it is 100 times as fast as `torch.equal` (0.04 against 5.8 ms for
     600,000 values of bfloat16, torch 2.13); False where that cannot be asked."""
-    if one.device.type != "cpu" or not (one.is_contiguous() and other.is_contiguous()):
+    if held.device.type != "cpu" or not (held.is_contiguous() and published.is_contiguous()):
         return False
-    if one.numel() * one.element_size() % 8:
+    if held.numel() * held.element_size() % 8:
         return False
-    first, second = (each.detach().reshape(-1).view(torch.int64) for each in (one, other))
+    first, second = (each.detach().reshape(-1).view(torch.int64) for each in (held, published))
     return np.array_equal(first.numpy(), second.numpy())
 
 
