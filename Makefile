@@ -35,6 +35,7 @@ test: setup     ## set up, then every test but the slow ones, each file in one o
 slow: unsloth-test trl-test card-test mutation-test learn-test  ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
+	$(bin)/python bench/faults.py all
 
 document-test: setup ## what the documents show, and which committed results are older than their code
 	$(PYTEST) tests/test_docs.py $(ARGS)

@@ -25,6 +25,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
     "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
+    "faults-cpu": ("bench/faults.py", "tests/hosts.py", "tests/run_on_hosts.py", *RUN),
     "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "learners-cpu": (

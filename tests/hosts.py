@@ -325,13 +325,17 @@ def memory_file(text: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def start_ray(cluster: Sequence[Host]) -> None:
-    """Starts Ray on each, the first being the head; the others try until it answers."""
-    head, *others = cluster
+def start_ray(cluster: Sequence[Host], memory_gb: Sequence[float] = ()) -> None:
+    """Starts Ray on each, the first being the head; the others try until it answers. `memory_gb`
+    is what Ray then takes each to have, all of them having this machine's."""
     token = secrets.token_hex(32)
+    flags = [[f"--memory={int(size * 2**30)}"] for size in memory_gb] or [[]] * len(cluster)
+    heads = [None, *[cluster[0]] * (len(cluster) - 1)]
     with ThreadPoolExecutor() as pool:
-        starts = [pool.submit(head.start_ray, token=token)]
-        starts += [pool.submit(host.start_ray, head, token=token) for host in others]
+        starts = [
+            pool.submit(host.start_ray, head, *more, token=token)
+            for host, head, more in zip(cluster, heads, flags, strict=True)
+        ]
         for start in starts:
             start.result()
 
