@@ -13,7 +13,7 @@ from unslothrl.cluster import failures
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster.base import everyone
 from unslothrl.cluster.nodes import process_environment
-from unslothrl.cluster.ray_cluster import object_store
+from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.planning.machine import Machine

@@ -111,10 +111,17 @@ def test_a_recipe_that_is_no_regular_file_is_not_opened(tmp_path):
             resolve({"recipe": str(tmp_path / name)}, CPU)
 
 
-@pytest.mark.parametrize("name", ["tiny-cpu", "colab-t4"])
+RECIPE_CARDS_GB = {"tiny-cpu": (), "colab-t4": (15,), "two-cards-24": (24, 24),
+                   "two-nodes": (24, 12)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(RECIPE_CARDS_GB))
 def test_the_recipes_of_the_repository_resolve(name):
-    t4 = Machine(cpus=2, gpus=(Gpu("T4", 15_360, 15_000, (7, 5)),), online=True)
-    machine = t4 if name == "colab-t4" else CPU
+    sizes = [gb * 1024 for gb in RECIPE_CARDS_GB[name]]
+    kind = (7, 5) if name == "colab-t4" else (8, 6)
+    gpus = tuple(Gpu(f"card {i}", mb, mb - 360, kind, str(i)) for i, mb in enumerate(sizes))
+    packages = frozenset({"vllm", "unsloth", "ray"}) if len(gpus) > 1 else frozenset()
+    machine = Machine(cpus=8, gpus=gpus, packages=packages, online=True) if gpus else CPU
     resolved = resolve({"recipe": name}, machine).config
     recipe = read_recipe(name)
     assert {key: getattr(resolved, key) for key in recipe} == recipe

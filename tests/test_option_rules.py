@@ -69,6 +69,9 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
      "actor_gpu_usage learner_gpu_usage fit"),
     ("--offload optimizer", "offload"),
     ("--cluster local --ray_address 10.0.0.1:6379", "ray_address"),
+    ("--ray_address 10.0.0.1:6379 --ray_port 6400 --ray_node_ip 10.0.0.1", "ray_port ray_node_ip"),
+    ("--cluster local --ray_worker_ports 10002-10999 --ray_temp_dir /tmp/r",
+     "ray_worker_ports ray_temp_dir"),
 ]  # fmt: skip
 
 WITH_EFFECT = (
@@ -87,6 +90,7 @@ WITH_EFFECT = (
     "--adapter adapter --max_lora_rank 4 --lora_alpha 8 --lora_dropout 0",
     "--learner_chunk_size 4 --kv_cache_mb 64 --engine vllm --min_actors 1",
     "--max_staleness 1 --partial_rollouts yes",
+    "--ray_port 6400 --ray_worker_ports 10002-10999 --ray_node_ip 10.0.0.1 --ray_temp_dir /tmp/r",
     "",
 )
 

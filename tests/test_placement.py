@@ -14,13 +14,22 @@ from unslothrl import variables
 from unslothrl.cluster import joining
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
+from unslothrl.config.reading import read_recipe
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import actor_alone, deal, place
-from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import (
+    ACTOR,
+    LEARNER,
+    Node,
+    Placement,
+    ProcessPlan,
+    Resources,
+)
 from unslothrl.planning.shapes import KNOWN
+from unslothrl.resolve import resolve
 
 MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
 SHAPE = KNOWN["qwen2.5-0.5b"]
@@ -173,6 +182,84 @@ def test_a_joined_cluster_with_one_card():
         placed(one, actors=1, config=UNKNOWN)
     assert "actor_gpu_usage 0.91" in str(error.value)
     assert "--actor_gpu_usage 0.65" in str(error.value)  # 1 - 0.35
+
+
+def node(name: str, memory_mb: int = 64_000, cpus: int = 8, free_mb: int | None = None) -> Node:
+    return Node(name, name, cpus, memory_mb, memory_mb if free_mb is None else free_mb)
+
+
+def on_nodes(placement: Placement) -> dict[str, str]:
+    return {plan.name: plan.node.id for plan in placement.processes}
+
+
+def test_unequal_cards_on_two_nodes():
+    """One actor: the learner has the 24 GB, being the larger. Two: they share them, 11,673.6 MB
+    each, and the learner has the 12 GB."""
+    two = Resources.of_nodes([(node("a"), [card(24)]), (node("b"), [card(12, index=1)])])
+    placement = placed(two, actors=1)
+    assert on_nodes(placement) == {"learner-0": "a", "actor-0": "b"}
+    assert placement.actors[0].share_mb == pytest.approx(0.95 * 12 * GB)
+    placement = placed(two, actors=2)
+    assert on_nodes(placement) == {"learner-0": "b", "actor-0": "a", "actor-1": "a"}
+    assert [plan.share_mb for plan in placement.actors] == [pytest.approx(11_673.6)] * 2
+    assert [plan.reserved for plan in placement.processes] == [1.0, 0.5, 0.5]
+    assert placement.actors[0].engine().utilisation == 0.409
+
+
+def test_learners_are_together_and_actors_apart():
+    """The two learners on the node with two cards, though another comes first; then an actor on
+    each of the others before a second on one."""
+    three = [(node("a"), [card(24)]), (node("b"), [card(24, index=1), card(24, index=2)]),
+             (node("c"), [card(24, index=3), card(24, index=4)])]  # fmt: skip
+    placement = placed(Resources.of_nodes(three), actors=2, learners=2)
+    assert on_nodes(placement) == {
+        "learner-0": "b", "learner-1": "b", "actor-0": "a", "actor-1": "c"
+    }  # fmt: skip
+    placement = placed(Resources.of_nodes(three), actors=3, learners=2)
+    assert Counter(on_nodes(placement).values()) == {"a": 1, "b": 2, "c": 2}
+
+
+def test_cpu_actors_are_spread_by_cpus_as_far_as_memory_reaches():
+    """A process needs 1,500 + 500 MB. The learner is where most memory is; 16 CPUs then take two
+    processes where 8 take one, until a node's memory is full."""
+    config = replace(PEFT, number_of_actors=5)
+    nodes = [node("small", 8_000, 8), node("large", 64_000, 16), node("full", 1_000, 64)]
+    placement = place(config, Resources((), 73_000, tuple(nodes)), base_mb=500)
+    assert on_nodes(placement)["learner-0"] == "large"
+    assert Counter(on_nodes(placement).values()) == {"large": 4, "small": 2}
+    busy = [node("a", 8_000, 8, free_mb=1_000), node("b", 8_000, 8)]
+    placement = place(replace(PEFT, number_of_actors=1), Resources((), 16_000, tuple(busy)),
+                      base_mb=500)  # fmt: skip
+    assert on_nodes(placement)["actor-0"] == "b"
+
+
+def test_memory_is_counted_on_each_node_not_together():
+    """Four nodes of 3,000 MB hold a process each, though together they have memory for six."""
+    four = tuple(node(name, 3_000) for name in "abcd")
+    place(replace(PEFT, number_of_actors=3), Resources((), 12_000, four), base_mb=500)
+    with pytest.raises(UserError) as error:
+        place(replace(PEFT, number_of_actors=4), Resources((), 12_000, four), base_mb=500)
+    assert "each of 5 processes needs about 2.0 GB" in str(error.value)
+    assert "the nodes hold 4 (a 2.9 GB for 1, b 2.9 GB for 1" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["two-cards-24", "two-nodes"])
+def test_the_recipes_for_two_cards_fit(name):
+    """On the cards that their heads name, in one machine or in two."""
+    sizes = (24, 24) if name == "two-cards-24" else (24, 12)
+    gpus = cards(*sizes).gpus
+    packages = frozenset({"vllm", "unsloth", "ray"})
+    machine = Machine(16, 64_000, 32_000, 500_000, gpus, packages, online=True)
+    config = resolve({"recipe": name}, machine).config
+    assert (
+        config.max_staleness == 1
+        and config.train_batch_size == read_recipe(name)["train_batch_size"]
+    )  # nothing was lowered
+    two = Resources.of_nodes([(node("a"), gpus[:1]), (node("b"), gpus[1:])])
+    for resources in (Resources.of_machine(config, machine), two):
+        placement = place(config, resources)
+        assert all(planned.fits for planned in placement.cards)
+        assert not any(plan.takes_turns for plan in placement.processes)
 
 
 def test_one_process_computes_on_the_first_card():

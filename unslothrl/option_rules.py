@@ -19,6 +19,7 @@ from unslothrl.weights.adapter_check import Lora
 CLIPS = ("clip_low", "clip_high", "clip_dual", "skip_threshold")
 CRITICS = ("gamma", "gae_lambda", "critic_lr", "value_clip")
 EVALS = ("eval_problems", "eval_candidates", "eval_temperature", "eval_top_p")
+RAY_STARTED = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir")
 DIVIDING = ("standardised", "batch_standardised")  # advantages with a standard deviation
 
 
@@ -213,9 +214,14 @@ RULES = (
         "only a card of this machine is fitted to, and the run joins a cluster",
     ),
     Rule(
-        ("ray_address",),
+        RAY_STARTED,
+        lambda run: run.config.ray_address is not None,
+        "the run joins a cluster that is there",
+    ),
+    Rule(
+        ("ray_address", *RAY_STARTED),
         lambda run: run.config.cluster == "local",
-        "cluster is local: leave --cluster out to join",
+        "cluster is local: leave --cluster out for Ray",
     ),
 )
 

@@ -33,7 +33,13 @@ from unslothrl.planning.machine import Machine
 from unslothrl.weights import adapter_check
 from unslothrl.weights.adapter_check import Lora
 
-PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # written with ~ or without
+PATHS = (
+    "adapter",
+    "lora_save_path",
+    "output_dir",
+    "ray_temp_dir",
+    "resume",
+)  # written with ~ or without
 
 LORA_SHAPE = ("model", "adapter", "max_lora_rank", "lora_alpha")  # what a checkpoint hangs on
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
-from unslothrl.cluster import joining
+from unslothrl.cluster import joining, starting
 from unslothrl.cluster.base import counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
@@ -53,6 +53,8 @@ def run(config: Config, notes: Sequence[str]) -> int:
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
+        if config.cluster == "ray":
+            starting.check(config)
     elif config.cluster == "ray":
         joining.check(config.ray_address)
     check_writable(config.lora_save_path)

@@ -1,6 +1,6 @@
 """What the driver asks of the processes of a run."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -95,6 +95,9 @@ class Cluster(Protocol):
 
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""
+
+    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """How far the run is after a step, for `unslothrl cluster`."""
 
     def close(self) -> None:
         """Ends every process that was started."""

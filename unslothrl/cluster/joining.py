@@ -17,8 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from unslothrl.errors import UserError
 from unslothrl.variables import IMPORT_FOLDER
@@ -34,10 +35,11 @@ NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
 HELP = "`ray start --head` prints it"
 
 
-def check(address: str) -> None:
+def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, Any]:
     """Tries to join the cluster from another process. Sets `RAY_AUTH_MODE` if there is a token.
 
-    Raises UserError if it cannot be joined, within seconds where nothing listens.
+    -> what that process, which runs `module`, has answered. Raises UserError if it cannot be
+    joined, within seconds where nothing listens.
     """
     check_form(address)
     source = token_source(os.environ)
@@ -49,9 +51,10 @@ def check(address: str) -> None:
             f"ray_address {address}: nothing listens there ({reason}): start a cluster with "
             "`ray start --head` and use the address that it prints"
         )
-    result = try_to_join(address)
+    result = try_to_join(address, module)
     if "error" in result:
         raise UserError(f"ray_address {address}: {explain(result['error'], source)}")
+    return result
 
 
 def check_form(address: str) -> None:
@@ -120,10 +123,10 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
         variables[TOKEN] = secrets.token_hex(32)
 
 
-def try_to_join(address: str) -> dict[str, str]:
-    """Joins from another process. -> {} or {"error": text}"""
+def try_to_join(address: str, module: str) -> dict[str, Any]:
+    """Joins from another process. -> what it answers, {"error": text} where it cannot"""
     process = subprocess.Popen(
-        [sys.executable, "-m", "unslothrl.cluster.joining", address],
+        [sys.executable, "-m", module, address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -150,8 +153,8 @@ def queue_lines(stream, lines: "queue.SimpleQueue[str]") -> None:
     lines.put("")
 
 
-def read_result(lines: "queue.SimpleQueue[str]", deadline: float) -> dict[str, str]:
-    """Reads the other process's output until the result is certain. -> {} or {"error": text}
+def read_result(lines: "queue.SimpleQueue[str]", deadline: float) -> dict[str, Any]:
+    """Reads the other process's output until the result is certain. -> it, or {"error": text}
 
     It does not wait for the process to end, because Ray's client would go on trying.
     """
@@ -207,21 +210,19 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
 
 
-def main(address: str) -> None:
+def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
     """Joins and prints the result on a line of its own, among what Ray's C++ threads write."""
-    import ray
     from ray._private import services
 
     try:
         if address == "auto":
-            endpoint = split(services.canonicalize_bootstrap_address_or_die(address))
+            address = services.canonicalize_bootstrap_address_or_die(address)
+            endpoint = split(address)
             if endpoint is None or connection_error(*endpoint):
                 raise ConnectionError(
                     NO_LOCAL_CLUSTER
                 )  # Ray remembers the last one, which has ended
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        ray.shutdown()
-        result = {}
+        result = join(address)
     except BaseException as error:
         causes = [error]
         while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
@@ -230,5 +231,13 @@ def main(address: str) -> None:
     print("\n" + RESULT_PREFIX + json.dumps(result), flush=True)
 
 
+def as_driver(address: str) -> dict[str, Any]:
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    ray.shutdown()
+    return {}
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], as_driver)

@@ -2,7 +2,7 @@
 Ray."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,9 @@ class LocalCluster:
 
     def restart_learners(self) -> None:
         raise RunError("learners cannot be started again: all is in one process (cluster local)")
+
+    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Nobody else can ask this process."""
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises

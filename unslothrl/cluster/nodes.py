@@ -1,6 +1,6 @@
 """The machines of a run: what there is on each, and what a process is started with there.
 
-`ThisMachine` where Ray was started by this process; `JoinedNodes` where a cluster was joined. There
+`ThisMachine` where Ray was started for this machine; `JoinedNodes` where others can join. There
 every node is looked at once, before anything is loaded: its CPUs, memory, versions and cards. Then
 each node that gets a process finds or fetches the base itself, and is sent the user's files that it
 does not have. A node that cannot, or that differs, is named in one line.
@@ -56,7 +56,7 @@ class Nodes(Protocol):
 
 def of_run(ray: Any, config: Config, base: Path, machine: Machine, scratch: Path) -> Nodes:
     """The machines of a run under Ray, which has been started or joined. Raises UserError."""
-    if config.ray_address is None:
+    if config.ray_address is None and config.ray_port is None:
         return ThisMachine(ray, config, base, machine, scratch)
     return JoinedNodes(ray, config, base, machine)
 

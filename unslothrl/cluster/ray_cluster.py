@@ -7,13 +7,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from unslothrl import variables
-from unslothrl.cluster import joining
 from unslothrl.cluster import nodes as machines
+from unslothrl.cluster import starting
 from unslothrl.cluster.base import (
     Builders,
     Changes,
@@ -27,6 +27,7 @@ from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, Learne
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
+from unslothrl.cluster.run_entry import RunEntry
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
@@ -62,6 +63,7 @@ class RayCluster:
         self.plans: dict[str, ProcessPlan] = {}
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
+        self.entry: RunEntry | None = None
         self.results = Results({})
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
@@ -78,6 +80,12 @@ class RayCluster:
         # Ray prints on its own that some worker died; we say which, and why.
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
+        client = self.ray._private.worker.global_worker.gcs_client
+        here = self.ray.get_runtime_context()
+        name = config.run_name or "run"
+        entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
+        entry.claim()
+        self.entry = entry
 
     def _connect(self, config: Config, machine: Machine) -> Any:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -91,20 +99,7 @@ class RayCluster:
                     f"ray_address {config.ray_address}: no cluster answers there "
                     f"({str(error).splitlines()[0]}): start one with `ray start --head`"
                 ) from None
-        joining.ensure_token(os.environ)
-        size, folder = object_store(machine)
-        if folder is not None:
-            os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
-        return self.ray.init(
-            address="local",
-            num_cpus=machine.cpus,
-            num_gpus=len(machine.gpus),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=size,
-            _plasma_directory=folder,
-        )
+        return starting.start(self.ray, config, machine)
 
     def _start(self, stage: Stage) -> None:
         config = self.config
@@ -124,6 +119,17 @@ class RayCluster:
         ways = {name: RayTransport(host) for name, host in self.hosts.items()}
         self.learners = [LearnerHandle(plan.name, ways[plan.name]) for plan in placement.learners]
         self.actors = [ActorHandle(plan.name, ways[plan.name]) for plan in placement.actors]
+        self._enter_processes()
+
+    def _enter_processes(self) -> None:
+        """What runs where, for `unslothrl cluster`."""
+        assert self.entry is not None
+        ids = {name: host._actor_id.hex() for name, host in self.hosts.items()}
+        self.entry.place([plan for plan in self.plans.values() if plan.name in ids], ids)
+
+    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        assert self.entry is not None
+        self.entry.report(step, steps, metrics)
 
     def _launch(self, plan: ProcessPlan) -> Any:
         """-> Ray's handle of a process that begins to build what is planned for it."""
@@ -221,6 +227,7 @@ class RayCluster:
         way = RayTransport(self._launch(self.plans[name]))
         handle = ActorHandle(name, way)
         self.actors = [*self.actors, handle]
+        self._enter_processes()
         return handle, way.ready()
 
     def remove_actor(self, name: str) -> None:
@@ -243,6 +250,7 @@ class RayCluster:
             LearnerHandle(name, RayTransport(self._launch(self.plans[name]))) for name in names
         ]
         self._wait_ready(names)
+        self._enter_processes()
         join_learners(self)
 
     def _place_learner(self, watch: NodeWatch, name: str) -> None:
@@ -272,17 +280,7 @@ class RayCluster:
             self.node_watch.close()
         if self.nodes is not None:
             self.nodes.close()
+        if self.entry is not None:
+            self.entry.close()
         self.ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def object_store(machine: Machine) -> tuple[int, str | None]:
-    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
-
-    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
-    small for that (64 MB in a container), the store lies on disk.
-    """
-    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
-    if machine.shm_mb * 2**20 > 1.2 * size:
-        return size, None
-    return size, "/tmp"

@@ -176,8 +176,8 @@ def ask(
 
 
 def plan(
-    card: float = typer.Option(
-        None, min=1, max=4096, callback=finite, help="As if there were one card of so many GB."
+    card: str = typer.Option(
+        None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
     ),
     json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
     **flags: str | bool | list[str] | None,
@@ -192,8 +192,22 @@ def plan(
     return 0
 
 
+def cluster(
+    ray_address: str = typer.Option(
+        None, "--ray_address", help="HOST:PORT or auto; not set: RAY_ADDRESS, else this machine's."
+    ),
+    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+) -> int:
+    """Show a Ray cluster: nodes, cards, what runs on each, health, speed of the runs on it."""
+    from unslothrl.commands.cluster import show
+
+    show(ray_address, json)
+    return 0
+
+
 app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
 app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(cluster)

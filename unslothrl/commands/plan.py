@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -20,13 +20,14 @@ from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resou
 from unslothrl.planning.search import FREE
 from unslothrl.resolve import resolve
 
+LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 NOT_MEASURED = "an estimate: no card has measured it yet"
 
 
 def forecast(
-    given: Mapping[str, Any], cards_gb: float | None, as_json: bool, out: TextIO | None = None
+    given: Mapping[str, Any], cards: str | None, as_json: bool, out: TextIO | None = None
 ) -> None:
     """Prints the plan of a run with these options; of all known models where there are none.
 
@@ -34,9 +35,9 @@ def forecast(
     """
     out = out or sys.stdout
     machine = Machine.detect()
-    if cards_gb is not None:
-        machine = with_card(machine, cards_gb)
-    if not given and cards_gb is None:
+    if cards is not None:
+        machine = with_cards(machine, sizes_of(cards))
+    if not given and cards is None:
         models = table(machine)
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
         return
@@ -56,12 +57,31 @@ def forecast(
     print(json.dumps(report) if as_json else "\n".join(lines(config, needs, report)), file=out)
 
 
-def with_card(machine: Machine, gb: float) -> Machine:
-    """The machine as if it had one card of so many GB and all that a card needs."""
-    mb = round(gb * 1024)
-    card = Gpu(f"a card of {gb:g} GB", mb, mb, (8, 6))
+def sizes_of(text: str) -> list[float]:
+    """The GB of `--card 24,12`. Raises UserError."""
+    sizes = []
+    for part in text.split(","):
+        try:
+            size = float(part)
+        except ValueError:
+            size = 0.0
+        if not LEAST_GB <= size <= MOST_GB:  # nan is none of them
+            raise UserError(
+                f"card must be GB between {LEAST_GB} and {MOST_GB}, several with commas, got "
+                f"{text:.60}: set e.g. --card 24,12"
+            )
+        sizes.append(size)
+    return sizes
+
+
+def with_cards(machine: Machine, sizes_gb: Sequence[float]) -> Machine:
+    """The machine as if it had cards of so many GB and all that a card needs."""
+    cards = tuple(
+        Gpu(f"a card of {gb:g} GB", mb, mb, (8, 6), uuid=str(index) if index else "")
+        for index, (gb, mb) in enumerate((gb, round(gb * 1024)) for gb in sizes_gb)
+    )
     packages = machine.packages | {"vllm", "unsloth", "ray"}
-    return replace(machine, gpus=(card,), packages=packages, online=True, gpu_problem=None)
+    return replace(machine, gpus=cards, packages=packages, online=True, gpu_problem=None)
 
 
 def settings(
@@ -176,7 +196,7 @@ def table(machine: Machine) -> dict[str, Any]:
             alone = replace(machine, gpus=(card,))
             rows[name] = {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
         else:
-            machines = {str(gb): with_card(machine, gb) for gb in CARDS_GB}
+            machines = {str(gb): with_cards(machine, [gb]) for gb in CARDS_GB}
             rows[name] = {gb: longest(shape, with_gb) for gb, with_gb in machines.items()}
     what = "GB by context" if card else "longest context by card in GB"
     return {"card": card and card.name, "what": what, "models": rows, "note": NOT_MEASURED}

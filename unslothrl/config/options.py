@@ -302,6 +302,13 @@ class Config:
     )
     cluster: str = option("ray", "local: all in one process", HARDWARE, choices=("ray", "local"))
     ray_address: str | None = option(None, "Ray cluster to join; not set: start one here", HARDWARE)
+    ray_port: int | None = option(
+        None, "port of the Ray that is started here, for other machines to join", HARDWARE,
+        at_least=1024, at_most=65_535,
+    )  # fmt: skip
+    ray_worker_ports: str | None = option(None, "LOW-HIGH: all other ports of that Ray", HARDWARE)
+    ray_node_ip: str | None = option(None, "this machine's address for its nodes", HARDWARE)
+    ray_temp_dir: str | None = option(None, "folder of its logs and sockets", HARDWARE)
     engine: str = option(
         "auto", "what the actors generate with", HARDWARE, choices=("auto", "vllm", "transformers")
     )

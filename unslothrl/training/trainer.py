@@ -123,6 +123,7 @@ class Trainer:
         state.samples_seen += groups.completions
         state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
+        self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
     def draw(self) -> StepGroups:

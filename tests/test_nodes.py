@@ -1,0 +1,246 @@
+"""A joined cluster of two real nodes: each is looked at, made ready, refused where it differs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ray_nodes import RayNodes
+
+from unslothrl.cluster import joining, nodes, shipping
+from unslothrl.cluster.run_entry import RunEntry, entries
+from unslothrl.config.options import Config
+from unslothrl.embedded import BASE
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.weights import base_model
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = {
+    "learner": "grpo", "number_of_actors": 2, "engine": "transformers", "max_steps": 2,
+    "batch_size": 2, "num_candidates": 2, "topk": 2, "learner_chunk_size": 0,
+    "max_new_tokens": 8, "eval_every": 0,
+}  # fmt: skip
+REWARD = "from beside import VALUE\n\ndef reward(completion, answer):\n    return VALUE\n"
+
+
+def flags(**more) -> list[str]:
+    options = {**OPTIONS, **more}
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head and a second node, neither with a GPU."""
+    started = RayNodes("--num-cpus=1", "--num-gpus=0")
+    try:
+        started.add("--num-cpus=1", "--num-gpus=0", PYTHONPATH=str(started.folder / "other"))
+        yield started
+    finally:
+        started.close()
+
+
+def unslothrl(cluster: RayNodes, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT))
+    return subprocess.run(
+        [sys.executable, "-m", "unslothrl", *arguments],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ray(cluster, monkeypatch):
+    """This process as a driver of the cluster."""
+    for name, value in cluster.environment(cluster.folder / "home0").items():
+        monkeypatch.setenv(name, value)
+    import ray
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    reset_auth_token_state()  # another test may have imported ray without a token
+    joining.check(cluster.address)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
+
+
+def looked(ray, cluster, **options) -> nodes.JoinedNodes:
+    config = replace(
+        Config(), model="embedded", learner="grpo", engine="transformers", backend="peft",
+        ray_address=cluster.address, **options,
+    )  # fmt: skip
+    found = nodes.of_run(ray, config, base_model.prepare("embedded"), Machine.detect(), Path())
+    assert isinstance(found, nodes.JoinedNodes)
+    return found
+
+
+def test_a_node_with_another_version_is_refused_by_name(cluster, tmp_path):
+    facts = cluster.folder / "other" / "peft-0.1.0.dist-info"  # on the second node's path alone
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: peft\nVersion: 0.1.0\n")
+    try:
+        done = unslothrl(cluster, tmp_path, *flags(ray_address=cluster.address))
+    finally:
+        shutil.rmtree(facts.parent)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2
+    assert last.startswith("unslothrl: node ") and "has peft 0.1.0 (the driver: " in last
+    assert last.endswith("install the same everywhere") and "loading" not in done.stdout
+
+
+def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
+    """Each actor on a node of its own; a second run of that name is refused meanwhile."""
+    environment = cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT))
+    more = {"run_name": "first", "max_steps": 10_000, "ray_address": cluster.address}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "unslothrl", *flags(**more)], env=environment, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        lines = []
+        for line in running.stdout:
+            lines.append(line)
+            if line.startswith("step 2/"):
+                break
+        assert lines[-1].startswith("step 2/"), lines
+        started = time.monotonic()
+        shown = unslothrl(cluster, tmp_path, "cluster", "--ray_address", cluster.address)
+        assert time.monotonic() - started < 20
+        assert shown.returncode == 0, shown.stderr
+        text = shown.stdout.splitlines()
+        assert max(map(len, text)) <= 80
+        assert text[0] == f"{cluster.address}: 2 nodes, 2 CPUs, 0 GPUs (0 free)"
+        at = [i for i, line in enumerate(text) if ": alive" in line or ", head" in line]
+        actors = [i for i, line in enumerate(text) if line.startswith("  actor-")]
+        assert len(at) == 2 and actors[0] < at[1] < actors[1]  # one on each
+        assert all("alive" in text[i] for i in actors)
+        assert any(line.startswith("first: training, step ") for line in text)
+        assert any("tokens/s" in line and "reward" in line for line in text)
+        other = tmp_path / "elsewhere"
+        other.mkdir()
+        done = unslothrl(cluster, other, *flags(**more))
+        assert done.returncode == 2
+        assert (
+            f"run_name first: a run of that name is on this cluster (process {running.pid} of"
+            in (done.stderr)
+        )
+        assert "loading" not in done.stdout
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_name_is_free_again_when_its_driver_was_killed(ray):
+    """The run of the test before was killed with SIGKILL."""
+    client = ray._private.worker.global_worker.gcs_client
+    here = ray.get_runtime_context()
+    deadline = time.monotonic() + 30
+    while entries(client) and time.monotonic() < deadline:
+        pass
+    entry = RunEntry(client, here.get_job_id(), here.get_node_id(), "first")
+    entry.claim()
+    assert [each["name"] for each in entries(client)] == ["first"]
+    with pytest.raises(UserError, match="run_name first: a run of that name is on this cluster"):
+        other_driver_claims(client, here)
+    assert [each["job"] for each in entries(client)] == [here.get_job_id()]
+    entry.close()
+    assert entries(client) == []
+
+
+def other_driver_claims(client, here) -> None:
+    RunEntry(client, "ffffffff", here.get_node_id(), "first").claim()
+
+
+def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
+    (tmp_path / "mine.py").write_text(REWARD)
+    (tmp_path / "beside.py").write_text("VALUE = 0.5\n")
+    reward = f"{tmp_path}/mine.py:reward=2"
+    found = looked(ray, cluster, number_of_actors=1, reward=(reward,))
+    placement = place(found.config, found.resources, base_mb=1)
+    (learner,), (actor,) = placement.learners, placement.actors
+    assert learner.node != actor.node
+    found.facts[actor.node.id]["digests"][f"{tmp_path}/mine.py"] = ""  # as on another machine
+    found.prepare(placement)
+    assert found.start_of(learner).config.reward == (reward,)
+    (sent,) = found.start_of(actor).config.reward
+    file = Path(shipping.file_of(sent))
+    assert sent == f"{file}:reward=2" and file.parent != tmp_path and file.name == "mine.py"
+    assert file.read_text() == REWARD
+    assert (file.parent / "beside.py").read_text() == "VALUE = 0.5\n"
+    assert (found.start_of(actor).base / "model.safetensors").is_file()  # quantised there
+    scratch = Path(found.start_of(actor).environment["UNSLOTHRL_SCRATCH"])
+    assert scratch in file.parents
+    found.close()
+    assert not scratch.exists()
+
+
+def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):
+    """The folder is there for the driver, and gone when the nodes look for it."""
+    folder = tmp_path / "model"
+    shutil.copytree(BASE, folder)
+    found = looked(ray, cluster, number_of_actors=1)
+    found.config = replace(found.config, model=str(folder))
+    shutil.rmtree(folder)
+    with pytest.raises(UserError) as error:
+        found.prepare(place(found.config, found.resources, base_mb=1))
+    assert str(error.value).startswith("node ")
+    assert f"model {folder}: no such folder" in str(error.value)
+
+
+def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatch):
+    monkeypatch.setattr(nodes.variables, "IMPORT_FOLDER", Path("/not/there"))
+    code = nodes.call_on_node
+    monkeypatch.setattr(
+        nodes, "call_on_node", lambda folder, name, *rest: code(folder, "no", *rest)
+    )
+    with pytest.raises(UserError, match=r"node .* cannot import this package \(AttributeError"):
+        looked(ray, cluster)
+
+
+def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
+    """Ray counts three GPUs on a third node, which are not there: their size is not known."""
+    cluster.add("--num-cpus=1", "--num-gpus=3")
+    found = looked(ray, cluster, number_of_actors=1)
+    assert found.resources.gpus == (None,) * 3
+    placement = place(found.config, found.resources, base_mb=1)
+    assert [plan.card for plan in placement.processes] == [0, 1]
+    found.prepare(placement)
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("GPU") != 1.0 and time.monotonic() < deadline:
+        pass
+    assert ray.available_resources()["GPU"] == 1.0
+    seen = []
+    for plan in placement.processes:
+        start = found.start_of(plan)
+        task = ray.remote(num_cpus=0)(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
+        ref = task.options(
+            num_gpus=start.gpus, scheduling_strategy=start.strategy,
+            runtime_env={"env_vars": start.environment},
+        ).remote()  # fmt: skip
+        seen.append(ray.get(ref))
+    assert sorted(seen) == sorted(found.cards[plan.card].visible for plan in placement.processes)
+    assert len(set(seen)) == 2
+    found.close()
+
+
+def test_without_a_cluster_the_command_says_so_in_a_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl", "cluster", "--ray_address", "127.0.0.1:1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "nothing listens there" in done.stderr
+
+
+def test_the_command_speaks_json(cluster, tmp_path):
+    done = unslothrl(cluster, tmp_path, "cluster", "--json", "--ray_address", cluster.address)
+    seen = json.loads(done.stdout)
+    assert [node["health"] for node in seen["nodes"]] == ["alive"] * len(seen["nodes"])
+    assert seen["runs"] == []

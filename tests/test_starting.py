@@ -1,0 +1,117 @@
+"""The Ray that a run starts: what it is given, and what is refused before it starts."""
+
+import os
+import shutil
+import socket
+from dataclasses import replace
+
+import pytest
+from ray_nodes import free_ports
+
+from unslothrl.cluster import starting
+from unslothrl.config.options import Config
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import Machine
+
+
+@pytest.fixture
+def variables(monkeypatch, tmp_path):
+    """A user with an empty home, without Ray's variables."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+def refusal(**options) -> str:
+    with pytest.raises(UserError) as error:
+        starting.check(replace(Config(), **options))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_port_in_use_is_named(variables):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
+        said = refusal(ray_port=port, ray_node_ip="127.0.0.1")
+        assert said.startswith(f"ray_port {port} cannot be listened on (Address already in use):")
+        assert f"port {port} cannot be listened on" in refusal(
+            ray_worker_ports=f"{port - 1}-{port + 30}", ray_node_ip="127.0.0.1"
+        )
+
+
+def test_others_can_only_join_with_a_token_of_the_users(variables, tmp_path):
+    (port,) = free_ports(1)
+    assert "there is none: run `ray get-auth-token --generate`" in refusal(ray_port=port)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
+    starting.check(replace(Config(), ray_port=port))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("10002", "must be LOW-HIGH between 1024 and 65535, got '10002'"),
+        ("80-90", "must be LOW-HIGH"),
+        ("20000-10000", "must be LOW-HIGH"),
+        ("60000-70000", "must be LOW-HIGH"),
+        ("x-y", "must be LOW-HIGH"),
+        ("10002-10010", "3 processes need at least 19 ports: set 10002-10020"),
+        ("10002-10999", "ray_port 10500 is among them"),
+    ],
+)
+def test_worker_ports_that_cannot_be(text, message, variables):
+    variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
+    options = {"ray_port": 10_500} if "among" in message else {}
+    assert message in refusal(ray_worker_ports=text, number_of_actors=2, **options)
+
+
+def test_a_temporary_folder_that_cannot_be(variables, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert "cannot be written (Not a directory)" in refusal(ray_temp_dir="/dev/null/ray")
+    least = 107 - len(starting.SESSION)  # /session_.../sockets/plasma_store takes 64 of the 107
+    assert least == 43
+    assert "too long for Ray's sockets by 1 bytes" in refusal(ray_temp_dir="/tmp/" + "x" * 39)
+    variables.setenv("RAY_TMPDIR", "/tmp/" + "x" * 100)
+    assert refusal().startswith("RAY_TMPDIR /tmp/xxx") and "by 66 bytes" in refusal()
+
+
+def test_an_address_of_another_machine_is_refused(variables):
+    said = refusal(ray_node_ip="203.0.113.7")
+    assert said.startswith("ray_node_ip 203.0.113.7 is no address of this machine (")
+    assert "no address of this machine" in refusal(ray_node_ip="not an address")
+
+
+@pytest.mark.real
+def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
+    """The head's port, and every port of a worker's, between the two that were named."""
+    import ray
+
+    variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
+    address = ray.util.get_node_ip_address()  # Ray takes no loopback address
+    port, low = free_ports(2)
+    low = min(low, 65_000)
+    folder = f"/tmp/r{os.getpid()}"
+    config = replace(
+        Config(), ray_port=port, ray_worker_ports=f"{low}-{low + 40}", number_of_actors=1,
+        ray_node_ip=address, ray_temp_dir=folder,
+    )  # fmt: skip
+    starting.check(config)
+    before = os.environ.get(starting.GCS_PORT)
+    context = starting.start(ray, config, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
+    try:
+        assert os.environ.get(starting.GCS_PORT) == before
+        assert context.address_info["gcs_address"] == f"{address}:{port}"
+        assert context.address_info["session_dir"].startswith(folder + "/session_")
+        (node,) = ray.nodes()
+        assert (node["NodeManagerPort"], node["ObjectManagerPort"]) == (low, low + 1)
+        assert f"ray_port {port} cannot be listened on" in refusal(
+            ray_port=port, ray_node_ip=address
+        )
+        assert context.dashboard_url in (None, "")
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)

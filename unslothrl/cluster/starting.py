@@ -1,0 +1,198 @@
+"""The Ray that a run starts itself: its ports, its address, its temporary folder, its token.
+
+Nothing of it listens where others can use it without the token, and there is no dashboard. With
+`--ray_port` other machines can join; `--ray_worker_ports LOW-HIGH` then has all the other ports of
+this machine that they connect to: LOW is the node manager's, LOW + 1 the object manager's, and the
+workers take the rest.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unslothrl.cluster import joining
+from unslothrl.config.options import Config
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import Machine
+
+SESSION = "/session_2026-11-21_20-59-29_205618_4194304/sockets/plasma_store"  # below Ray's folder
+MOST_SOCKET = 107  # bytes of a socket's path on Linux
+SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those on their way out
+FIRST_PORT = 1024
+TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
+
+
+def check(config: Config) -> None:
+    """Raises UserError where Ray could not start with the options that it is given."""
+    node_ip = config.ray_node_ip
+    if node_ip is not None and (reason := bind_error(node_ip, 0)):
+        raise UserError(
+            f"ray_node_ip {node_ip} is no address of this machine ({reason}): see `ip -4 address`"
+        )
+    check_temp_dir(config.ray_temp_dir)
+    if config.ray_port is not None:
+        check_port("ray_port", config.ray_port, node_ip)
+        check_token(config.ray_port)
+    if config.ray_worker_ports is not None:
+        check_worker_ports(config)
+
+
+def check_port(option: str, port: int, node_ip: str | None) -> None:
+    if reason := bind_error(node_ip or "", port):
+        raise UserError(
+            f"{option} {port} cannot be listened on ({reason}): set a port that is free, or end "
+            "what listens there"
+        )
+
+
+def check_token(port: int) -> None:
+    """A token that is made for this run alone would keep every other machine out."""
+    is_on = os.environ.get(joining.MODE, "token") == "token"
+    if is_on and joining.token_source(os.environ) is None:
+        raise UserError(
+            f"ray_port {port}: machines that join must have this one's token, and there is none: "
+            f"run `ray get-auth-token --generate`, and copy {joining.DEFAULT_TOKEN} to them"
+        )
+
+
+def check_worker_ports(config: Config) -> None:
+    low, high = port_range(config.ray_worker_ports or "")
+    least = config.number_of_processes + SPARE_PORTS
+    if high - low + 1 < least:
+        raise UserError(
+            f"ray_worker_ports {low}-{high}: {config.number_of_processes} processes need at least "
+            f"{least} ports: set {low}-{low + least - 1}"
+        )
+    if config.ray_port is not None and low <= config.ray_port <= high:
+        raise UserError(
+            f"ray_worker_ports {low}-{high}: ray_port {config.ray_port} is among them: set another"
+        )
+    for port in (low, low + 1):
+        check_port("ray_worker_ports: port", port, config.ray_node_ip)
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """-> (low, high). Raises UserError."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII)
+    low, high = map(int, match.groups()) if match else (0, 0)
+    if not FIRST_PORT <= low < high < 2**16:
+        raise UserError(
+            f"ray_worker_ports must be LOW-HIGH between {FIRST_PORT} and 65535, got {text!r}: set "
+            "e.g. --ray_worker_ports 10002-10999"
+        )
+    return low, high
+
+
+def bind_error(host: str, port: int) -> str | None:
+    """-> why nothing can listen there, None where it can."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except (OSError, UnicodeError, OverflowError) as error:
+        number = getattr(error, "errno", None) or 0  # create_server's own text has the address
+        return os.strerror(number) if number > 0 else str(error)
+    return None
+
+
+def check_temp_dir(given: str | None) -> None:
+    """The folder that Ray gets, or takes by RAY_TMPDIR. Raises UserError."""
+    name = f"ray_temp_dir {given}"
+    folder = given
+    if folder is None and os.environ.get(TMPDIR):
+        name, folder = f"{TMPDIR} {os.environ[TMPDIR]}", os.path.join(os.environ[TMPDIR], "ray")
+    if folder is None:
+        return
+    path = os.path.abspath(folder)
+    length = len(os.fsencode(path + SESSION))
+    if length > MOST_SOCKET:
+        raise UserError(
+            f"{name} is too long for Ray's sockets by {length - MOST_SOCKET} bytes: set a shorter "
+            "one, such as /tmp/ray"
+        )
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"{name} cannot be written ({reason}): set --ray_temp_dir to another folder"
+        ) from None
+
+
+def start(ray: Any, config: Config, machine: Machine) -> Any:
+    """Starts Ray on this machine; it ends with this process. -> Ray's context"""
+    joining.ensure_token(os.environ)
+    size, folder = object_store(machine)
+    if folder is not None:
+        os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
+    with port_of_the_head(config.ray_port), ports_of_workers(ray, config.ray_worker_ports):
+        return ray.init(
+            address="local",
+            num_cpus=machine.cpus,
+            num_gpus=len(machine.gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=size,
+            _plasma_directory=folder,
+            _node_ip_address=config.ray_node_ip,
+            _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
+        )
+
+
+@contextlib.contextmanager
+def port_of_the_head(port: int | None) -> Iterator[None]:
+    """Inside it Ray starts its head at that port."""
+    if port is None:
+        yield
+        return
+    before = os.environ.get(GCS_PORT)
+    os.environ[GCS_PORT] = str(port)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[GCS_PORT]
+        else:
+            os.environ[GCS_PORT] = before
+
+
+@contextlib.contextmanager
+def ports_of_workers(ray: Any, text: str | None) -> Iterator[None]:
+    """Inside it Ray starts with these ports: `ray.init` (2.60) has no argument for them, only the
+    parameters that it makes have."""
+    if text is None:
+        yield
+        return
+    low, high = port_range(text)
+    parameters = ray._private.parameter
+    usual = parameters.RayParams
+    parameters.RayParams = functools.partial(
+        usual,
+        node_manager_port=low,
+        object_manager_port=low + 1,
+        min_worker_port=low + 2,
+        max_worker_port=high,
+    )
+    try:
+        yield
+    finally:
+        parameters.RayParams = usual
+
+
+def object_store(machine: Machine) -> tuple[int, str | None]:
+    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
+
+    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
+    small for that (64 MB in a container), the store lies on disk.
+    """
+    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
+    if machine.shm_mb * 2**20 > 1.2 * size:
+        return size, None
+    return size, "/tmp"
