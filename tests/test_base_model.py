@@ -59,3 +59,30 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(sixteen_bit_bases, tmp_pat
     message = str(caught.value)
     assert "\n" not in message and "cannot be quantised" in message and str(source) in message
     assert list((tmp_path / "cache" / "unslothrl" / "nf4").iterdir()) == []
+
+
+COUNTS = """
+import os, sys
+if "unslothrl.weights.quantise" in sys.orig_argv:
+    with open(os.environ["COUNT_FILE"], "a") as file:
+        file.write("quantised\\n")
+"""
+
+
+def test_of_two_processes_that_ask_one_quantises(sixteen_bit_bases, tmp_path):
+    """Each process that quantises leaves a line."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTS)
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "COUNT_FILE": str(tmp_path / "count"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    command = [sys.executable, "-c", DRIVER, str(sixteen_bit_bases["plain"])]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    made = {json.loads(process.communicate(timeout=200)[0])[0] for process in both}
+    assert len(made) == 1
+    assert (tmp_path / "count").read_text() == "quantised\n"

@@ -88,18 +88,33 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Raises UserError."""
+    """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Of several processes of a
+    host that ask for it one makes it and the others wait. Raises UserError."""
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if target.is_dir():
         return target
+    import fcntl  # not on every system
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(target.parent, os.O_RDONLY)
+    except OSError as error:
+        raise cannot_be_written(source, target.parent, error) from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if not target.is_dir():
+            _quantise(source, target)
+    finally:
+        os.close(folder)
+    return target
+
+
+def _quantise(source: Path, target: Path) -> None:
+    """Writes the copy beside `target`, whole, and renames it."""
+    try:
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
     except OSError as error:
-        raise UserError(
-            f"model {source}: the cache {target.parent} cannot be written ({error.strerror}): set "
-            "the variable XDG_CACHE_HOME to a folder with room for its 4-bit copy"
-        ) from None
+        raise cannot_be_written(source, target.parent, error) from None
     try:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
@@ -118,12 +133,18 @@ def quantise(source: Path) -> Path:
                 shutil.copyfile(path, temporary / path.name)
         try:
             temporary.rename(target)
-        except OSError:  # another run was first; its copy is the same
+        except OSError:  # a run on another host that shares the cache was first; it is the same
             if not target.is_dir():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
+
+
+def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
+    return UserError(
+        f"model {source}: the cache {cache} cannot be written ({error.strerror}): set the variable "
+        "XDG_CACHE_HOME to a folder with room for its 4-bit copy"
+    )
 
 
 def load_tokenizer(base: Path):
