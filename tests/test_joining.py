@@ -193,6 +193,11 @@ def test_a_port_of_another_program_is_refused(as_user, tmp_path, monkeypatch):
         assert "does not answer as Ray does" in refusal(address)
 
 
+def test_a_server_of_another_kind_is_not_taken_for_ray():
+    said = joining.explain("RPC error: Received http2 header with status: 404", None)
+    assert said.startswith("what listens there does not answer as Ray does")
+
+
 def test_where_the_token_comes_from(tmp_path):
     missing = tmp_path / "missing"
     with pytest.raises(UserError, match=r"RAY_AUTH_TOKEN_PATH .*missing cannot be read"):

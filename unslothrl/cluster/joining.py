@@ -193,7 +193,7 @@ def explain(error: str, source: str | None) -> str:
         )
     if "Version mismatch" in error:
         return " ".join(error.split()).partition(" If you")[0] + ": install the same on both"
-    if NOT_RAY in error:
+    if NOT_RAY in error or "http2 header" in error:
         return f"what listens there does not answer as Ray does: use the head's port; {HELP}"
     if NO_LOCAL_CLUSTER in error:
         return "no cluster runs on this machine: start one with `ray start --head`"
