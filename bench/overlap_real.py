@@ -26,7 +26,7 @@ from facts import commit, facts, result_file
 from overlap import distance, quantiles
 from simulated.run import BENCH, Steps, prepare_workers, rows
 
-from unslothrl import build, cluster, variables
+from unslothrl import build, cluster, embedded, variables
 from unslothrl.cluster.base import Builders
 from unslothrl.config.options import Config
 from unslothrl.data import tasks
@@ -171,7 +171,8 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
 
 def figures(case: Case, view: Steps, run_folder: RunFolder, folder: Path) -> dict:
     metrics = [row for row in run_folder.read_metrics() if "timing/step_s" in row]
-    trained = [length(row) for row in rows(run_folder) if row["selected"]]
+    tokenizer = base_model.load_tokenizer(embedded.BASE)
+    trained = [length(row, tokenizer) for row in rows(run_folder) if row["selected"]]
     drawn = [
         int(line) for file in folder.glob(f"{DRAWN}-*") for line in file.read_text().splitlines()
     ]
@@ -179,7 +180,7 @@ def figures(case: Case, view: Steps, run_folder: RunFolder, folder: Path) -> dic
     seconds = view.at[-1] - view.at[min(WARM_UP, len(view.at) - 1) - 1]
     evals = [row for row in run_folder.read_metrics() if "eval/held_out/pass@1" in row]
     return {
-        "trained tokens a second": round(sum(map(length, later)) / seconds, 1),
+        "trained tokens a second": round(sum(length(row, tokenizer) for row in later) / seconds, 1),
         "seconds a step, median": round(statistics.median(view.steps[1:]), 3),
         "generation_s, median": median(metrics, "timing/generation_s"),
         "update_s, median": median(metrics, "timing/update_s"),
@@ -197,9 +198,10 @@ def figures(case: Case, view: Steps, run_folder: RunFolder, folder: Path) -> dic
     }
 
 
-def length(row: dict) -> int:
-    """Tokens of a rollout's completion: the embedded tokenizer has one for each byte."""
-    return len(row["completion"].encode()) + (row["finish_reason"] == "stop")
+def length(row: dict, tokenizer: Any) -> int:
+    """Tokens of a rollout's completion, the one that ended it included."""
+    ids = tokenizer(row["completion"], add_special_tokens=False)["input_ids"]
+    return len(ids) + (row["finish_reason"] == "stop")
 
 
 def median(metrics: list[dict], name: str) -> float:

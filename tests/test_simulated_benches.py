@@ -22,7 +22,9 @@ import scale
 from simulated.learner import LearnerDelays
 from simulated.many import GroupActor, ManyActors, SharedHost
 
+from unslothrl import embedded
 from unslothrl.types import Adapter, Assignment, Sampling
+from unslothrl.weights.base_model import load_tokenizer
 
 SAMPLING = Sampling(1.0, 1.0, 0, 100)
 
@@ -171,7 +173,7 @@ def test_calls_of_an_actor_in_a_shared_process_keep_their_order():
     async def call_backwards() -> list[int]:
         host = SharedHost()
         await host.build("actor-0", Names)
-        calls = [host.call("actor-0", number, "submit", number) for number in (2, 1, 0)]
+        calls = [host.call(("actor-0", number), ("submit", (number,))) for number in (2, 1, 0)]
         await asyncio.gather(*calls)
         return host.targets["actor-0"]
 
@@ -186,9 +188,9 @@ def test_actors_of_a_shared_process_collect_side_by_side():
         await host.build("slow", GroupActor, "slow", slow)
         await host.build("fast", GroupActor, "fast", fast)
         for name in ("slow", "fast"):
-            await host.call(name, 0, "submit", [assignment(5)])
-        waits = asyncio.create_task(host.call("slow", 1, "collect", 1, None))
-        collected = await host.call("fast", 1, "collect", 1, None)
+            await host.call((name, 0), ("submit", ([assignment(5)],)))
+        waits = asyncio.create_task(host.call(("slow", 1), ("collect", (1, None))))
+        collected = await host.call(("fast", 1), ("collect", None), 1, None)
         waits.cancel()
         return [index for index, _ in collected.groups]
 
@@ -210,9 +212,13 @@ def test_the_real_runs_are_compared_with_both_synchronous_ones():
     assert found["last pass@1, by seed"] == {"staleness 1": [0.9, 0.91, 0.92]}
 
 
-def test_a_completions_tokens_are_its_bytes_and_the_end():
-    assert overlap_real.length({"completion": "a±", "finish_reason": "stop"}) == 4
-    assert overlap_real.length({"completion": "ab", "finish_reason": "length"}) == 2
+def test_a_completions_tokens_are_counted_as_the_engine_drew_them():
+    tokenizer = load_tokenizer(embedded.BASE)
+    text = "<think>1+2=3</think>"
+    tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert tokens == 7  # a tag is one
+    assert overlap_real.length({"completion": text, "finish_reason": "stop"}, tokenizer) == 8
+    assert overlap_real.length({"completion": text, "finish_reason": "length"}, tokenizer) == 7
 
 
 @pytest.mark.real

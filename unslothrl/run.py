@@ -1,5 +1,6 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -78,6 +79,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
                 ending.trainer.restore(resumed)
                 folder.truncate_after(ending.trainer.state.step)
                 view.resumed(folder.read_metrics())
+            gc.freeze()  # what is there by now stays: it is not looked through again and again
             ending.trainer.train()
         except BaseException as error:
             if is_interruption(error):

@@ -172,7 +172,12 @@ class SharedHost:
         self.targets[name] = build(*arguments)
         self.turns[name], self.next[name] = asyncio.Condition(), 0
 
-    async def call(self, name: str, number: int, method: str, *arguments: Any) -> Any:
+    async def call(
+        self, key: tuple[str, int], asked: tuple[str, tuple | None], *arrived: Any
+    ) -> Any:
+        """As `cluster.ray_calls.Host.call`; `key` is an actor's name and the number of its call."""
+        (name, number), (method, given) = key, asked
+        arguments = arrived if given is None else given
         turn, target = self.turns[name], self.targets[name]
         async with turn:
             await turn.wait_for(lambda: self.next[name] == number)
@@ -225,8 +230,8 @@ class OneMethod:
 
     def remote(self, *arguments: Any) -> Any:
         host = self.host
-        numbered = (next(host.numbers),) if self.method == "call" else ()
-        return getattr(host.shared, self.method).remote(host.name, *numbered, *arguments)
+        key = (host.name, next(host.numbers)) if self.method == "call" else host.name
+        return getattr(host.shared, self.method).remote(key, *arguments)
 
 
 class SharedCluster(RayCluster):

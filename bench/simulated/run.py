@@ -1,5 +1,6 @@
 """A run of the real trainer over simulated actors and learners, in Ray processes of their own."""
 
+import gc
 import itertools
 import json
 import os
@@ -135,6 +136,7 @@ def train(
         processes = start(config)
     try:
         trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, steps)
+        gc.freeze()  # as `run.run` does
         view.begin()
         trainer.train()
         states = processes.gather([learner.save_state() for learner in processes.learners])

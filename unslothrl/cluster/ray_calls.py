@@ -31,8 +31,10 @@ class RayTransport:
         self.host = host
 
     def call(self, method: str, *arguments: Any) -> RayCall:
-        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-        return RayCall(self, self.host.call.remote(method, *refs))
+        if any(isinstance(argument, RayCall) for argument in arguments):
+            refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
+            return RayCall(self, self.host.call.remote((method, None), *refs))
+        return RayCall(self, self.host.call.remote((method, arguments)))
 
     def fetch(self, argument: Any) -> RayCall:
         """In a thread of its own there. An argument that is no call travels with the call itself,
@@ -60,8 +62,11 @@ class Host:
         if self.failed is not None:
             raise self.failed
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.target, method)(*arguments)
+    def call(self, asked: tuple[str, tuple | None], *arrived: Any) -> Any:
+        """Calls a method. Its arguments come in one piece, because Ray pickles each by itself;
+        those that Ray must wait for come after it."""
+        method, arguments = asked
+        return getattr(self.target, method)(*(arrived if arguments is None else arguments))
 
     def pid(self) -> int:
         return os.getpid()
