@@ -15,7 +15,7 @@ from unslothrl.cluster.base import everyone
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
-from unslothrl.errors import RunError
+from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ACTOR, ProcessPlan
 from unslothrl.types import Assignment, Sampling, Task
@@ -87,6 +87,18 @@ def test_every_process_has_the_same_threads(ray_cluster):
     plan = ProcessPlan(ACTOR, 0)
     environment = process_environment(Machine.detect(), Path("/tmp/x"), plan)
     assert environment["OMP_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"]
+
+
+def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster, monkeypatch):
+    learner = ray_cluster.learners[0]
+    pid = ray_cluster.ray.get(learner.transport.host.pid.remote())
+    monkeypatch.setattr(ray_module, "PING_S", 0.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ProcessLost, match="learner-0 does not answer"):
+            ray_cluster.wait([learner.fingerprint()])
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_progress_is_reported_while_calls_run(ray_cluster):

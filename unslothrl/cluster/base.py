@@ -65,7 +65,8 @@ class Cluster(Protocol):
         """
 
     def wait(self, calls: Sequence[Call[Any]]) -> None:
-        """Returns when these calls have ended; what came of them stays where it is."""
+        """Returns when these calls have ended; what came of them stays where it is. ProcessLost
+        where a process does not answer."""
 
     def poll(
         self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None

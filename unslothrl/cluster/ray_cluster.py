@@ -184,7 +184,13 @@ class RayCluster:
 
     def wait(self, calls: Sequence[Any]) -> None:
         refs = list({call.ref: None for call in calls})
-        self.ray.wait(refs, num_returns=len(refs), fetch_local=False)
+        watch = Watch([call.transport.host for call in calls])
+        timeout_s = MEANWHILE_S if self.meanwhile else POLL_S
+        while self.ray.wait(refs, num_returns=len(refs), timeout=timeout_s, fetch_local=False)[1]:
+            if self.meanwhile is not None:
+                self.meanwhile()
+            watch.ask()
+            self._check_hanging(watch, calls, None)
 
     def poll(
         self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
