@@ -42,8 +42,8 @@ from simulated.builders import SimulatedTokenizer
 from simulated.run import prepare_workers
 
 from unslothrl import cluster, variables
-from unslothrl.actors.actor import Actor
-from unslothrl.cluster.base import Builders, Cluster
+from unslothrl.actors.actor import Actor, ProgressMeter
+from unslothrl.cluster.base import Builders, Cluster, counted
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
@@ -174,6 +174,7 @@ class Publisher:
             for half, shape in (("A", (RANK, inner)), ("B", (outer, RANK)))
         }
         self.packed_s = 0.0
+        self.progress = ProgressMeter()  # that the cluster asks for
 
     def publish(self, version: int) -> Adapter:
         import safetensors.torch
@@ -278,7 +279,7 @@ def main() -> None:
                 for _ in range(options.versions):
                     version += 1
                     rows.append(sync(processes, version, actors))
-                taken[f"{actors} actors"] = summary(rows)
+                taken[counted(actors, "actor")] = summary(rows)
         finally:
             processes.close()
     size = sum(2 * RANK * (a + b) for a, b in SHAPES.values()) * LAYERS
