@@ -24,6 +24,10 @@ CHANGES_S = 5.0  # between two looks at the nodes
 WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run goes on with
 
 
+def ignore(value: Any) -> None:
+    """What is done with what nobody needs."""
+
+
 @dataclass
 class Pending:
     """A call that a process has yet to end."""
@@ -108,7 +112,7 @@ class Pool:
         member: Member,
         kind: str,
         call: Call[Any],
-        done: Callable[[Any], None] = lambda value: None,
+        done: Callable[[Any], None] = ignore,
         told_s: float = 0.0,
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
@@ -248,12 +252,13 @@ class Pool:
 
     def publish(self, adapter: Call[Adapter]) -> list[Loaded]:
         """Has every process load a version, before what it is given from now on. -> what came of
-        it, one entry for each that has done so: the list grows."""
+        it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
         loaded: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                self.call(member, "load", member.handle.load(adapter), loaded.append)
+                done = ignore if self.is_learner(member) else loaded.append
+                self.call(member, "load", member.handle.load(adapter), done)
         return loaded
 
     def is_loading(self) -> bool:
