@@ -5,14 +5,15 @@
     python bench/overlap_real.py --rehearse          # two small steps each; writes nothing
 
 The embedded base, a transformers engine and a PEFT learner under Ray. Speed: a step of 64 prompts x
-8 completions, the actor and the learner pinned to a core each, with one thread each; generation and
-update then take about as long. Beside it, synchronous training whose processes use both cores.
-Trained tokens a second, from the end of the second step on. Reward: held-out pass@1 after 24 steps
-of 32 prompts, pinned, for three seeds. The lengths that were trained on are compared with all that
-the engine has drawn. Writes bench/results/overlap-real-cpu.json.
+8 completions, the actor and the learner pinned to a core each, with one thread each; every group
+has a signal, so that generation and update take about as long. Beside it, synchronous training
+whose processes use both cores. Trained tokens a second, from the end of the second step on. Reward:
+held-out pass@1 after 24 steps of 32 prompts, pinned, for three seeds. The lengths that were trained
+on are compared with all that the engine has drawn. Writes bench/results/overlap-real-cpu.json.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -34,6 +35,8 @@ from unslothrl.engines.base import Engine, Finished
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.resolve import resolve
+from unslothrl.rewards import IN_PLACE, Chosen, Reward
+from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Request
@@ -85,15 +88,21 @@ CASES = [
 @dataclass(frozen=True)
 class Pinned:
     """Builds the real actors and learners, an actor on the first core and a learner on the second;
-    the actors leave the lengths that they draw in `folder`."""
+    the actors leave the lengths that they draw in `folder`. `every_other_is_right`, whatever it
+    says: then every group has a signal, and an update takes as long all through a run."""
 
     folder: Path
     is_pinned: bool
+    every_other_is_right: bool
 
     def actor(self, config: Config, base: Path, plan: ProcessPlan) -> Any:
         self._pin(0)
         actor = build.build_actor(config, base, plan)
         actor.engine = Recorded(actor.engine, self.folder / f"{DRAWN}-{plan.name}", config)
+        if self.every_other_is_right:
+            number = itertools.count()
+            reward = Reward(lambda text: float(next(number) % 2), runs=IN_PLACE)
+            actor.scorer = Scorer([Chosen("alternating", 1.0, "", IN_PLACE, False, reward)])
         return actor
 
     def learner(self, config: Config, base: Path, plan: ProcessPlan) -> Any:
@@ -146,12 +155,14 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
     every = steps if case.is_evaluated else 0
     flags = {**FLAGS, "batch_size": 4 if rehearse else case.prompts, "seed": case.seed,
              "max_steps": steps, "eval_every": every, "max_staleness": case.staleness}  # fmt: skip
+    if not case.is_evaluated:
+        flags["lr"] = 1e-6  # so that lengths stay as they are
     config = resolve(flags).config
     base = base_model.prepare(config.model)
     data = tasks.load(build.data_options(config), base_model.load_tokenizer(base))
     run_folder = RunFolder.create(folder, "run", "")
     view = Steps()
-    pinned = Pinned(folder, case.is_pinned)
+    pinned = Pinned(folder, case.is_pinned, every_other_is_right=not case.is_evaluated)
     load = os.getloadavg()[0]
     processes = cluster.start(
         config, base, machine, view.stage, builders=Builders(pinned.actor, pinned.learner)
