@@ -32,9 +32,11 @@ def shape(backend):
 
 
 @pytest.fixture
-def on_vllm(vllm_engine, bases):
-    """As it is when an actor starts; the fixture's has loaded versions already."""
+def on_vllm(vllm_engine, bases, monkeypatch):
+    """As it is when an actor starts, with one slot; the fixture's has loaded versions already."""
     engine = VllmEngine(vllm_engine.llm, bases["biases"])
+    for name in ("max_loras", "max_cpu_loras"):
+        monkeypatch.setattr(engine.slots.manager.lora_config, name, 1)
     yield engine
     engine.close()
 
@@ -55,7 +57,8 @@ def test_it_passes_and_leaves_nothing_behind(engine, shape, backend):
     before = generate(engine, requests(8))
     counts = engine.sampled_tokens, engine.versions_loaded, engine.versions_unloaded
     engine.canary(shape)
-    assert torch.equal(torch.get_rng_state(), state)
+    if not isinstance(engine, VllmEngine):  # whose every draw moves it, unused: requests have seeds
+        assert torch.equal(torch.get_rng_state(), state)
     assert counts == (engine.sampled_tokens, engine.versions_loaded, engine.versions_unloaded)
     assert engine.version == -1 and engine.versions_held == 0 and engine.is_finished()
     assert generate(engine, requests(8)) == before  # of the base, or of what a learner holds
