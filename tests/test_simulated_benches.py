@@ -212,6 +212,7 @@ def test_the_real_runs_are_compared_with_both_synchronous_ones():
     assert found["last pass@1, by seed"] == {"staleness 1": [0.9, 0.91, 0.92]}
 
 
+@pytest.mark.real
 def test_a_completions_tokens_are_counted_as_the_engine_drew_them():
     tokenizer = load_tokenizer(embedded.BASE)
     text = "<think>1+2=3</think>"
