@@ -164,11 +164,26 @@ DIED = (
         ("SYSTEM_ERROR", "", True, "the kernel killed a process for memory"),
         ("SYSTEM_ERROR", "*** SIGSEGV received at time=1 ***", False, "SIGSEGV"),
         ("SYSTEM_ERROR", "Fatal Python error: Aborted\n", False, "Aborted"),
-        ("SYSTEM_ERROR", "", False, "a signal from outside (SIGKILL), probably for memory"),
+        (
+            "SYSTEM_ERROR",
+            "",
+            False,
+            "a signal from outside (SIGKILL); if nobody sent it, it was for memory",
+        ),
     ],
 )
 def test_why_a_process_died(kind, log, killed, cause):
     assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(cause)
+
+
+def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path):
+    """Neither by a log with its number, nor by what this machine's kernel has killed."""
+    (tmp_path / "worker-ab-17.err").write_text("*** SIGSEGV received")
+    error = RuntimeError(DIED.format(kind="SYSTEM_ERROR") + "\n\tpid: 17\n\tip: 10.0.0.2\n")
+    there = failures.process_died(error, {}, tmp_path, -1, "10.0.0.1")
+    assert "(process 17 on 10.0.0.2) died: a signal from outside" in str(there)
+    here = failures.process_died(error, {}, tmp_path, failures.oom_killed(), "10.0.0.2")
+    assert "(process 17) died: SIGSEGV; its log is" in str(here)
 
 
 @pytest.mark.real

@@ -37,17 +37,20 @@ def original(error: BaseException) -> BaseException:
 
 
 def process_died(
-    error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int
+    error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int, here: str = ""
 ) -> ProcessLost:
     """The error to raise for `error`, Ray's about a dead process. `names` maps Ray's ids to names
-    such as actor-0; `oom_kills` is `oom_killed()` from before the processes were started."""
+    such as actor-0; `oom_kills` is `oom_killed()` from before the processes were started, `here`
+    this node's address."""
     message = str(error)
     name = names.get(str(getattr(error, "actor_id", "")), "a process of the run")
     pid = re.search(r"\bpid: (\d+)", message)
-    log = log_of(logs, int(pid[1])) if logs and pid else None
+    ip = re.search(r"\bip: (\S+)", message)
+    elsewhere = f" on {ip[1]}" if here and ip and ip[1] != here else ""
+    log = log_of(logs, int(pid[1])) if logs and pid and not elsewhere else None
     written = log.read_text(errors="replace")[-20_000:] if log else ""
-    cause = probable_cause(message, written, oom_killed() > oom_kills)
-    process = f" (process {pid[1]})" if pid else ""
+    cause = probable_cause(message, written, not elsewhere and oom_killed() > oom_kills)
+    process = f" (process {pid[1]}{elsewhere})" if pid else ""
     where = f"; its log is {log}" if log else ""
     return ProcessLost(name, f"{name}{process} died: {cause}{where}")
 
@@ -66,7 +69,7 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
     exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
     if exit_code and (code := int(exit_code[1] or exit_code[2])):
         return f"it ended with exit code {code}{signal_name(code)}"
-    return f"a signal from outside (SIGKILL), probably for memory: {LOWER_MEMORY}"
+    return f"a signal from outside (SIGKILL); if nobody sent it, it was for memory: {LOWER_MEMORY}"
 
 
 def signal_name(code: int) -> str:

@@ -104,6 +104,7 @@ class Results:
 
     names: dict[str, str]  # Ray's id of an actor -> its name
     logs: Path | None = None
+    here: str = ""  # the driver's node
     oom_kills: int = field(default_factory=failures.oom_killed)
 
     def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
@@ -141,7 +142,7 @@ class Results:
         if isinstance(cause, ObjectLostError | ObjectFetchTimedOutError | GetTimeoutError):
             return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
         if isinstance(cause, RayError):
-            return failures.process_died(cause, self.names, self.logs, self.oom_kills)
+            return failures.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
         assert isinstance(cause, Exception)
         return cause
 

@@ -80,6 +80,7 @@ class RayCluster:
         # Ray prints on its own that some worker died; we say which, and why.
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
+        self.results.here = context.address_info["node_ip_address"]
         client = self.ray._private.worker.global_worker.gcs_client
         here = self.ray.get_runtime_context()
         name = config.run_name or "run"
