@@ -178,12 +178,12 @@ def test_why_a_process_died(kind, log, killed, cause):
 
 def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path):
     """Neither by a log with its number, nor by what this machine's kernel has killed."""
-    (tmp_path / "worker-ab-17.err").write_text("*** SIGSEGV received")
-    error = RuntimeError(DIED.format(kind="SYSTEM_ERROR") + "\n\tpid: 17\n\tip: 10.0.0.2\n")
+    (tmp_path / "worker-ab-77.err").write_text("*** SIGSEGV received")
+    error = RuntimeError(DIED.format(kind="SYSTEM_ERROR") + "\n\tip: 10.0.0.2\n")
     there = failures.process_died(error, {}, tmp_path, -1, "10.0.0.1")
-    assert "(process 17 on 10.0.0.2) died: a signal from outside" in str(there)
+    assert "(process 77 on 10.0.0.2) died: a signal from outside" in str(there)
     here = failures.process_died(error, {}, tmp_path, failures.oom_killed(), "10.0.0.2")
-    assert "(process 17) died: SIGSEGV; its log is" in str(here)
+    assert "(process 77) died: SIGSEGV; its log is" in str(here)
 
 
 @pytest.mark.real
