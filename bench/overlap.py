@@ -80,6 +80,7 @@ def run(case: Case, rehearse: bool) -> dict:
         "topk": CANDIDATES,
         "max_new_tokens": LONGEST,
         "max_prompt_tokens": 64,
+        "max_num_seqs": PROMPTS * CANDIDATES // ACTORS,
         "max_staleness": case.staleness,
     }
     load = os.getloadavg()[0]

@@ -1,9 +1,18 @@
 """Which generator takes how many tasks of a step, by hand-computed numbers."""
 
+import time
+from collections import deque
+
+import pytest
+from fake_cluster import FakeCluster
+from fakes import task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.training.rollouts import task_counts
+from unslothrl.training.rollouts import Flight, RolloutStream, task_counts
+from unslothrl.types import Assignment, Sampling
+
+SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
 
 def test_tasks_by_hand():
@@ -27,3 +36,19 @@ def test_no_task_is_lost(total, actors, learners, chunk):
     assert sum(counts) == total
     assert len(counts) == actors + learners
     assert min(counts) >= 0
+
+
+@pytest.mark.parametrize(("age_s", "shares"), [(100.0, [4, 4]), (0.0, [6, 2])])
+def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(age_s, shares):
+    """actor-1 has four groups; such groups have taken it 100 s. They count 0.1 each where they are
+    as old, and one each where they have just begun."""
+    stream = RolloutStream(FakeCluster(2), 0, overlaps=True)
+    stream.took["actor-1"] = deque([120.0, 100.0])
+    begun = time.monotonic() - age_s
+    for index in range(4):
+        assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
+        stream.in_flight[index] = Flight(assignment, 0, "actor-1", given=begun)
+    stream.sent = 4
+    stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
+    given_out = [stream.in_flight[index].generator for index in range(4, 12)]
+    assert [given_out.count("actor-0"), given_out.count("actor-1")] == shares

@@ -10,7 +10,9 @@ until it has come, and what comes a second time is ignored: each counts once.
 """
 
 import heapq
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +25,8 @@ from unslothrl.types import Adapter, Assignment, Collected, Group, Loaded, Sampl
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
 CALLS_PER_S = 200  # that the driver can well begin
+RECENT = 16  # groups of an actor, by which is judged how much is left of the others
+LEAST_LEFT = 0.1  # of a group that has taken as long as the quickest of those
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
@@ -34,6 +38,7 @@ class Flight:
     policy_version: int  # that was the newest when it was given out
     generator: str = ""  # "": it waits in the driver
     is_urgent: bool = False  # it is given out before others
+    given: float = 0.0  # when it was given out, by the monotonic clock
 
 
 class RolloutStream:
@@ -68,6 +73,7 @@ class RolloutStream:
         self.policy_version = 0  # the newest
         self.slice_s = MOST_SLICE_S
         self.collecting: dict[Member, int] = {}  # `collect` calls that have begun
+        self.took: dict[str, deque[float]] = {}  # seconds of an actor's last groups, by its name
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
         self.memory_mb = 0.0  # the largest generator's peak so far
@@ -122,7 +128,10 @@ class RolloutStream:
             return
         for index in indices:
             self.in_flight[index] = replace(
-                self.in_flight[index], generator=member.name, policy_version=self.policy_version
+                self.in_flight[index],
+                generator=member.name,
+                policy_version=self.policy_version,
+                given=time.monotonic(),
             )
         assignments = [self.in_flight[index].assignment for index in indices]
         self.pool.call(member, "submit", member.handle.submit(assignments))
@@ -136,15 +145,20 @@ class RolloutStream:
         self._keep_collecting()
 
     def _give_out(self) -> None:
-        """What waits in the driver goes to whoever has least to do."""
+        """What waits in the driver goes to whoever has least to do. A group counts by what is left
+        of it: when a batch is drawn, those of the one before it are nearly done in one actor and
+        have just arrived from another, who must not get more for that."""
         waiting = [index for index, flight in self.in_flight.items() if not flight.generator]
         members = self.pool.ready() if waiting else []
         if self.overlaps and len(members) < self.pool.min_actors:
             return
-        load = {member.name: 0 for member in members}
+        load = {member.name: 0.0 for member in members}
+        least = {name: min(self.took[name]) for name in load if name in self.took}
+        now = time.monotonic()
         for flight in self.in_flight.values():
             if flight.generator in load:
-                load[flight.generator] += 1
+                seconds = least.get(flight.generator, math.inf)
+                load[flight.generator] += max(LEAST_LEFT, 1 - (now - flight.given) / seconds)
         shares: dict[Member, list[int]] = {member: [] for member in members}
         idlest = [(load[member.name], place, member) for place, member in enumerate(members)]
         heapq.heapify(idlest)
@@ -184,8 +198,11 @@ class RolloutStream:
         self.memory_mb = max(self.memory_mb, collected.memory_mb)
         self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
         for index, group in collected.groups:
-            if self.in_flight.pop(index, None) is not None:  # else it has come before
+            flight = self.in_flight.pop(index, None)
+            if flight is not None:  # else it has come before
                 self.finished[index] = group
+                took = self.took.setdefault(member.name, deque(maxlen=RECENT))
+                took.append(max(1e-3, time.monotonic() - flight.given))
 
     def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
         """The groups of these indices, in their order, as soon as all are there. RunError where too
@@ -234,6 +251,7 @@ class RolloutStream:
 
     def lost(self, member: Member) -> None:
         self.collecting.pop(member, None)
+        self.took.pop(member.name, None)
         for index, flight in self.in_flight.items():
             if flight.generator == member.name:
                 self.in_flight[index] = replace(flight, generator="")
