@@ -1,17 +1,21 @@
-"""A run on two hosts that share nothing but a cable goes on when one of its actors is killed."""
+"""A run on two hosts that share nothing but a cable gives what it gives on one, and goes on when
+one of its actors is killed."""
 
 import signal
+from pathlib import Path
 
 import pytest
 from hosts import hosts_or_skip, start_ray
 from run_on_hosts import RunOnHosts, write_problems
+
+from unslothrl.commands import cli
 
 pytestmark = pytest.mark.real
 
 MEMORY_GB = (8, 2.5)  # so the learners are on the first host, and one actor on each
 STEPS, BATCH, CANDIDATES, PASSES = 6, 4, 4, 2
 TASKS = STEPS * BATCH // PASSES
-KILLED_IN = 4  # the step whose actor is killed
+KILLED_IN = 4  # the step whose actor is killed: those before are as on one machine
 OPTIONS = {
     "model": "embedded",
     "system_prompt": "",
@@ -41,7 +45,22 @@ def cluster():
         yield built
 
 
-def test_a_run_on_two_hosts_loses_nothing_to_a_killed_actor(cluster):
+@pytest.fixture(scope="module")
+def in_one_process(cluster, tmp_path_factory) -> Path:
+    """The folder of the same run in this process, up to the step before the kill."""
+    folder = tmp_path_factory.mktemp("runs")
+    file = write_problems(cluster[0], TASKS)
+    problems = folder / file.name  # a task is named after its file, and its seed after the task
+    problems.write_bytes(cluster[0].path(file).read_bytes())
+    options = OPTIONS | {
+        "dataset": problems, "cluster": "local", "output_dir": folder, "run_name": "one",
+    }  # fmt: skip
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    assert cli.main([*flags, "--max_steps", str(KILLED_IN - 1)]) == 0
+    return folder / "one"
+
+
+def test_two_hosts_give_what_one_gives_and_lose_nothing_to_a_kill(cluster, in_one_process):
     problems = write_problems(cluster[0], TASKS)
     run = RunOnHosts(cluster, "two", {**OPTIONS, "dataset": problems})
     try:
@@ -60,3 +79,9 @@ def test_a_run_on_two_hosts_loses_nothing_to_a_killed_actor(cluster):
     assert [row["step"] for row in run.metrics()] == list(range(1, STEPS + 1))
     assert run.consumed(TASKS, PASSES, CANDIDATES) == []
     assert run.left_behind() == []
+    for step in range(1, KILLED_IN):
+        for file in (
+            f"rollouts/step_{step:06d}.jsonl",
+            f"adapters/v{step:06d}/adapter_model.safetensors",
+        ):
+            assert (run.folder / file).read_bytes() == (in_one_process / file).read_bytes(), file
