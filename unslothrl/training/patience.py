@@ -5,7 +5,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-FLOOR_S = 10.0  # a busy machine stalls a process for some seconds
+FLOOR_S = 20.0  # a busy machine has stalled a process for 11 s
 FACTOR = 10.0  # times as long as the longest so far
 FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent one is noticed sooner
 SILENT_S = 30.0  # the longest that a process's watching thread may leave a question unanswered
