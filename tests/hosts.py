@@ -156,7 +156,7 @@ class Host:
         ]  # fmt: skip
 
     def popen(self, arguments: Sequence[str | Path], **keywords: Any) -> subprocess.Popen:
-        return subprocess.Popen(self.command(arguments), **keywords)
+        return subprocess.Popen(self.command(arguments), env=plain_environment(), **keywords)
 
     def run(
         self, arguments: Sequence[str | Path], timeout: float = 120.0, check: bool = True
@@ -164,7 +164,8 @@ class Host:
         """-> what it printed and its exit code. AssertionError if that is not 0, unless `check` is
         False; what it has started in the background goes on."""
         done = subprocess.run(
-            self.command(arguments), text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+            self.command(arguments), text=True, timeout=timeout, env=plain_environment(),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{self.name}: {arguments}: {done.stdout[-6000:]}"
@@ -274,7 +275,8 @@ def start_first_process(
     -> (the process, the id here of the first one inside). Raises CannotBuild.
     """
     process = subprocess.Popen(
-        [*command, "--", "sh", "-c", "echo up; exec cat"], pass_fds=pass_fds,
+        [*command, "--", "sh", "-c", "echo up; exec cat"],
+        pass_fds=pass_fds, env=plain_environment(),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None and process.stderr is not None
@@ -288,6 +290,12 @@ def start_first_process(
         if len(ids) > depth and ids[-1] == "1":
             return process, child.pid
     raise CannotBuild(f"{command[0]} has made no PID namespace")
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's, without what vLLM preloads once it is imported: a library that is not there
+    inside, of which the loader complains to stderr, and so ends who has none."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def enter(pid: int) -> list[str]:
