@@ -1,0 +1,221 @@
+"""A run of the real trainer over simulated engines, on Ray nodes that join, drain and die.
+
+    python tests/run_with_nodes.py              # prints what has happened, as JSON
+
+It starts on one node with one actor. A second node joins and gets an actor; it drains, and its
+actor goes to the first node; a third one joins and takes it back; that node is killed. Each comes
+when what the one before it should cause has happened. Every prompt must be trained on once.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
+
+from ray_nodes import RAY, RayNodes, kill_session
+from simulated.builders import Simulation
+from simulated.engine import EngineDelays, Lengths
+from simulated.learner import LearnerDelays
+from simulated.run import (
+    BENCH,
+    Problems,
+    Steps,
+    builders,
+    config_of,
+    consumed,
+    prepare_workers,
+)
+
+from unslothrl import cluster, embedded, variables
+from unslothrl.data.tasks import Data
+from unslothrl.planning.machine import Machine
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training import rollouts
+from unslothrl.training.trainer import Trainer
+
+BATCH, CANDIDATES = 6, 2
+STEPS = 10_000  # more than there will be
+MOST_S = 240.0
+
+
+class Enough(Exception):
+    """All has happened."""
+
+
+@dataclass
+class Story:
+    """Causes one thing after the other, and looks at what comes of it after each step."""
+
+    nodes: RayNodes
+    marks: Path  # where each actor leaves a file NAME.PID when it starts
+    is_alive: Callable[[], set[str]]  # the ids of the nodes that live
+    work: Callable[[], dict[str, int]]  # groups that were given to each actor
+    until: str  # what happens last
+    happened: list[dict] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self):
+        self.began = time.monotonic()
+        self.chapters = self.tell()
+
+    def after(self, step: int) -> None:
+        self.steps = step
+        assert time.monotonic() - self.began < MOST_S, (self.happened, self.processes())
+        try:
+            next(self.chapters)
+        except StopIteration:
+            raise Enough from None
+
+    def processes(self) -> dict[str, list[str]]:
+        """The simulated actors that live: name -> the home folders of their nodes."""
+        found: dict[str, list[str]] = {}
+        for mark in self.marks.iterdir():
+            try:
+                home = psutil.Process(int(mark.suffix[1:])).environ().get("HOME", "")
+            except psutil.Error:
+                continue
+            found.setdefault(mark.stem, []).append(Path(home).name)
+        return {name: sorted(homes) for name, homes in found.items()}
+
+    def wait_for(self, what: str, expected: dict[str, list[str]]) -> Iterator[None]:
+        """Until these actors live on these nodes, and each has been given groups since."""
+        while self.processes() != expected:
+            yield
+        before = self.work()
+        while any(self.work().get(name, 0) <= before.get(name, 0) for name in expected):
+            yield
+        seconds = round(time.monotonic() - self.began, 1)
+        self.happened.append({"what": what, "step": self.steps, "seconds": seconds})
+        if what == self.until:
+            raise Enough
+
+    def begin(self, function: Callable, *arguments) -> None:
+        threading.Thread(target=function, args=arguments, daemon=True).start()
+
+    def tell(self) -> Iterator[None]:
+        yield from self.wait_for("started", {"actor-0": ["home0"]})
+        first = self.is_alive()
+        self.begin(self.nodes.add, "--num-cpus=2")
+        yield from self.wait_for("joined", {"actor-0": ["home0"], "actor-1": ["home1"]})
+        (second,) = self.is_alive() - first
+        self.begin(self.drain, second)
+        yield from self.wait_for("drained", {"actor-0": ["home0"], "actor-1": ["home0"]})
+        self.begin(self.nodes.add, "--num-cpus=2")
+        yield from self.wait_for("taken back", {"actor-0": ["home0"], "actor-1": ["home2"]})
+        kill_session(self.nodes.processes[2].pid)
+        yield from self.wait_for("killed", {"actor-0": ["home0"], "actor-1": ["home0"]})
+
+    def drain(self, node: str) -> None:
+        subprocess.run(
+            [RAY, "drain-node", f"--address={self.nodes.address}", f"--node-id={node}",
+             "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=test",
+             "--deadline-remaining-seconds=600"],
+            env=self.nodes.environment(self.nodes.folder / "home0"), check=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max_staleness", type=int, default=0)
+    parser.add_argument("--until", default="killed", help="what happens last: see `Story.tell`")
+    given = parser.parse_args()
+    prepare_workers(BENCH)
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = RayNodes("--num-cpus=2")
+        try:
+            os.environ |= nodes.environment(nodes.folder / "home0")
+            print(json.dumps(run(nodes, Path(folder), given), indent=1))
+        finally:
+            nodes.close()
+
+
+def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
+    import ray
+
+    marks = folder / "processes"
+    marks.mkdir()
+    given: dict[str, int] = {}
+    give = rollouts.RolloutStream._give
+
+    def count(stream, member, indices):
+        given[member.name] = given.get(member.name, 0) + len(indices)
+        give(stream, member, indices)
+
+    rollouts.RolloutStream._give = count
+    simulation = Simulation(
+        EngineDelays(0.01), LearnerDelays(0.1), Lengths(20, 0.5), 1 << 10, processes=marks
+    )
+    flags = {
+        "number_of_actors": 1,
+        "batch_size": BATCH,
+        "num_candidates": CANDIDATES,
+        "topk": CANDIDATES,
+        "max_new_tokens": 40,
+        "max_prompt_tokens": 64,
+        "max_staleness": options.max_staleness,
+        "ray_address": nodes.address,
+    }
+
+    def alive() -> set[str]:
+        return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+
+    story = Story(nodes, marks, alive, lambda: dict(given), options.until)
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus))
+    config = config_of({**flags, "max_steps": STEPS})
+    run_folder = RunFolder.create(folder, "run", "")
+    view = Steps(story.after)
+    processes = cluster.start(config, embedded.BASE, machine, view.stage, builders(simulation))
+    try:
+        trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, STEPS)
+        view.begin()
+        trainer.train()
+    except Enough:
+        trainer.saving.wait()
+    finally:
+        processes.close()
+    counts = consumed(run_folder)
+    drawn = BATCH * (story.steps + options.max_staleness)
+    times = {prompt: [counts[str(prompt), i] for i in range(CANDIDATES)] for prompt in range(drawn)}
+    state = trainer.state
+    return {
+        "happened": story.happened,
+        "steps": story.steps,
+        "notes": view.notes,
+        "completions": sum(counts.values()),
+        "more than once": sorted(prompt for prompt, n in times.items() if max(n) > 1),
+        "lost": sorted(
+            prompt
+            for prompt, n in times.items()
+            if min(n) == 0 and prompt not in state.outstanding and prompt < state.position
+        ),
+        "left behind": left_behind(marks),
+    }
+
+
+def left_behind(marks: Path) -> list[str]:
+    """The actors that still live some seconds after the end."""
+    processes = []
+    for mark in marks.iterdir():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append((mark.name, psutil.Process(int(mark.suffix[1:]))))
+    psutil.wait_procs([process for _, process in processes], timeout=20)
+    return [name for name, process in processes if process.is_running()]
+
+
+if __name__ == "__main__":
+    main()
