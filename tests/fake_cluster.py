@@ -55,10 +55,15 @@ class Published(Call[Any]):
 class Target(FakeGenerator):
     """An actor that hands over one group a call, the oldest first."""
 
+    def __init__(self, name: str, is_right: Callable):
+        super().__init__(name, is_right)
+        self.given: list[Any] = []  # every assignment that it ever got
+
     def ready(self) -> None:
         pass
 
     def submit(self, assignments: Sequence[Any]) -> None:
+        self.given += assignments
         known = {assignment.index for assignment in self.submitted}
         self.submitted += [each for each in assignments if each.index not in known]
 

@@ -113,9 +113,11 @@ def test_what_is_too_old_is_counted_and_drawn_again_with_other_seeds():
     assert [int(group.task.id) for group in groups.kept] == [8, 9, 10, 11]
     again = run.source.outstanding.values()
     assert [(each.position, each.attempt) for each in again] == [(n, 1) for n in range(4, 8)]
-    seeds = {run.stream.in_flight[i].assignment.seed for i in run.source.outstanding
-             if i in run.stream.in_flight}  # fmt: skip
-    assert seeds <= {(0, "position", n, 1) for n in range(4, 8)}
+    while any(index in run.stream.in_flight for index in run.source.outstanding):
+        run.stream.pump()
+    given = [a for process in run.cluster.processes.values() for a in process.target.given]
+    seeds = {a.seed for a in given if a.index in run.source.outstanding}
+    assert seeds == {(0, "position", n, 1) for n in range(4, 8)}
 
 
 def test_what_was_drawn_ahead_is_drawn_again_by_a_resumed_run():
