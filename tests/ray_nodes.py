@@ -1,5 +1,6 @@
 """A cluster of `ray start` on this machine, with as many nodes as a test wants."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from unslothrl.cluster import joining
@@ -22,6 +24,19 @@ def free_ports(count: int) -> list[int]:
     for server in servers:
         server.close()
     return ports
+
+
+@contextlib.contextmanager
+def own_token() -> Iterator[None]:
+    """Ray keeps the first token that a process used: inside, and after it, it reads that of the
+    variables anew."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    reset_auth_token_state()
+    try:
+        yield
+    finally:
+        reset_auth_token_state()
 
 
 class RayNodes:

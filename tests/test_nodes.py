@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, own_token
 
 from unslothrl.cluster import joining, nodes, shipping
 from unslothrl.cluster.run_entry import RunEntry, entries
@@ -62,13 +62,12 @@ def ray(cluster, monkeypatch):
     for name, value in cluster.environment(cluster.folder / "home0").items():
         monkeypatch.setenv(name, value)
     import ray
-    from ray._private.authentication_test_utils import reset_auth_token_state
 
-    reset_auth_token_state()  # another test may have imported ray without a token
-    joining.check(cluster.address)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield ray
-    ray.shutdown()
+    with own_token():
+        joining.check(cluster.address)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield ray
+        ray.shutdown()
 
 
 def looked(ray, cluster, **options) -> nodes.JoinedNodes:

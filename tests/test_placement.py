@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import GB, card
+from ray_nodes import own_token
 
 from unslothrl import variables
 from unslothrl.cluster import joining
@@ -404,10 +405,13 @@ def ray():
     """A cluster of this machine that believes to have five GPUs."""
     import ray
 
-    joining.ensure_token(os.environ)
-    ray.init(address="local", num_cpus=1, num_gpus=5, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    with own_token():
+        joining.ensure_token(os.environ)
+        ray.init(
+            address="local", num_cpus=1, num_gpus=5, include_dashboard=False, log_to_driver=False
+        )
+        yield ray
+        ray.shutdown()
 
 
 @pytest.mark.real

@@ -1,17 +1,20 @@
 """The Ray that a run starts: what it is given, and what is refused before it starts."""
 
-import os
+import json
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
+import ray
 from ray_nodes import free_ports
 
 from unslothrl.cluster import starting
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
 
 
 @pytest.fixture
@@ -85,33 +88,60 @@ def test_an_address_of_another_machine_is_refused(variables):
     assert "no address of this machine" in refusal(ray_node_ip="not an address")
 
 
+HEAD = """
+import json, os, ray
+from dataclasses import replace
+from unslothrl.cluster import starting
+from unslothrl.config.options import Config
+from unslothrl.errors import UserError
+from unslothrl.planning.machine import Machine
+
+config = replace(Config(), **json.loads(os.environ["OPTIONS"]))
+starting.check(config)
+before = os.environ.get(starting.GCS_PORT)
+context = starting.start(ray, config, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
+(node,) = ray.nodes()
+try:
+    starting.check(replace(Config(), ray_port=config.ray_port, ray_node_ip=config.ray_node_ip))
+except UserError as error:
+    refusal = str(error)
+print(json.dumps({
+    "refusal": refusal,
+    "is the variable as before": os.environ.get(starting.GCS_PORT) == before,
+    "address": context.address_info["gcs_address"],
+    "folder": context.address_info["session_dir"],
+    "ports": [node["NodeManagerPort"], node["ObjectManagerPort"]],
+    "dashboard": context.dashboard_url,
+}))
+ray.shutdown()
+"""
+
+
 @pytest.mark.real
 def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
-    """The head's port, and every port of a worker's, between the two that were named."""
-    import ray
-
-    variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
+    """The head's port, and every port of a worker's, between the two that were named. In a process
+    of its own: Ray reads the token once a process, and another test may have had another."""
     address = ray.util.get_node_ip_address()  # Ray takes no loopback address
     port, low = free_ports(2)
     low = min(low, 65_000)
-    folder = f"/tmp/r{os.getpid()}"
-    config = replace(
-        Config(), ray_port=port, ray_worker_ports=f"{low}-{low + 40}", number_of_actors=1,
-        ray_node_ip=address, ray_temp_dir=folder,
-    )  # fmt: skip
-    starting.check(config)
-    before = os.environ.get(starting.GCS_PORT)
-    context = starting.start(ray, config, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: Ray makes sockets there
+    options = {
+        "ray_port": port, "ray_worker_ports": f"{low}-{low + 40}", "number_of_actors": 1,
+        "ray_node_ip": address, "ray_temp_dir": folder,
+    }  # fmt: skip
+    variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
+    variables.setenv("OPTIONS", json.dumps(options))
     try:
-        assert os.environ.get(starting.GCS_PORT) == before
-        assert context.address_info["gcs_address"] == f"{address}:{port}"
-        assert context.address_info["session_dir"].startswith(folder + "/session_")
-        (node,) = ray.nodes()
-        assert (node["NodeManagerPort"], node["ObjectManagerPort"]) == (low, low + 1)
-        assert f"ray_port {port} cannot be listened on" in refusal(
-            ray_port=port, ray_node_ip=address
+        done = subprocess.run(
+            [sys.executable, "-c", HEAD], capture_output=True, text=True, timeout=120
         )
-        assert context.dashboard_url in (None, "")
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout.splitlines()[-1])
     finally:
-        ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+    assert said["is the variable as before"]
+    assert said["address"] == f"{address}:{port}"
+    assert said["folder"].startswith(folder + "/session_")
+    assert said["ports"] == [low, low + 1]
+    assert f"ray_port {port} cannot be listened on" in said["refusal"]
+    assert said["dashboard"] in (None, "")
