@@ -12,25 +12,20 @@ prompt of the run must be consumed exactly once, counted from the run folder. Wr
 bench/results/failures-simulated-cpu.json.
 """
 
-import argparse
-import json
 import os
 import random
 import signal
 import statistics
-import tempfile
 import threading
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from facts import commit, facts, result_file
+from cases import flags, measure, report
 from simulated.builders import Simulation
 from simulated.engine import EngineDelays, Lengths
 from simulated.learner import LearnerDelays
 from simulated.run import train
 
-ROOT = Path(__file__).parents[1]
 ACTORS, PROMPTS, CANDIDATES, STEPS = 8, 32, 8, 40
 FAILING = 0.1  # of the steps
 STEP_S = 3.0
@@ -91,43 +86,38 @@ class Killer:
             timer.join()
 
 
-def run(case: Case, rehearse: bool) -> dict:
+def run(case: Case, folder: Path, rehearse: bool) -> dict:
     """-> the figures of a case."""
     steps, scale = (4, 0.1) if rehearse else (case.steps, 1.0)
     step_s = STEP_S * scale
-    with tempfile.TemporaryDirectory() as folder:
-        processes = Path(folder) / "processes"
-        processes.mkdir()
-        simulation = Simulation(
-            EngineDelays(TOKEN_S * scale, start_s=3 * step_s),
-            LearnerDelays(step_s),
-            LENGTHS,
-            max_running=PROMPTS * CANDIDATES // ACTORS,
-            processes=processes,
-        )
-        chosen = random.Random(1).sample(range(2, steps), max(1, round(FAILING * steps)))
-        killer = Killer(processes, frozenset(chosen if case.is_killed else ()), step_s)
-        flags = {
-            "number_of_actors": ACTORS,
-            "batch_size": PROMPTS,
-            "num_candidates": CANDIDATES,
-            "topk": CANDIDATES,
-            "max_new_tokens": LONGEST,
-            "max_prompt_tokens": 64,
-            "max_num_seqs": PROMPTS * CANDIDATES // ACTORS,
-            "max_staleness": case.staleness,
-        }
-        load = os.getloadavg()[0]
-        began = time.perf_counter()
-        done = train(simulation, flags, steps, Path(folder), killer.after)
-        wall = time.perf_counter() - began
-        killer.wait()
+    processes = folder / "processes"
+    processes.mkdir()
+    simulation = Simulation(
+        EngineDelays(TOKEN_S * scale, start_s=3 * step_s),
+        LearnerDelays(step_s),
+        LENGTHS,
+        max_running=PROMPTS * CANDIDATES // ACTORS,
+        processes=processes,
+    )
+    chosen = random.Random(1).sample(range(2, steps), max(1, round(FAILING * steps)))
+    killer = Killer(processes, frozenset(chosen if case.is_killed else ()), step_s)
+    options = {
+        "number_of_actors": ACTORS,
+        "batch_size": PROMPTS,
+        "num_candidates": CANDIDATES,
+        "topk": CANDIDATES,
+        "max_new_tokens": LONGEST,
+        "max_prompt_tokens": 64,
+        "max_num_seqs": PROMPTS * CANDIDATES // ACTORS,
+        "max_staleness": case.staleness,
+    }
+    done = train(simulation, options, steps, folder, killer.after)
+    killer.wait()
     times = [done.consumed[str(prompt), i] for prompt in range(PROMPTS * steps)
              for i in range(CANDIDATES)]  # fmt: skip
     return {
         "trained tokens": done.trained["tokens"],
         "seconds": round(done.seconds, 2),
-        "seconds with start and end": round(wall, 1),
         "trained tokens a second": round(done.tokens_per_s, 1),
         "seconds a step, median": round(statistics.median(done.steps), 3),
         "seconds a step, longest": round(max(done.steps), 3),
@@ -140,8 +130,6 @@ def run(case: Case, rehearse: bool) -> dict:
         ],
         "consumed more than once": sum(n > 1 for n in done.consumed.values()),
         "notes": done.notes,
-        "commit": commit(),
-        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
     }  # fmt: skip
 
 
@@ -170,39 +158,11 @@ def summary(runs: dict[str, dict]) -> dict[str, dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rehearse", action="store_true", help="short steps; writes nothing")
-    parser.add_argument("--only", metavar="CASE", help="this case alone")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-failures")
-    given = parser.parse_args()
-    runs: dict[str, dict] = {}
-    for case in CASES:
-        kept = given.output / f"{case.name}.json"
-        is_wanted = given.only in (None, case.name)
-        if given.rehearse:
-            if is_wanted:
-                runs[case.name] = run(case, rehearse=True)
-            continue
-        if not kept.exists() and is_wanted:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(run(case, rehearse=False)))
-        if kept.exists():
-            runs[case.name] = json.loads(kept.read_text())
-            print(case.name, runs[case.name]["trained tokens a second"], flush=True)
-    result = {
-        "command": "python bench/failures.py",
-        **facts(("ray", "numpy")),
-        "cases": {case.name: asdict(case) for case in CASES},
-        "step_s": STEP_S,
-        "start_s": 3 * STEP_S,
-        "outcome": summary(runs),
-        "runs": runs,
-    }
-    print(json.dumps(runs if given.rehearse else result["outcome"], indent=1))
-    if not given.rehearse:
-        result_file("failures-simulated").write_text(json.dumps(result, indent=1) + "\n")
+    given = flags(__doc__, "bench-failures").parse_args()
+    runs = measure(given, CASES, run)
+    summed = {"step_s": STEP_S, "start_s": 3 * STEP_S, "outcome": summary(runs)}
+    packages = ("ray", "numpy")
+    report(given, "failures-simulated", "python bench/failures.py", CASES, summed, runs, packages)
 
 
 if __name__ == "__main__":

@@ -12,23 +12,18 @@ keeps an engine busy for 1.7 s. Speed counts trained tokens from the first promp
 the pipeline included. Writes bench/results/overlap-simulated-cpu.json.
 """
 
-import argparse
-import json
-import os
 import statistics
-import tempfile
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from facts import commit, facts, result_file
+from cases import flags, measure, report
 from simulated.builders import TEXT_PER_TOKEN, Simulation
 from simulated.engine import EngineDelays, Lengths
 from simulated.learner import LearnerDelays
 from simulated.run import Done, train
 
-ROOT = Path(__file__).parents[1]
 ACTORS, PROMPTS, CANDIDATES, STEP_S = 2, 16, 8, 0.01
 CONSTANT = Lengths(200)  # 2 s of steps
 LONG_TAIL = Lengths(120, 0.8)
@@ -39,15 +34,15 @@ LONGEST = 400
 class Case:
     """A run: its lengths, the seconds of an update, and how stale its rollouts may be."""
 
-    name: str
+    kind: str
     lengths: Lengths
     update_s: float
     staleness: int
     steps: int
 
     @property
-    def label(self) -> str:
-        return f"{self.name}, staleness {self.staleness}"
+    def name(self) -> str:
+        return f"{self.kind}, staleness {self.staleness}"
 
 
 KINDS = {  # name -> (lengths, seconds of an update, steps, half as many where synchronous)
@@ -58,13 +53,13 @@ KINDS = {  # name -> (lengths, seconds of an update, steps, half as many where s
     "long tail, update as long as the mean": (LONG_TAIL, 1.7, 24),
 }
 CASES = [
-    Case(name, lengths, update_s, staleness, steps if staleness else steps // 2)
-    for name, (lengths, update_s, steps) in KINDS.items()
+    Case(kind, lengths, update_s, staleness, steps if staleness else steps // 2)
+    for kind, (lengths, update_s, steps) in KINDS.items()
     for staleness in (0, 1, 2)
 ]
 
 
-def run(case: Case, rehearse: bool) -> dict:
+def run(case: Case, folder: Path, rehearse: bool) -> dict:
     """-> the figures of a case."""
     scale = 0.05 if rehearse else 1.0
     simulation = Simulation(
@@ -73,7 +68,7 @@ def run(case: Case, rehearse: bool) -> dict:
         case.lengths,
         max_running=PROMPTS * CANDIDATES // ACTORS,
     )
-    flags = {
+    options = {
         "number_of_actors": ACTORS,
         "batch_size": PROMPTS,
         "num_candidates": CANDIDATES,
@@ -83,14 +78,7 @@ def run(case: Case, rehearse: bool) -> dict:
         "max_num_seqs": PROMPTS * CANDIDATES // ACTORS,
         "max_staleness": case.staleness,
     }
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        done = train(simulation, flags, 2 if rehearse else case.steps, Path(folder))
-    return {
-        **figures(done),
-        "commit": commit(),
-        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
-    }
+    return figures(train(simulation, options, 2 if rehearse else case.steps, folder))
 
 
 def figures(done: Done) -> dict:
@@ -136,8 +124,8 @@ def summary(runs: dict[str, dict]) -> dict[str, dict]:
     """By kind: what each staleness gains over synchronous training, for the runs that there are."""
     summed: dict[str, dict] = {}
     for case in CASES:
-        alone = runs.get(f"{case.name}, staleness 0")
-        here = runs.get(case.label)
+        alone = runs.get(f"{case.kind}, staleness 0")
+        here = runs.get(case.name)
         if not case.staleness or alone is None or here is None:
             continue
         ratio = here["trained tokens a second"] / alone["trained tokens a second"]
@@ -150,52 +138,20 @@ def summary(runs: dict[str, dict]) -> dict[str, dict]:
             longest = max(case.lengths.median * STEP_S, case.update_s)
             median = here["seconds a step, median"]
             of_case["median step over max(generation, update)"] = round(median / longest, 3)
-        summed[case.label] = of_case
+        summed[case.name] = of_case
     return summed
 
 
-def write(runs: dict[str, dict], rehearse: bool) -> None:
-    result = {
-        "command": "python bench/overlap.py --simulated",
-        **facts(("ray", "numpy")),
-        "cases": {case.label: asdict(case) for case in CASES},
-        "gain": summary(runs),
-        "runs": {
-            name: {
-                **{key: value for key, value in run.items() if key != "lengths"},
-                "lengths, 5 25 50 75 95%": quantiles(run["lengths"]),
-            }
-            for name, run in runs.items()
-        },
-    }
-    print(json.dumps(result["gain"], indent=1))
-    if not rehearse:
-        result_file("overlap-simulated").write_text(json.dumps(result, indent=1) + "\n")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = flags(__doc__, "bench-overlap")
     parser.add_argument("--simulated", action="store_true", help="engines without a model")
-    parser.add_argument("--rehearse", action="store_true", help="two short steps; writes nothing")
-    parser.add_argument("--only", metavar="CASE", help="this case alone")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-overlap")
     given = parser.parse_args()
-    runs: dict[str, dict] = {}
-    for case in CASES:
-        kept = given.output / f"{case.label}.json"
-        if given.rehearse:
-            if given.only in (None, case.label):
-                runs[case.label] = run(case, rehearse=True)
-            continue
-        if not kept.exists() and given.only in (None, case.label):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(run(case, rehearse=False)))
-        if kept.exists():
-            runs[case.label] = json.loads(kept.read_text())
-            print(case.label, runs[case.label]["trained tokens a second"], flush=True)
-    write(runs, given.rehearse)
+    runs = measure(given, CASES, run)
+    gain = summary(runs)
+    for of_run in runs.values():
+        of_run["lengths, 5 25 50 75 95%"] = quantiles(of_run.pop("lengths"))
+    command = "python bench/overlap.py --simulated"
+    report(given, "overlap-simulated", command, CASES, {"gain": gain}, runs, ("ray", "numpy"))
 
 
 if __name__ == "__main__":

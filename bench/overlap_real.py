@@ -12,18 +12,14 @@ held-out pass@1 after 24 steps of 32 prompts, pinned, for three seeds. The lengt
 on are compared with all that the engine has drawn. Writes bench/results/overlap-real-cpu.json.
 """
 
-import argparse
 import itertools
-import json
 import os
-import shutil
 import statistics
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from facts import commit, facts, result_file
+from cases import flags, measure, report
 from overlap import distance, quantiles
 from simulated.run import BENCH, Steps, prepare_workers, rows
 
@@ -42,7 +38,6 @@ from unslothrl.training.trainer import Trainer
 from unslothrl.types import Request
 from unslothrl.weights import base_model
 
-ROOT = BENCH.parent
 DRAWN = "drawn"  # of each actor: the lengths of its completions that training asked for
 WARM_UP = 2  # steps that the speed leaves out
 FLAGS: dict[str, Any] = {
@@ -145,7 +140,6 @@ class Recorded:
 
 def run(case: Case, folder: Path, rehearse: bool) -> dict:
     """-> the figures of a case."""
-    shutil.rmtree(folder, ignore_errors=True)
     threads = "1" if case.is_pinned else str(os.cpu_count())
     os.environ["OMP_NUM_THREADS"] = threads
     prepare_workers(BENCH)
@@ -153,17 +147,16 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
     variables.apply(machine.cpus, bool(machine.gpus))
     steps = 2 if rehearse else case.steps
     every = steps if case.is_evaluated else 0
-    flags = {**FLAGS, "batch_size": 4 if rehearse else case.prompts, "seed": case.seed,
+    options = {**FLAGS, "batch_size": 4 if rehearse else case.prompts, "seed": case.seed,
              "max_steps": steps, "eval_every": every, "max_staleness": case.staleness}  # fmt: skip
     if not case.is_evaluated:
-        flags["lr"] = 1e-6  # so that lengths stay as they are
-    config = resolve(flags).config
+        options["lr"] = 1e-6  # so that lengths stay as they are
+    config = resolve(options).config
     base = base_model.prepare(config.model)
     data = tasks.load(build.data_options(config), base_model.load_tokenizer(base))
     run_folder = RunFolder.create(folder, "run", "")
     view = Steps()
     pinned = Pinned(folder, case.is_pinned, every_other_is_right=not case.is_evaluated)
-    load = os.getloadavg()[0]
     processes = cluster.start(
         config, base, machine, view.stage, builders=Builders(pinned.actor, pinned.learner)
     )
@@ -173,11 +166,7 @@ def run(case: Case, folder: Path, rehearse: bool) -> dict:
         trainer.train()
     finally:
         processes.close()
-    return {
-        **figures(case, view, run_folder, folder),
-        "commit": commit(),
-        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
-    }
+    return figures(case, view, run_folder, folder)
 
 
 def figures(case: Case, view: Steps, run_folder: RunFolder, folder: Path) -> dict:
@@ -244,37 +233,9 @@ def summary(runs: dict[str, dict]) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rehearse", action="store_true", help="small steps; writes nothing")
-    parser.add_argument("--only", metavar="CASE", help="this case alone")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-overlap-real")
-    given = parser.parse_args()
-    runs: dict[str, dict] = {}
-    for case in CASES:
-        folder = given.output / ("rehearsal" if given.rehearse else case.name)
-        kept = folder / "figures.json"
-        is_wanted = given.only in (None, case.name)
-        if is_wanted and (given.rehearse or not kept.exists()):
-            began = time.perf_counter()
-            runs[case.name] = run(case, folder, given.rehearse)
-            runs[case.name]["seconds with start and end"] = round(time.perf_counter() - began, 1)
-            kept.write_text(json.dumps(runs[case.name]))
-        elif kept.exists() and not given.rehearse:
-            runs[case.name] = json.loads(kept.read_text())
-    if given.rehearse:
-        print(json.dumps(runs, indent=1))
-        return
-    result = {
-        "command": "python bench/overlap_real.py",
-        **facts(),
-        "cases": {case.name: asdict(case) for case in CASES},
-        **summary(runs),
-        "runs": runs,
-    }
-    result_file("overlap-real").write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(summary(runs), indent=1))
+    given = flags(__doc__, "bench-overlap-real").parse_args()
+    runs = measure(given, CASES, run)
+    report(given, "overlap-real", "python bench/overlap_real.py", CASES, summary(runs), runs)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python bench/scale.py                      # resumable: finished runs are kept
     python bench/scale.py --only "512 actors"
     python bench/scale.py --only "512 actors" --profile   # prints where the driver's time goes
-    python bench/scale.py --rehearse           # 8 actors in 2 processes, short; writes nothing
+    python bench/scale.py --rehearse           # at most 8 actors in 2 processes; writes nothing
 
 The real trainer, stream and Ray, with --max_staleness 1, over simulated actors that share at most 8
 Ray processes (bench/simulated/many.py). An actor draws two groups of 16 candidates of 500 to 1,000
@@ -13,21 +13,19 @@ steps after the first two. From these constants follows what any number of actor
 where the driver saturates. Writes bench/results/scale-simulated-cpu.json.
 """
 
-import argparse
 import cProfile
 import json
-import os
 import pickle
 import pstats
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
-from facts import commit, facts, result_file
+from cases import flags, measure, report
 from simulated.learner import LearnerDelays
 from simulated.many import GroupActor, ManyActors, SharedCluster
 from simulated.run import builders, problem, train
@@ -38,11 +36,11 @@ from unslothrl.planning.machine import Machine
 from unslothrl.training import credit
 from unslothrl.types import Assignment, Batch, Sampling
 
-ROOT = Path(__file__).parents[1]
 CANDIDATES, SHORTEST, LONGEST = 16, 500, 1000
 GROUP_S = 5.12  # that an actor draws groups in
 AT_ONCE = 2  # groups of an actor
 WARM_UP = 2  # steps
+PROCESSES = 8  # that the actors share
 ADAPTER_BYTES = 20 << 20
 HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
 TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -116,8 +114,10 @@ def kind_of(name: str, command: Sequence[str]) -> str:
     return "other Ray processes"
 
 
-def run(case: Case, processes: int, profile: bool = False) -> dict:
+def run(case: Case, folder: Path, rehearse: bool, profile: bool = False) -> dict:
     """-> the figures of a case."""
+    if rehearse:
+        case = Case("rehearsal", min(8, case.actors), 0.4, steps=WARM_UP + 2)
     simulation = ManyActors(
         case.group_s,
         at_once=AT_ONCE,
@@ -126,7 +126,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         learner=LearnerDelays(0.6 * case.group_s),
         adapter_bytes=ADAPTER_BYTES,
     )
-    flags = {
+    options = {
         "number_of_actors": case.actors,
         "batch_size": AT_ONCE * case.actors,
         "num_candidates": CANDIDATES,
@@ -135,7 +135,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         "max_prompt_tokens": 64,
         "max_staleness": 1,
     }
-    SharedCluster.PROCESSES = min(processes, case.actors)
+    SharedCluster.PROCESSES = min(2 if rehearse else PROCESSES, case.actors)
     meter, profiler = Meter(), cProfile.Profile()
 
     def after(step: int) -> None:
@@ -150,9 +150,7 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         made = builders(simulation)
         return SharedCluster(config, embedded.BASE, machine, lambda line: None, made)
 
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        done = train(simulation, flags, case.steps, Path(folder), after, start)
+    done = train(simulation, options, case.steps, folder, after, start)
     if profile:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
         pstats.Stats(profiler).sort_stats("cumtime").print_stats(45)
@@ -171,8 +169,6 @@ def run(case: Case, processes: int, profile: bool = False) -> dict:
         "largest staleness": max(row.get("rollout/staleness", 0) for row in done.metrics),
         "completions consumed": sum(done.consumed.values()),
         "consumed more than once": sum(n > 1 for n in done.consumed.values()),
-        "commit": commit(),
-        "load average": [round(load, 2), round(os.getloadavg()[0], 2)],
     }
 
 
@@ -244,43 +240,17 @@ def fitted(rows: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rehearse", action="store_true", help="short; writes nothing")
-    parser.add_argument("--only", metavar="CASE", help="this case alone")
+    parser = flags(__doc__, "bench-scale")
     parser.add_argument("--profile", action="store_true", help="print a profile of the driver")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-scale")
     given = parser.parse_args()
-    if given.rehearse:
-        print(json.dumps(run(Case("rehearsal", 8, 0.4, steps=WARM_UP + 2), 2), indent=1))
-        return
-    runs: dict[str, dict] = {}
-    for case in CASES:
-        kept = given.output / f"{case.name}.json"
-        is_wanted = given.only in (None, case.name)
-        if given.profile and is_wanted:
-            print(json.dumps(run(case, 8, profile=True), indent=1))
-            continue
-        if not kept.exists() and is_wanted:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(run(case, 8)))
-        if kept.exists():
-            runs[case.name] = json.loads(kept.read_text())
-            print(case.name, json.dumps(runs[case.name]["share of one core"]), flush=True)
-    if given.profile or not runs:
+    runs = measure(given, CASES, partial(run, profile=given.profile), keep=not given.profile)
+    if given.profile:
+        print(json.dumps(runs, indent=1))
         return
     size = sizes()
-    result = {
-        "command": "python bench/scale.py",
-        **facts(("ray", "numpy")),
-        "cases": {case.name: asdict(case) for case in CASES},
-        "bytes": size,
-        "runs": runs,
-        "table": table(list(runs.values()), size),
-    }
-    result_file("scale-simulated").write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["table"], indent=1))
+    summed = {"bytes": size, "table": table(list(runs.values()), size)}
+    packages = ("ray", "numpy")
+    report(given, "scale-simulated", "python bench/scale.py", CASES, summed, runs, packages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every engine does, as checks that `test_engines.py` and `test_fake_engine.py` run."""
+"""What every engine does, as checks that the tests of engines run."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,10 +1,9 @@
-"""The simulated engine and learner of bench/: they keep the contracts of the real ones, and what
-they take is what is set."""
+"""The simulated engine and learner of bench/ take the time that is set. That the engine keeps the
+contract of the real ones: tests/test_engines_without_a_model.py."""
 
 import sys
 from pathlib import Path
 
-import engine_contract as contract
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
@@ -14,7 +13,7 @@ from simulated.engine import Delay, EngineDelays, Lengths, SimulatedEngine
 from simulated.learner import LearnerDelays, SimulatedLearner
 
 from unslothrl.engines.base import generate
-from unslothrl.types import Adapter, Batch, Request, Sample, Sampling
+from unslothrl.types import Batch, Request, Sample, Sampling
 
 NO_TIME = EngineDelays(step_s=0.0)
 
@@ -30,39 +29,6 @@ class Clock:
 
     def delay(self) -> Delay:
         return Delay(self.sleep, lambda: self.now)
-
-
-@pytest.fixture
-def engine():
-    engine = SimulatedEngine(
-        NO_TIME,
-        Lengths(median=12, sigma=0.8),
-        max_running=16,
-    )
-    engine.load(Adapter.of(0, b"", "{}"))
-    return engine
-
-
-@pytest.fixture
-def load(engine):
-    def load(version: int, is_biased: bool) -> None:
-        engine.load(Adapter.of(version, b"%d" % contract.TOKEN if is_biased else b"weights", "{}"))
-
-    return load
-
-
-@pytest.mark.parametrize("check", contract.OF_REQUESTS)
-def test_requests(check, engine):
-    check(engine)
-
-
-@pytest.mark.parametrize("check", contract.OF_VERSIONS)
-def test_versions(check, engine, load):
-    check(engine, load)
-
-
-def test_a_damaged_adapter_is_refused(engine):
-    contract.check_a_damaged_adapter_is_refused(engine, Adapter.of(3, b"weights", "{}"))
 
 
 def timed(lengths: Lengths, late: float = 0.0, max_running: int = 256, slowdown: float = 1.0):

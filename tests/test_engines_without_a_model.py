@@ -1,15 +1,27 @@
-"""The fake engine keeps the contract of the real ones, so that tests may draw with it."""
+"""Both engines without a model keep the contract of the real ones, so that tests and benchmarks may
+draw with them."""
+
+import sys
+from pathlib import Path
 
 import engine_contract as contract
 import pytest
 from fakes import FakeEngine
 
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+
+from simulated.engine import EngineDelays, Lengths, SimulatedEngine
+
 from unslothrl.types import Adapter
 
 
-@pytest.fixture
-def engine():
-    engine = FakeEngine(max_running=16)
+def simulated() -> SimulatedEngine:
+    return SimulatedEngine(EngineDelays(step_s=0.0), Lengths(median=12, sigma=0.8), max_running=16)
+
+
+@pytest.fixture(params=[lambda: FakeEngine(max_running=16), simulated], ids=["fake", "simulated"])
+def engine(request):
+    engine = request.param()
     engine.load(Adapter.of(0, b"", "{}"))
     return engine
 
