@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 from cases import flags, measure, report
-from simulated.learner import LearnerDelays
+from simulated.learner import LearnerDelays, SimulatedLearner
 from simulated.many import GroupActor, ManyActors, SharedCluster
 from simulated.run import builders, problem, train
 
@@ -41,7 +41,7 @@ GROUP_S = 5.12  # that an actor draws groups in
 AT_ONCE = 2  # groups of an actor
 WARM_UP = 2  # steps
 PROCESSES = 8  # that the actors share
-ADAPTER_BYTES = 20 << 20
+ADAPTER, ADAPTER_BYTES = "the adapter", 20 << 20
 HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
 TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -182,11 +182,13 @@ def sizes() -> dict[str, int]:
     groups = [group for _, group in actor.collect().groups]
     samples = [sample for of_group in credit.samples_of(groups) for sample in of_group]
     batch = Batch(tuple(samples), len(samples), sum(sample.tokens for sample in samples))
+    update = SimulatedLearner(actor, simulation.learner, 0).update(batch, {})
     return {
         "a prompt": len(pickle.dumps(assignments, 5)) // 16,
         "a group": len(pickle.dumps(groups, 5)) // 16,
         "a group's samples": len(pickle.dumps(batch, 5)) // 16,
-        "the adapter": ADAPTER_BYTES,
+        "a group's part of an update's answer": len(pickle.dumps(update, 5)) // 16,
+        ADAPTER: ADAPTER_BYTES,
     }
 
 
@@ -199,8 +201,13 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
     listed = []
     for actors in TABLE:
         rate = AT_ONCE * actors / GROUP_S
-        group = size["a prompt"] + size["a group"] + size["a group's samples"]
-        through = AT_ONCE * actors * group + size["the adapter"]
+        group = sum(bytes for name, bytes in size.items() if name != ADAPTER)
+        through = AT_ONCE * actors * group + size[ADAPTER]
+        measured = [
+            share
+            for share, run in zip(shares, runs, strict=True)
+            if run["actors"] == actors and run["groups a second"] <= 1.1 * rate
+        ]
         listed.append(
             {
                 "actors": actors,
@@ -208,6 +215,7 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
                 "MB a step": round(through / 1e6, 1),
                 "MB a second through the object store": round(through / GROUP_S / 1e6, 1),
                 "driver, share of one core": round(a + b * actors + c * rate, 3),
+                "as measured": measured[0] if measured else None,
             }
         )
     most = (1 - a) / (b + c * AT_ONCE / GROUP_S) if b + c else float("inf")

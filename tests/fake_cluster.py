@@ -67,7 +67,8 @@ class Target(FakeGenerator):
         known = {assignment.index for assignment in self.submitted}
         self.submitted += [each for each in assignments if each.index not in known]
 
-    def collect(self, least: int | None = None, seconds: float | None = None):
+    def collect(self, least=None, seconds=None, assignments=(), linger_s=0.0):
+        self.submit(assignments)
         rest, self.submitted = self.submitted[1:], self.submitted[:1]
         collected = super().collect(least, seconds)
         self.submitted = rest

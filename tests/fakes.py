@@ -188,7 +188,14 @@ class FakeGenerator:
     def submit(self, assignments: Sequence[Assignment]) -> None:
         self.submitted += assignments
 
-    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
+    def collect(
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
+    ) -> Collected:
+        self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")
         groups = []
         for assignment in self.submitted:

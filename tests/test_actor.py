@@ -198,9 +198,9 @@ def test_the_progress_counts_every_completion_of_every_actor():
         return Actor("actor-0", ScriptedEngine([0, 1]), Words(), WatchedScorer("accuracy"))
 
     cluster = LocalCluster.of({"actor-0": begun(), "actor-1": begun()}, {})
-    cluster.gather([actor.submit(assigned("a")) for actor in cluster.actors])
     seen = []
-    cluster.gather([a.collect() for a in cluster.actors], lambda *state: seen.append(state))
+    calls = [actor.collect(assignments=assigned("a")) for actor in cluster.actors]
+    cluster.gather(calls, lambda *state: seen.append(state))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1] == (4, 4)
     cluster.close()

@@ -403,3 +403,13 @@ def test_a_trajectory_that_has_run_away_has_no_gradient_but_a_number(advantage, 
     loss = policy_loss(objective, tokens, Denominators(1, 1000, 1000)).value
     loss.backward()
     assert torch.isfinite(loss) and logprobs.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 51, 100, 101, 151, 1000])
+def test_a_percentile_is_numpys_to_the_last_bit(count):
+    values = np.random.default_rng(count).standard_exponential(count)
+    for percent in (0.0, 50.0, 99.0, 100.0):
+        expected = float(np.percentile(values, percent))
+        assert diagnostics.percentile(values.copy(), percent) == expected
+    values[-1] = np.nan
+    assert np.isnan(diagnostics.percentile(values, 99))

@@ -56,9 +56,9 @@ def shares_of_token(processes, published, version) -> list[float]:
     """The share of TOKEN in what each actor draws under a version."""
     processes.gather([actor.load(published) for actor in processes.actors])
     drawn = assignments(8, 2, "test", version)
-    processes.gather([actor.submit(drawn) for actor in processes.actors])
     shares = []
-    for collected in processes.gather([actor.collect() for actor in processes.actors]):
+    calls = [actor.collect(assignments=drawn) for actor in processes.actors]
+    for collected in processes.gather(calls):
         completions = [one for _, group in collected.groups for one in group.completions]
         assert {one.policy_version for one in completions} == {version}
         ids = [token for one in completions for token in one.token_ids]
@@ -103,9 +103,9 @@ def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster
 
 def test_progress_is_reported_while_calls_run(ray_cluster):
     actor = ray_cluster.actors[0]
-    ray_cluster.gather([actor.submit(assignments(16, 8, 1))])
     seen = []
-    ray_cluster.gather([actor.collect()], lambda done, tokens: seen.append((done, tokens)))
+    call = actor.collect(assignments=assignments(16, 8, 1))
+    ray_cluster.gather([call], lambda done, tokens: seen.append((done, tokens)))
     assert all(0 <= done <= 128 for done, _ in seen)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl import compact
-from unslothrl.types import Adapter, Completion, Measured, Sample
+from unslothrl.types import Adapter, Batch, Completion, Measured, Sample
 
 FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)
 IDS = st.integers(0, 2**17) | st.integers()
@@ -144,10 +144,10 @@ def test_every_bit_counts():
 @given(completions())
 def test_a_sample_of_a_completion_that_came_packed_is_the_same(completion):
     there = pickle.loads(pickle.dumps(completion))
-    ones = np.ones(sum(completion.sampled), np.float32)
+    ones = [1.0] * sum(completion.sampled)
     for sample in (Sample.of((1, 2), completion), Sample.of((1, 2), there)):
         assert sample.advantages.tolist() == [0.0] * len(ones)
-        given_ones = sample.with_advantages(ones)
+        given_ones = sample.with_advantage(1.0)
         for each in (sample, given_ones, pickle.loads(pickle.dumps(given_ones))):
             assert each.length == len(completion.token_ids)
             assert each.tokens == sum(completion.sampled)
@@ -156,7 +156,8 @@ def test_a_sample_of_a_completion_that_came_packed_is_the_same(completion):
             assert bits(each.sampler_logprobs) == bits(kept)
             assert each.sampled == (None if all(completion.sampled) else completion.sampled)
             assert each.policy_version == completion.policy_version
-        assert given_ones.advantages is ones
+            assert each.advantages.dtype == np.float32
+        assert given_ones.advantages.tolist() == ones
 
 
 @given(completions())
@@ -172,7 +173,7 @@ def test_a_completion_is_not_unpacked_on_its_way_to_the_learner():
     completion = pickle.loads(
         pickle.dumps(Completion.drawn((7,) * tokens, (-0.5,) * tokens, "stop", 3))
     )
-    sample = Sample.of((1, 2), completion).with_advantages(np.ones(tokens, np.float32))
+    sample = Sample.of((1, 2), completion).with_advantage(1.0)
     pickle.dumps(sample)
     for record in (completion, sample):
         unpacked = [name for name in record.COLUMNS if name in slots_that_are_set(record)]
@@ -188,3 +189,20 @@ def slots_that_are_set(record) -> list[str]:
             continue
         names.append(field.name)
     return names
+
+
+@given(st.lists(completions(), max_size=4))
+def test_a_batch_is_the_same_after_its_way_by_columns(drawn):
+    """Some samples are masked, some have advantages that differ, some were unpacked."""
+    samples = [Sample.of((1, 2), completion).with_advantage(0.5) for completion in drawn]
+    for number, sample in enumerate(samples[::2]):
+        values = np.arange(sample.tokens, dtype=np.float32) - number
+        samples[2 * number] = replace(sample, advantages=values, returns=values)
+    batch = Batch(tuple(samples), 4, 99)
+    there = pickle.loads(pickle.dumps(batch))
+    assert (there.sequences, there.tokens, len(there.samples)) == (4, 99, len(samples))
+    for before, after in zip(samples, there.samples, strict=True):
+        for field in fields(Sample):
+            assert repr(getattr(after, field.name)) == repr(getattr(before, field.name))
+    prompts = {id(sample.prompt_ids) for sample in there.samples}
+    assert len(prompts) <= 1  # they share it

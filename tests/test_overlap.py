@@ -86,10 +86,10 @@ def test_the_shares_of_tokens_by_staleness_add_up():
 
 def test_a_late_group_is_waited_for_when_it_is_due_and_passed_over_before():
     run = Run(1)
-    run.source.refill(run.state)  # two batches, of version 0
     late = run.cluster.processes["actor-1"]
-    held = [f.assignment.index for f in run.stream.in_flight.values() if f.generator == "actor-1"]
     late.is_hanging = True
+    run.source.refill(run.state)  # two batches, of version 0
+    held = [f.assignment.index for f in run.stream.in_flight.values() if f.generator == "actor-1"]
     for _ in range(20):
         run.stream.pump()
     assert set(run.stream.finished) == {0, 2, 4, 6} and set(held) == {1, 3, 5, 7}

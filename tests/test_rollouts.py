@@ -42,7 +42,10 @@ def test_no_task_is_lost(total, actors, learners, chunk):
 def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(age_s, shares):
     """actor-1 has four groups; such groups have taken it 100 s. They count 0.1 each where they are
     as old, and one each where they have just begun."""
-    stream = RolloutStream(FakeCluster(2), 0, overlaps=True)
+    cluster = FakeCluster(2)
+    for process in cluster.processes.values():
+        process.is_hanging = True
+    stream = RolloutStream(cluster, 0, overlaps=True)
     stream.took["actor-1"] = deque([120.0, 100.0])
     begun = time.monotonic() - age_s
     for index in range(4):
@@ -52,3 +55,19 @@ def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
     given_out = [stream.in_flight[index].generator for index in range(4, 12)]
     assert [given_out.count("actor-0"), given_out.count("actor-1")] == shares
+
+
+def test_what_an_actor_is_given_goes_with_its_next_call():
+    """Two calls are begun ahead; what is given out meanwhile waits for the next, once each."""
+    cluster = FakeCluster(1)
+    process = cluster.processes["actor-0"]
+    process.is_hanging = True
+    stream = RolloutStream(cluster, 0, overlaps=True)
+    first = stream.send([task("a"), task("b")], 2, SAMPLING, (0,))
+    second = stream.send([task("c")], 2, SAMPLING, (0,))
+    assert [call.method for call in process.queue] == ["collect", "collect"]
+    given = [[a.index for a in call.arguments[2]] for call in process.queue]
+    assert given == [first, []]
+    process.is_hanging = False
+    assert [group.task.id for group in stream.wait([*first, *second])] == ["a", "b", "c"]
+    assert [a.index for a in process.target.given] == [*first, *second]

@@ -82,6 +82,7 @@ class Completion(compact.Packed):
         "sampled": (compact.runs, compact.repeated),
         "versions": (compact.runs, compact.repeated),
     }
+    UNPACKED: ClassVar[tuple[str, ...]] = ("finish_reason", "text", "generator")
 
     @classmethod
     def drawn(
@@ -110,6 +111,8 @@ class Completion(compact.Packed):
         """How many tokens were sampled under each version."""
         versions = self.column("versions")
         if self.is_all_sampled:
+            if len(versions) == 1:
+                return dict(versions)
             counts: dict[int, int] = {}
             for version, count in versions:
                 counts[version] = counts.get(version, 0) + count
@@ -119,20 +122,8 @@ class Completion(compact.Packed):
     @property
     def is_all_sampled(self) -> bool:
         """Whether an environment has put nothing between its tokens."""
-        return all(was_sampled for was_sampled, _ in self.column("sampled"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        others = (self.finish_reason, self.text, self.generator)
-        return Completion.of_packed, (self.pack(), *others)
-
-    @classmethod
-    def of_packed(
-        cls, packed: tuple[Any, ...], finish_reason: str, text: str, generator: str
-    ) -> "Completion":
-        """What `__reduce__` gave. The arrays stay packed until they are read: the driver receives
-        thousands of completions a second, and most of what it does needs none of them."""
-        others = {"finish_reason": finish_reason, "text": text, "generator": generator}
-        return compact.record(cls, packed, others)
+        of_runs = self.column("sampled")
+        return all([was_sampled for was_sampled, _ in of_runs])  # noqa: C419, a generator is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,7 @@ class Group:
     @property
     def totals(self) -> tuple[float, ...]:
         """The summed reward of each candidate, [candidates]."""
-        return tuple(sum(values) for values in zip(*self.rewards.values(), strict=True))
+        return tuple(map(sum, zip(*self.rewards.values(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +220,15 @@ class Sample(compact.Packed):
         "completion_ids": (compact.ints_packed, compact.unpacked),
         "sampler_logprobs": (compact.floats_packed, compact.unpacked),
         "sampled": (compact.runs_or_none, compact.repeated_or_none),
+        "advantages": (compact.constant_packed, compact.constant_unpacked),
     }
-
-    UNPACKED = ("prompt_ids", "advantages", "policy_version", "measured", "returns", "generator")
+    UNPACKED: ClassVar[tuple[str, ...]] = (
+        "prompt_ids",
+        "policy_version",
+        "measured",
+        "returns",
+        "generator",
+    )
 
     @classmethod
     def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
@@ -244,9 +241,8 @@ class Sample(compact.Packed):
             drawn = (completion.token_ids, logprobs, zeros, version)
             return cls(prompt_ids, *drawn, sampled=mask, generator=generator)
         ids, logprobs = completion.column("token_ids"), completion.column("logprobs")
-        zeros = np.zeros(compact.length(ids), np.float32)
-        packed = ids, logprobs, None
-        return cls.of_packed(packed, prompt_ids, zeros, version, None, None, generator)
+        packed = ids, logprobs, None, (0.0, compact.length(ids))
+        return compact.record(cls, packed, prompt_ids, version, None, None, generator)
 
     @property
     def tokens(self) -> int:
@@ -260,22 +256,13 @@ class Sample(compact.Packed):
             return compact.length(self.packed[0])
         return len(self.completion_ids)
 
-    def with_advantages(self, advantages: np.ndarray) -> "Sample":
-        """The same with others, [sampled tokens]."""
+    def with_advantage(self, advantage: float) -> "Sample":
+        """The same with this advantage of every token."""
         if self.packed is None:
-            return replace(self, advantages=advantages)
-        others = (self.policy_version, self.measured, self.returns, self.generator)
-        return Sample.of_packed(self.packed, self.prompt_ids, advantages, *others)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The prompt is left as it is: a group's samples share it."""
-        others = (self.advantages, self.policy_version, self.measured, self.returns)
-        return Sample.of_packed, (self.pack(), self.prompt_ids, *others, self.generator)
-
-    @classmethod
-    def of_packed(cls, packed: tuple[Any, ...], *others: Any) -> "Sample":
-        """What `__reduce__` gave; as with a completion, the tuples stay packed until read."""
-        return compact.record(cls, packed, dict(zip(cls.UNPACKED, others, strict=True)))
+            return replace(self, advantages=np.full(self.tokens, advantage, np.float32))
+        *columns, _ = self.packed
+        packed = (*columns, (advantage, self.tokens))
+        return compact.record(Sample, packed, *Sample.OTHERS(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,6 +276,14 @@ class Batch:
     samples: tuple[Sample, ...]
     sequences: int
     tokens: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch.of_table, (compact.table(self.samples), self.sequences, self.tokens)
+
+    @classmethod
+    def of_table(cls, table: compact.Table, sequences: int, tokens: int) -> "Batch":
+        """What `__reduce__` gave."""
+        return cls(tuple(compact.records(Sample, table)), sequences, tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

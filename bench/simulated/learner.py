@@ -67,7 +67,10 @@ class SimulatedLearner:
             trained.seconds + self.wait.clock() - began,
         )
         self.progress.set(len(batch.samples), tokens)
-        stats = UpdateStats(0.5, 0, 0, 0.0, sampler, sampler, np.zeros(1, np.float32))
+        sources = tuple((s.generator, s.policy_version, s.tokens) for s in batch.samples)
+        kl = np.zeros(1, np.float32)
+        learner = sampler - np.float32(0.01)
+        stats = UpdateStats(0.5, 0, 0, 0.0, sampler, learner, kl, sources=sources)
         return Update(stats, StepResult(1.0, False, 0.0))
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:

@@ -7,6 +7,7 @@ take more than the cores there are. Its results are of real size and go through 
 import asyncio
 import heapq
 import itertools
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -21,11 +22,13 @@ from simulated.builders import SimulatedTokenizer
 from simulated.engine import FIRST_TOKEN, VOCABULARY
 from simulated.learner import LearnerDelays, SimulatedLearner
 from unslothrl.actors.actor import ProgressMeter
+from unslothrl.cluster.ray_calls import RayTransport
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import LEARNER, ProcessPlan
 from unslothrl.types import Adapter, Assignment, Collected, Completion, Group, Loaded
 
+ACTORS_OF_A_NODE = 8  # so many would share one's memory, in a run of real ones
 DRAWN = 256  # completions that the groups of a process are put together from
 
 
@@ -83,8 +86,14 @@ class GroupActor:
             entry = (now + self.simulation.group_s, next(self.numbers), self.queue.popleft())
             heapq.heappush(self.running, (*entry, self.version))
 
-    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
-        collecting = self.collecting(least, seconds)
+    def collect(
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
+    ) -> Collected:
+        collecting = self.collecting(least, seconds, assignments, linger_s)
         while True:
             try:
                 time.sleep(next(collecting))
@@ -92,13 +101,20 @@ class GroupActor:
                 return done.value
 
     def collecting(
-        self, least: int | None = None, seconds: float | None = None
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
     ) -> Generator[float, None, Collected]:
         """`collect` that yields how long to sleep."""
+        self.submit(assignments)
         began = time.monotonic()
         end = float("inf") if seconds is None else began + seconds
         groups: list[tuple[int, Group]] = []
-        while self.running and (least is None or len(groups) < least):
+        while self.running:
+            if least is not None and len(groups) >= least:
+                least, end = None, min(end, time.monotonic() + linger_s)
             at, _, assignment, version = self.running[0]
             if (wait := min(at, end) - time.monotonic()) > 0:
                 yield wait
@@ -172,15 +188,14 @@ class SharedHost:
         self.targets[name] = build(*arguments)
         self.turns[name], self.next[name] = asyncio.Condition(), 0
 
-    async def call(
-        self, key: tuple[str, int], asked: tuple[str, tuple | None], *arrived: Any
-    ) -> Any:
-        """As `cluster.ray_calls.Host.call`; `key` is an actor's name and the number of its call."""
-        (name, number), (method, given) = key, asked
+    async def call(self, key: str, asked: bytes, *arrived: Any) -> Any:
+        """As `cluster.ray_calls.Host.call`; `key` is "<an actor's name> <its call's number>"."""
+        name, number = key.split()
+        method, given = pickle.loads(asked)
         arguments = arrived if given is None else given
         turn, target = self.turns[name], self.targets[name]
         async with turn:
-            await turn.wait_for(lambda: self.next[name] == number)
+            await turn.wait_for(lambda: self.next[name] == int(number))
         try:
             if method != "collect":
                 return getattr(target, method)(*arguments)
@@ -230,7 +245,7 @@ class OneMethod:
 
     def remote(self, *arguments: Any) -> Any:
         host = self.host
-        key = (host.name, next(host.numbers)) if self.method == "call" else host.name
+        key = f"{host.name} {next(host.numbers)}" if self.method == "call" else host.name
         return getattr(host.shared, self.method).remote(key, *arguments)
 
 
@@ -252,6 +267,11 @@ class SharedCluster(RayCluster):
         self.built.append(host.build.remote(self.builders.actor, start.config, start.base, plan))
         self.hosts[plan.name] = host
         return host
+
+    def _way(self, name: str) -> RayTransport:
+        plan, way = self.plans[name], super()._way(name)
+        way.node = f"{plan.kind} {plan.index // ACTORS_OF_A_NODE}"
+        return way
 
     def _wait_ready(self, names: Collection[str]) -> None:
         self.ray.get(getattr(self, "built", []))

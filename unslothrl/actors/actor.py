@@ -171,14 +171,22 @@ class Actor:
         if self.given_up:
             self.loop.run_until_complete(asyncio.wait([*self.given_up], timeout=CLOSE_S))
 
-    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
-        """The groups that are complete and scored: at least `least` of them, or all that were
-        submitted; after `seconds` those that there are, while the others stay in flight."""
+    def collect(
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
+    ) -> Collected:
+        """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
+        them, with those that become so in `linger_s` more, or all that were submitted; after
+        `seconds` those that there are, while the others stay in flight."""
+        self.submit(assignments)
         started = Work(self.done, self.engine.sampled_tokens)
         end = None if seconds is None else time.monotonic() + seconds
         try:
             with self._named():
-                groups = self.loop.run_until_complete(self._collect(least, end, started))
+                groups = self.loop.run_until_complete(self._collect(least, end, linger_s, started))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
@@ -200,16 +208,18 @@ class Actor:
         )
 
     async def _collect(
-        self, least: int | None, end: float | None, work: "Work"
+        self, least: int | None, end: float | None, linger_s: float, work: "Work"
     ) -> list[tuple[int, Group]]:
-        """Steps the engine until `least` groups are scored, no episode is left, or the end."""
+        """Steps the engine until `linger_s` after `least` groups are scored, no episode is left, or
+        the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             await asyncio.sleep(0)  # every episode that can goes on to its next turn
             self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
-                break
+                last = time.monotonic() + linger_s
+                least, end = None, last if end is None else min(last, end)
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():

@@ -34,7 +34,8 @@ class Transport(Protocol):
 
     def fetch(self, argument: Any) -> Call[float] | float:
         """Brings an argument of a later call into the memory of the process's node, beside what the
-        process is doing. -> the seconds that it took once the argument was there to be fetched."""
+        process is doing. -> the seconds that it took once the argument was there to be fetched, 0
+        where another process of the node was asked before."""
 
 
 class GeneratorHandle:
@@ -43,14 +44,15 @@ class GeneratorHandle:
     def __init__(self, name: str, transport: Transport):
         self.name, self.transport = name, transport
 
-    def submit(self, assignments: Sequence[Assignment]) -> Call[None]:
-        """Begins groups; see `Actor.submit`."""
-        return self.transport.call("submit", assignments)
-
-    def collect(self, least: int | None = None, seconds: float | None = None) -> Call[Collected]:
-        """At least so many complete groups, or all that were submitted, or what there is after
-        `seconds`."""
-        return self.transport.call("collect", least, seconds)
+    def collect(
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
+    ) -> Call[Collected]:
+        """Begins groups, then hands over complete ones: see `Actor.collect`."""
+        return self.transport.call("collect", least, seconds, assignments, linger_s)
 
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
         """Gives groups up; see `Actor.abandon`."""

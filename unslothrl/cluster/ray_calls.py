@@ -1,6 +1,7 @@
 """Calls of methods in Ray's processes: how they begin, how their results or errors come back."""
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,22 +26,28 @@ class RayCall(Call[Any]):
 
 
 class RayTransport:
-    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
+    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it.
 
-    def __init__(self, host: Any):
-        self.host = host
+    Calls are pickled here, because Ray would have its own slower pickling look at each argument.
+    """
+
+    def __init__(self, host: Any, node: str = "", fetched: dict[str, Any] | None = None):
+        """`fetched`: what each node was asked last to fetch, of all processes."""
+        self.host, self.node = host, node
+        self.fetched = {} if fetched is None else fetched
 
     def call(self, method: str, *arguments: Any) -> RayCall:
         if any(isinstance(argument, RayCall) for argument in arguments):
             refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-            return RayCall(self, self.host.call.remote((method, None), *refs))
-        return RayCall(self, self.host.call.remote((method, arguments)))
+            return RayCall(self, self.host.call.remote(pickle.dumps((method, None), 5), *refs))
+        return RayCall(self, self.host.call.remote(pickle.dumps((method, arguments), 5)))
 
-    def fetch(self, argument: Any) -> RayCall:
-        """In a thread of its own there. An argument that is no call travels with the call itself,
-        and is fetched for it again."""
-        refs = [argument.ref] if isinstance(argument, RayCall) else []
-        return RayCall(self, self.host.fetch.remote(refs))
+    def fetch(self, argument: Any) -> RayCall | float:
+        """In a thread of its own there. What is no call travels with the call that takes it."""
+        if not isinstance(argument, RayCall) or self.fetched.get(self.node) == argument.ref:
+            return 0.0
+        self.fetched[self.node] = argument.ref
+        return RayCall(self, self.host.fetch.remote([argument.ref]))
 
     def ready(self) -> RayCall:
         """Ends when the process has built what it holds, or failed to."""
@@ -62,10 +69,10 @@ class Host:
         if self.failed is not None:
             raise self.failed
 
-    def call(self, asked: tuple[str, tuple | None], *arrived: Any) -> Any:
-        """Calls a method. Its arguments come in one piece, because Ray pickles each by itself;
-        those that Ray must wait for come after it."""
-        method, arguments = asked
+    def call(self, asked: bytes, *arrived: Any) -> Any:
+        """Calls a method. It comes pickled with its arguments; after it come those that Ray must
+        wait for."""
+        method, arguments = pickle.loads(asked)
         return getattr(self.target, method)(*(arrived if arguments is None else arguments))
 
     def pid(self) -> int:

@@ -65,6 +65,7 @@ class RayCluster:
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
         self.results = Results({})
+        self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
@@ -117,10 +118,14 @@ class RayCluster:
             for plan in plans:
                 self._launch(plan)
             self._wait_ready([plan.name for plan in plans])
-        ways = {name: RayTransport(host) for name, host in self.hosts.items()}
-        self.learners = [LearnerHandle(plan.name, ways[plan.name]) for plan in placement.learners]
-        self.actors = [ActorHandle(plan.name, ways[plan.name]) for plan in placement.actors]
+        self.learners = [LearnerHandle(p.name, self._way(p.name)) for p in placement.learners]
+        self.actors = [ActorHandle(p.name, self._way(p.name)) for p in placement.actors]
         self._enter_processes()
+
+    def _way(self, name: str) -> RayTransport:
+        """To a process that has been launched."""
+        node = self.plans[name].node
+        return RayTransport(self.hosts[name], "" if node is None else node.id, self.fetched)
 
     def _enter_processes(self) -> None:
         """What runs where, for `unslothrl cluster`."""
@@ -231,7 +236,8 @@ class RayCluster:
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
-        way = RayTransport(self._launch(self.plans[name]))
+        self._launch(self.plans[name])
+        way = self._way(name)
         handle = ActorHandle(name, way)
         self.actors = [*self.actors, handle]
         self._enter_processes()
@@ -253,9 +259,9 @@ class RayCluster:
         if self.node_watch is not None:
             for name in names:
                 self._place_learner(self.node_watch, name)
-        self.learners = [
-            LearnerHandle(name, RayTransport(self._launch(self.plans[name]))) for name in names
-        ]
+        for name in names:
+            self._launch(self.plans[name])
+        self.learners = [LearnerHandle(name, self._way(name)) for name in names]
         self._wait_ready(names)
         self._enter_processes()
         join_learners(self)

@@ -57,14 +57,17 @@ class Learner:
         }
         return {name: parameters[name] for name in self.optimizers}
 
-    def submit(self, assignments: Sequence[Assignment]) -> None:
-        """This learner's share of a rollout; see `Actor.submit`."""
-        self.backend.to_device()
-        self.actor.submit(assignments)
-
-    def collect(self, least: int | None = None, seconds: float | None = None) -> Collected:
-        """See `Actor.collect`."""
-        return self.actor.collect(least, seconds)
+    def collect(
+        self,
+        least: int | None = None,
+        seconds: float | None = None,
+        assignments: Sequence[Assignment] = (),
+        linger_s: float = 0.0,
+    ) -> Collected:
+        """This learner's share of a rollout; see `Actor.collect`."""
+        if assignments:
+            self.backend.to_device()
+        return self.actor.collect(least, seconds, assignments, linger_s)
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
         """See `Actor.abandon`."""

@@ -230,6 +230,9 @@ def step_name(step: int) -> str:
     return f"step_{step:06d}"
 
 
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
 def plain(value: Any) -> Any:
     """`value` in JSON's types. NaN and infinity, which JSON lacks, become null."""
     if isinstance(value, Mapping):
@@ -244,7 +247,11 @@ def plain(value: Any) -> Any:
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    return encoded(json.dumps(plain(row), ensure_ascii=False, allow_nan=False)) + b"\n"
+    try:  # most rows are plain already
+        text = ENCODER.encode(row)
+    except (TypeError, ValueError):
+        text = ENCODER.encode(plain(row))
+    return encoded(text) + b"\n"
 
 
 def encoded(text: str) -> bytes:

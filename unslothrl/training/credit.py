@@ -74,11 +74,15 @@ def assign(
     if kl_in_reward:
         measured = iter(measure([sample for of_group in samples for sample in of_group]))
         samples = [[next(measured) for _ in of_group] for of_group in samples]
-    penalties = [[kl_penalty(sample, objective) for sample in of_group] for of_group in samples]
-    rewards = [
-        [total - float(penalty.sum()) for total, penalty in zip(*pair, strict=True)]
-        for pair in zip((group.totals for group in groups), penalties, strict=True)
-    ]
+    rewards = [list(map(float, group.totals)) for group in groups]
+    if kl_in_reward:
+        rewards = [
+            [
+                total - float(kl_penalty(sample, objective).sum())
+                for total, sample in zip(*pair, strict=True)
+            ]
+            for pair in zip(rewards, samples, strict=True)
+        ]
     chosen = [
         _choose(group, values, objective, select, topk, seed_of(seed, group.task.id))
         for group, values in zip(groups, rewards, strict=True)
@@ -93,7 +97,10 @@ def assign(
         ]
     if objective.has_critic and picked:
         pairs = [(g, i) for g, indices in enumerate(chosen) for i in indices]
-        token_rewards = [_token_rewards(groups[g].totals[i], penalties[g][i]) for g, i in pairs]
+        token_rewards = [
+            _token_rewards(groups[g].totals[i], kl_penalty(samples[g][i], objective))
+            for g, i in pairs
+        ]
         picked, means = _with_gae(picked, token_rewards, gamma, gae_lambda)
         for (g, i), mean in zip(pairs, means, strict=True):
             advantages[g][i] = mean
@@ -166,14 +173,12 @@ def _picked(
     A group whose chosen candidates all have advantage zero has none, unless the objective has
     another term.
     """
-    picked, has_gradient = [], []
+    picked: list[Sample] = []
+    has_gradient: list[bool] = []
     for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
-        for i in indices:
-            of_tokens = np.full(of_group[i].tokens, values[i], np.float32)
-            picked.append(of_group[i].with_advantages(of_tokens))
-            has_gradient.append(
-                objective.trains_without_advantage or any(values[j] for j in indices)
-            )
+        picked += [of_group[i].with_advantage(values[i]) for i in indices]
+        has = objective.trains_without_advantage or any(values[i] for i in indices)
+        has_gradient += [has] * len(indices)
     return picked, has_gradient
 
 

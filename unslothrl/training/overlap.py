@@ -20,7 +20,6 @@ from unslothrl.config import sampling
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
-from unslothrl.training.rollouts import POLL_S
 from unslothrl.types import Assignment, Group, Task
 
 LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
@@ -119,7 +118,7 @@ class OverlappedSource(GroupSource):
             chosen = self.choose(count, version)
             if chosen is not None:
                 break
-            self.stream.pump(POLL_S)
+            self.stream.pump(self.stream.poll_s)
             self.stream.raise_failure()
             done = sum(index in self.stream.finished for index in self.outstanding)
             self.view.progress("generation", min(done, count), count, self.stream.tokens)

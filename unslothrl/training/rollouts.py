@@ -73,12 +73,14 @@ class RolloutStream:
         self.policy_version = 0  # the newest
         self.slice_s = MOST_SLICE_S
         self.collecting: dict[Member, int] = {}  # `collect` calls that have begun
+        self.given: dict[Member, dict[int, Assignment]] = {}  # what goes with the next of them
+        self.pumped = 0.0  # when, by the monotonic clock
         self.took: dict[str, deque[float]] = {}  # seconds of an actor's last groups, by its name
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
         self.memory_mb = 0.0  # the largest generator's peak so far
         if overlaps:
-            cluster.meanwhile = self.pump
+            cluster.meanwhile = self.meanwhile
 
     def send(
         self,
@@ -124,8 +126,7 @@ class RolloutStream:
             start += count
 
     def _give(self, member: Member, indices: Sequence[int]) -> None:
-        if not indices:
-            return
+        """They go with its next `collect`."""
         for index in indices:
             self.in_flight[index] = replace(
                 self.in_flight[index],
@@ -133,8 +134,17 @@ class RolloutStream:
                 policy_version=self.policy_version,
                 given=time.monotonic(),
             )
-        assignments = [self.in_flight[index].assignment for index in indices]
-        self.pool.call(member, "submit", member.handle.submit(assignments))
+            self.given.setdefault(member, {})[index] = self.in_flight[index].assignment
+
+    @property
+    def poll_s(self) -> float:
+        """Between two looks at what has come: many actors hand over much in each."""
+        return max(POLL_S, len(self.pool.members) / CALLS_PER_S / 10)
+
+    def meanwhile(self) -> None:
+        """`pump`, while something else is waited for, as often as is needed."""
+        if time.monotonic() - self.pumped >= self.poll_s:
+            self.pump()
 
     def pump(self, timeout_s: float = 0.0, progress: Progress | None = None) -> None:
         """Keeps every process at work, and takes what has come, after at most `timeout_s`."""
@@ -143,6 +153,7 @@ class RolloutStream:
         self.pool.poll(timeout_s, progress)
         self._give_out()
         self._keep_collecting()
+        self.pumped = time.monotonic()
 
     def _give_out(self) -> None:
         """What waits in the driver goes to whoever has least to do. A group counts by what is left
@@ -184,8 +195,12 @@ class RolloutStream:
 
     def _collect(self, member: Member) -> None:
         least = 1 if self.overlaps else None
-        seconds = max(self.slice_s, len(self.pool.members) / CALLS_PER_S)
-        call = member.handle.collect(least, None if self.cluster.is_local else seconds)
+        between_s = len(self.pool.members) / CALLS_PER_S  # two calls of an actor, on average
+        seconds = max(self.slice_s, between_s)
+        given = tuple(self.given.pop(member, {}).values())
+        call = member.handle.collect(
+            least, None if self.cluster.is_local else seconds, given, between_s / 2
+        )
         self.pool.call(
             member, "collect", call, lambda value: self._collected(member, value), told_s=seconds
         )
@@ -215,7 +230,7 @@ class RolloutStream:
                 progress(self.done - done + more_done, self.tokens - tokens + more_tokens)
 
         while not all(index in self.finished for index in indices):
-            self.pump(POLL_S, report)
+            self.pump(self.poll_s, report)
             report()
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
@@ -241,7 +256,7 @@ class RolloutStream:
 
     def reset(self, timeout_s: float = 60.0) -> None:
         """Forgets all that is in flight: it will be drawn again under other indices."""
-        self.in_flight, self.finished = {}, {}
+        self.in_flight, self.finished, self.given = {}, {}, {}
         for member in self.pool.ready():
             if not self.pool.is_learner(member):
                 self.pool.call(member, "abandon", member.handle.abandon())
@@ -251,6 +266,7 @@ class RolloutStream:
 
     def lost(self, member: Member) -> None:
         self.collecting.pop(member, None)
+        self.given.pop(member, None)
         self.took.pop(member.name, None)
         for index, flight in self.in_flight.items():
             if flight.generator == member.name:

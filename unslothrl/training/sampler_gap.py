@@ -15,6 +15,7 @@ times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2
 there are others to compare with.
 """
 
+import bisect
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -47,20 +48,30 @@ Gaps = dict[int, dict[str, Gap]]
 
 def gaps_of(parts: Sequence[UpdateStats], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
-    arrays: dict[tuple[int, str], list[np.ndarray]] = defaultdict(list)
+    sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
-        difference = part.sampler_logprobs.astype(np.float64) - part.learner_logprobs
-        begin = 0
-        for generator, drawn_under, tokens in part.sources:
-            own = np.abs(difference[begin : begin + tokens])
-            arrays[version - drawn_under, generator].append(own)
-            begin += tokens
+        sources = [source for source in part.sources if source[2]]
+        if not sources:
+            continue
+        gap = part.sampler_logprobs.astype(np.float64)
+        gap -= part.learner_logprobs
+        np.abs(gap, out=gap)
+        ends = np.cumsum([tokens for _, _, tokens in sources])
+        begins = [0, *ends[:-1]]
+        totals = np.add.reduceat(gap[: ends[-1]], begins).tolist()
+        gap *= gap
+        squares = np.add.reduceat(gap[: ends[-1]], begins).tolist()
+        for (generator, drawn_under, tokens), *of_sample in zip(
+            sources, totals, squares, strict=True
+        ):
+            of_key = sums[version - drawn_under, generator]
+            for place, value in enumerate((tokens, *of_sample)):
+                of_key[place] += value
     gaps: Gaps = defaultdict(dict)
-    for (staleness, generator), values in sorted(arrays.items()):
-        joined = np.concatenate(values)
-        if len(joined):
-            error = float(joined.std() / len(joined) ** 0.5)
-            gaps[staleness][generator] = Gap(float(joined.mean()), error, len(joined))
+    for (staleness, generator), (count, total, square) in sorted(sums.items()):
+        mean = total / count
+        error = (max(0.0, square / count - mean**2) / count) ** 0.5
+        gaps[staleness][generator] = Gap(mean, error, int(count))
     return dict(gaps)
 
 
@@ -80,11 +91,16 @@ class SamplerGapWatch:
         metrics: dict[str, float] = {}
         outstanding: dict[str, tuple[Gap, float, bool]] = {}
         for staleness, of_generators in sorted(gaps.items()):
+            actors = sorted(
+                gap.mean
+                for name, gap in of_generators.items()
+                if name.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
+            )
             for name, gap in of_generators.items():
                 metrics.setdefault(f"train/sampler_gap/{name}", gap.mean)
                 if version - staleness <= self.stopped.get(name, -1):
                     continue  # it was drawn by the process that has been stopped
-                expected, is_of_others = self._expected(staleness, name, of_generators)
+                expected, is_of_others = self._expected(staleness, name, gap, actors)
                 if expected is not None and stands_out(gap, expected, FACTOR, MARGIN):
                     outstanding.setdefault(name, (gap, expected, is_of_others))
                 else:
@@ -93,16 +109,17 @@ class SamplerGapWatch:
         return metrics if len(metrics) > 1 else {}
 
     def _expected(
-        self, staleness: int, name: str, of_generators: dict[str, Gap]
+        self, staleness: int, name: str, gap: Gap, actors: Sequence[float]
     ) -> tuple[float | None, bool]:
-        """What the gap should be like, and whether others say so."""
-        others = [
-            gap.mean
-            for other, gap in of_generators.items()
-            if other != name and other.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
-        ]
-        if others and name.startswith(ACTOR):
-            return statistics.median(others), True
+        """What the gap should be like, and whether others say so. `actors` has the means of all
+        that may be compared with, ascending."""
+        if name.startswith(ACTOR):
+            is_one = gap.tokens >= LEAST_TOKENS
+            own = bisect.bisect_left(actors, gap.mean) if is_one else len(actors)
+            others = len(actors) - is_one
+            if others:
+                middle = [(others - 1) // 2, others // 2]
+                return statistics.fmean(actors[i + (i >= own)] for i in middle), True
         past = self.past[staleness, name]
         return (statistics.median(past) if len(past) >= LEAST_PAST else None), False
 
