@@ -13,6 +13,7 @@ from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.group_source import SynchronousSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Adapter
@@ -131,6 +132,27 @@ def test_what_was_drawn_ahead_is_drawn_again_by_a_resumed_run():
     second.publish()
     seen += [int(group.task.id) for _ in range(STEPS - 2) for group in second.step().kept]
     assert sorted(seen) == list(range(STEPS * BATCH))
+
+
+def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overlaps():
+    first = Run(2, tasks=ShortEpisodes())
+    seen = [int(group.task.id) for group in first.step().kept]
+    saved = copy.deepcopy(first.state)
+    assert saved.batches == [4, 2]
+    stream, view, config = RolloutStream(FakeCluster(2), 0), FakeView(), first.config
+    tasks = PrefetchedTasks(ShortEpisodes())
+    source = SynchronousSource(
+        config, objective_of(config), tasks, stream, FailureReport(view.note), view, STEPS
+    )
+    source.restore(saved)
+    sizes = []
+    for _ in range(STEPS - 1):
+        groups = source.draw(saved, Timer()).kept
+        sizes.append(len(groups))
+        seen += [int(group.task.id) for group in groups]
+        saved.step += 1
+    assert sizes == [4, 2, 4, 4, 2] and sorted(seen) == list(range(20))
+    assert saved.outstanding == saved.batches == []
 
 
 def test_a_dead_actor_loses_no_prompt():

@@ -17,7 +17,7 @@ from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, seed_of
+from unslothrl.types import Group, Task, seed_of
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,13 @@ class GroupSource(abc.ABC):
     def _more_metrics(self) -> Metrics:
         return {}
 
-    def restore(self, state: RunState) -> None:  # noqa: B027 - nothing is drawn ahead here
+    def restore(self, state: RunState) -> None:  # noqa: B027 - what was drawn ahead is in the state
         """Goes on from a checkpoint."""
+
+    def _task_at(self, position: int) -> Task:
+        """One that was drawn before."""
+        (task,), _ = self.tasks.draw(position, 1, is_last=True)
+        return task
 
     def _shuffled(self, groups: Sequence[Group], step: int) -> list[Group]:
         if not self.config.shuffle_rewards:
@@ -113,10 +118,20 @@ class GroupSource(abc.ABC):
 class SynchronousSource(GroupSource):
     """Every group is drawn under the newest version, and waited for before the update."""
 
+    def _draw_tasks(self, state: RunState, count: int, draw: int) -> list[Task]:
+        """The next tasks of the data; before these what a run with `max_staleness`, which this
+        one goes on from, had drawn ahead."""
+        if draw == 0 and state.batches:
+            size, *state.batches = state.batches
+            ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
+            return [self._task_at(position) for position in ahead]
+        is_last = state.step + 1 == self.total_steps
+        tasks, state.position = self.tasks.draw(state.position, count, is_last=is_last)
+        return tasks
+
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
         config, step = self.config, state.step + 1
-        is_last = step == self.total_steps
-        tasks, state.position = self.tasks.draw(state.position, count, is_last=is_last)
+        tasks = self._draw_tasks(state, count, draw)
         total = len(tasks) * config.num_candidates
         with timer("generation"):
             indices = self.stream.send(

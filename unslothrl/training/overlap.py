@@ -192,7 +192,4 @@ class OverlappedSource(GroupSource):
         """Goes on from a checkpoint, with the next `draw`: the actors need its version first."""
         self.outstanding, self.drawn_under = {}, {}
         self.batches, self.batches_drawn = deque(state.batches), state.step + len(state.batches)
-        self.again = []
-        for position in state.outstanding:
-            (task,), _ = self.tasks.draw(position, 1, is_last=True)
-            self.again.append(Drawn(position, task))
+        self.again = [Drawn(position, self._task_at(position)) for position in state.outstanding]
