@@ -34,6 +34,16 @@ DATA = Data(train=None, evals={})
             "min_actors 3, number_of_actors 2",
             "min_actors 3 is over number_of_actors 2: set --min_actors 2, or --number_of_actors 3",
         ),
+        (
+            "min_actors 0, learner_chunk_size 0",
+            "min_actors 0: learners generate nothing (learner_chunk_size 0), so that a run without "
+            "actors would wait for ever: set --min_actors 1",
+        ),
+        (
+            "min_actors 0, max_staleness 1",
+            "min_actors 0: learners generate nothing (max_staleness 1), so that a run without "
+            "actors would wait for ever: set --min_actors 1",
+        ),
     ],
 )
 def test_overlap_that_cannot_be_is_refused_with_the_reason(flags, message):

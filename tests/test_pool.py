@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from fake_cluster import FakeCluster, Published
+from fake_cluster import FakeCluster, FakeProcess, Published, Target
 from fakes import task
 
 from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.errors import AdapterMismatch, RunError
 from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
@@ -191,6 +192,35 @@ def test_a_run_goes_on_with_min_actors():
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(send(stream, 4))) == 4
     assert len(stream.wait(send(stream, 4))) == 4
+
+
+def with_learner(cluster: FakeCluster) -> Target:
+    """Gives it a learner. -> what does its calls"""
+    target = Target("learner-0", lambda assignment, candidate: True)
+    cluster.learners = (LearnerHandle("learner-0", FakeProcess("learner-0", target)),)
+    return target
+
+
+@pytest.mark.parametrize(("chunk", "draws"), [(0, False), (1, True)])
+def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, draws):
+    cluster = FakeCluster(1)
+    learner = with_learner(cluster)
+    stream = RolloutStream(cluster, chunk, checks=Checks(None, "base"), min_actors=0)
+    cluster.processes["actor-0"].is_dead = True
+    assert len(stream.wait(send(stream, 4))) == 4
+    assert len(learner.given) > chunk if draws else not learner.given
+
+
+def test_without_actors_and_learners_that_draw_a_run_ends():
+    cluster = FakeCluster(1)
+    learner = with_learner(cluster)
+    cluster.starts_in_vain = {"actor-0"}
+    stream = stream_of(cluster, min_actors=0)
+    indices = send(stream, 4)
+    cluster.processes["actor-0"].is_dead = True
+    with pytest.raises(RunError, match="0 actors left, and min_actors is 1"):
+        stream.wait(indices)
+    assert not learner.given
 
 
 def test_an_overlapping_actor_gets_no_more_than_it_can_draw_at_once():

@@ -52,6 +52,12 @@ def check_overlap(config: Config) -> None:
             f"max_staleness {stale}: there are no actors to generate while the learner updates: "
             "set --number_of_actors 1, or --max_staleness 0"
         )
+    if not config.min_actors and not config.learner_generates:
+        why = f"max_staleness {stale}" if stale else "learner_chunk_size 0"
+        raise UserError(
+            f"min_actors 0: learners generate nothing ({why}), so that a run without actors would "
+            "wait for ever: set --min_actors 1"
+        )
     if 0 < actors < config.min_actors:
         raise UserError(
             f"min_actors {config.min_actors} is over number_of_actors {actors}: set --min_actors "

@@ -84,7 +84,11 @@ class Pool:
         *,
         draws_with_learners: bool,
         min_actors: int,
+        learners_draw: bool = True,
     ):
+        """`draws_with_learners`: learners are called here, too; without `learners_draw` they load
+        versions and are given no work."""
+        self.learners_draw = learners_draw
         self.cluster, self.checks, self.owner, self.note = cluster, checks, owner, note
         self.min_actors = min_actors
         self.draws_with_learners = draws_with_learners
@@ -104,7 +108,11 @@ class Pool:
 
     def ready(self) -> list[Member]:
         """Those that may be given work, actors first, in the order of their names' numbers."""
-        ready = [m for m in self.members.values() if m.is_ready and not m.is_leaving]
+        ready = [
+            m
+            for m in self.members.values()
+            if m.is_ready and not m.is_leaving and (self.learners_draw or not self.is_learner(m))
+        ]
         return sorted(ready, key=lambda m: (self.is_learner(m), number_of(m.name)))
 
     def call(

@@ -59,13 +59,15 @@ class RolloutStream:
         drawn beside updates, at most `groups_at_once` in each actor."""
         self.cluster, self.learner_chunk = cluster, learner_chunk
         self.overlaps, self.groups_at_once = overlaps, groups_at_once
+        learners_draw = not overlaps and (learner_chunk > 0 or not cluster.actors)
         self.pool = Pool(
             cluster,
             checks or Checks(),
             self,
             note,
             draws_with_learners=not overlaps,
-            min_actors=min(min_actors, len(cluster.actors)),
+            min_actors=min(max(min_actors, int(not learners_draw)), len(cluster.actors)),
+            learners_draw=learners_draw,
         )
         self.in_flight: dict[int, Flight] = {}  # by the number of the group, as it was sent
         self.finished: dict[int, Group] = {}  # that nobody has taken yet
