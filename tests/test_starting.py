@@ -85,7 +85,9 @@ def test_a_temporary_folder_that_cannot_be(variables, tmp_path):
 def test_an_address_of_another_machine_is_refused(variables):
     said = refusal(ray_node_ip="203.0.113.7")
     assert said.startswith("ray_node_ip 203.0.113.7 is no address of this machine (")
-    assert "no address of this machine" in refusal(ray_node_ip="not an address")
+    for text in ("not an address", "::1", "127.0.0.1:80", "0.0.0.0", "224.0.0.1"):
+        assert "no address of this machine" in refusal(ray_node_ip=text), text
+    starting.check(replace(Config(), ray_node_ip="127.0.0.1"))
 
 
 HEAD = """

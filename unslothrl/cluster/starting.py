@@ -8,6 +8,7 @@ workers take the rest.
 
 import contextlib
 import functools
+import ipaddress
 import os
 import re
 import socket
@@ -31,7 +32,7 @@ TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
 def check(config: Config) -> None:
     """Raises UserError where Ray could not start with the options that it is given."""
     node_ip = config.ray_node_ip
-    if node_ip is not None and (reason := bind_error(node_ip, 0)):
+    if node_ip is not None and (reason := address_error(node_ip)):
         raise UserError(
             f"ray_node_ip {node_ip} is no address of this machine ({reason}): see `ip -4 address`"
         )
@@ -41,6 +42,22 @@ def check(config: Config) -> None:
         check_token(config.ray_port)
     if config.ray_worker_ports is not None:
         check_worker_ports(config)
+
+
+def address_error(text: str) -> str | None:
+    """-> why nobody can reach this machine at an address, None where this machine can."""
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        return "it must be four numbers, as in 192.168.1.10"
+    if address.is_unspecified:
+        return "it stands for all of them"
+    try:
+        with socket.create_server((text, 0)) as server:  # broadcasts can be listened on, too
+            socket.create_connection(server.getsockname(), timeout=joining.PORT_S).close()
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+    return None
 
 
 def check_port(option: str, port: int, node_ip: str | None) -> None:
