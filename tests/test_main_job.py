@@ -290,14 +290,15 @@ def scratch(pid: int) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("number", "generates"),
+    ("number", "generates", "line"),
     [
-        (signal.SIGINT, {"engine": "vllm", "number_of_actors": 1}),
-        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}),
+        (signal.SIGINT, {"engine": "vllm", "number_of_actors": 1}, "step 1/500"),
+        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "step 1/500"),
+        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "loading"),
     ],
 )
-def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, output):
-    name = f"stopped-{number}"
+def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, line, output):
+    name, has_begun = f"stopped-{number}-{line[:4]}", line.startswith("step")
     process = subprocess.Popen(
         command(output, name, max_steps=500, eval_every=0, cluster="ray", **generates),
         stdout=subprocess.PIPE,
@@ -310,9 +311,9 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, ou
     assert process.stdout is not None
     children: list[psutil.Process] = []
     lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("step 1/500"):
+    for said in process.stdout:
+        lines.append(said)
+        if said.startswith(line):
             children = psutil.Process(process.pid).children(recursive=True)
             assert scratch(process.pid)
             break
@@ -326,8 +327,9 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, ou
     assert not alive, alive
     summary = json.loads((output / name / "summary.json").read_text())
     assert summary["status"] == "interrupted"
-    assert (Path(summary["adapter"]) / "adapter_model.safetensors").is_file()
-    assert "Traceback" not in rest
+    if has_begun:
+        assert (Path(summary["adapter"]) / "adapter_model.safetensors").is_file()
+    assert "Traceback" not in rest and "***" not in rest  # Ray's C++ prints its stack with these
     assert not scratch(process.pid)
 
 

@@ -69,7 +69,6 @@ def run(config: Config, notes: Sequence[str]) -> int:
         try:
             processes = cluster.start(config, base, machine, view.stage)
             ending.cluster = processes
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put its own there
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.ask_shape(processes)
             checks.check_all(processes)

@@ -5,7 +5,9 @@ Of this package only `cluster` imports ray.
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +79,10 @@ class RayCluster:
             raise
 
     def _init(self, config: Config, machine: Machine) -> None:
+        on_termination = signal.getsignal(signal.SIGTERM)
         context = self._connect(config, machine)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)  # Ray's prints a stack and ends at once
         # Ray prints on its own that some worker died; we say which, and why.
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
