@@ -149,13 +149,15 @@ def test_a_name_is_free_again_when_its_driver_was_killed(ray):
     assert [each["name"] for each in entries(client)] == ["first"]
     with pytest.raises(UserError, match="run_name first: a run of that name is on this cluster"):
         other_driver_claims(client, here)
+    with pytest.raises(UserError, match=r"for 0 min\): end that run$"):
+        other_driver_claims(client, here, is_resumed=True)
     assert [each["job"] for each in entries(client)] == [here.get_job_id()]
     entry.close()
     assert entries(client) == []
 
 
-def other_driver_claims(client, here) -> None:
-    RunEntry(client, "ffffffff", here.get_node_id(), "first").claim()
+def other_driver_claims(client, here, is_resumed: bool = False) -> None:
+    RunEntry(client, "ffffffff", here.get_node_id(), "first").claim(is_resumed)
 
 
 def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):

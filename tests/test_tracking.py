@@ -11,7 +11,9 @@ import pytest
 from fakes import group
 from rich.console import Console
 
-from unslothrl.errors import UserError
+from unslothrl.config.options import Config
+from unslothrl.ending import Ending
+from unslothrl.errors import RunError, UserError
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
@@ -55,6 +57,26 @@ def test_create_names_an_output_dir_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"output_dir .*file cannot be written .*--output_dir"):
         RunFolder.create(tmp_path / "file", "run", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "stays"),
+    [
+        (UserError("no such card"), {}, False),
+        (UserError("no such card"), {"resume": "runs/first"}, True),
+        (RunError("it died"), {}, True),
+    ],
+)
+def test_the_name_of_a_run_that_was_refused_is_free_again(folder, error, options, stays):
+    view = Terminal(console=Console(file=io.StringIO()), live=False)
+    Ending(folder, view, Config(**options)).close("failed", error)
+    assert folder.path.exists() == stays == ("status" in folder.read_summary())
+
+
+def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
+    (folder.path / "log.txt").touch()
+    folder.discard()
+    assert [path.name for path in folder.path.iterdir()] == ["log.txt"]
 
 
 def test_reopen_refuses_a_folder_without_a_run(tmp_path, folder):

@@ -40,6 +40,10 @@ class Ending:
         finally:
             if self.cluster is not None:
                 self.cluster.close()
+        if isinstance(error, UserError) and self.trainer is None and self.config.resume is None:
+            self.folder.discard()  # so that its name is free for the next try
+            self.view.failed()
+            return
         summary = self._summary(status, adapter)
         try:
             self.folder.write_summary(summary)

@@ -91,7 +91,7 @@ class RayCluster:
         here = self.ray.get_runtime_context()
         name = config.run_name or "run"
         entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
-        entry.claim()
+        entry.claim(is_resumed=config.resume is not None)
         self.entry = entry
 
     def _connect(self, config: Config, machine: Machine) -> Any:

@@ -45,8 +45,9 @@ class RunEntry:
             "processes": [],
         }
 
-    def claim(self) -> None:
-        """Takes the run's name. Raises UserError where another run of this cluster has it.
+    def claim(self, is_resumed: bool = False) -> None:
+        """Takes the run's name. Raises UserError where another run of this cluster has it;
+        `is_resumed`: no other name will do.
 
         Everyone writes first and looks then: of two that start at once, at least one sees the
         other.
@@ -59,8 +60,9 @@ class RunEntry:
                 minutes = max(0.0, time.time() - entry["started"]) / 60
                 raise UserError(
                     f"run_name {name}: a run of that name is on this cluster (process "
-                    f"{entry['pid']} of {entry['host']}, for {minutes:.0f} min): set another "
-                    "--run_name, or end that run"
+                    f"{entry['pid']} of {entry['host']}, for {minutes:.0f} min): "
+                    + ("" if is_resumed else "set another --run_name, or ")
+                    + "end that run"
                 )
 
     def place(self, processes: Iterable[ProcessPlan], ids: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ import os
 import shutil
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ class RunFolder:
                 "set --resume runs/<run_name>"
             )
         return folder
+
+    def discard(self) -> None:
+        """Undoes `create`, for a run that is refused before it begins."""
+        (self.path / CONFIG).unlink(missing_ok=True)
+        with suppress(OSError):  # what others have put there stays
+            self.path.rmdir()
 
     def write_config(self, config_toml: str) -> None:
         write_whole(self.path / CONFIG, config_toml.encode())
