@@ -19,6 +19,7 @@ from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ACTOR, ProcessPlan
 from unslothrl.types import Assignment, Sampling, Task
+from unslothrl.weights import node_files
 
 pytestmark = pytest.mark.real
 
@@ -99,6 +100,19 @@ def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster
             ray_cluster.wait([learner.fingerprint()])
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_the_folder_of_a_run_stays_as_long_as_its_driver_lives(ray_cluster):
+    another, scratch = (
+        ray_cluster.scratch.with_name(f"{node_files.ROOM}another"),
+        ray_cluster.scratch,
+    )
+    node_files.remove_abandoned(another)
+    assert scratch.is_dir()
+    killed = node_files.NodeFiles(scratch.with_name(f"{node_files.ROOM}killed"))
+    os.close(killed.in_use)  # as the kernel does
+    node_files.remove_abandoned(another)
+    assert scratch.is_dir() and not killed.room.exists()
 
 
 def test_progress_is_reported_while_calls_run(ray_cluster):

@@ -160,3 +160,22 @@ def test_evaluations_are_kept_and_draw_the_same_every_time(tmp_path):
     assert (first["step"], last["step"]) == (0, 2)
     assert first["eval/held_out/pass@1"] == 0.5 and first["eval/held_out/best_of_n"] == 1.0
     assert seeds[:4] == seeds[4:] and seeds[0][0] == (0, "eval")
+
+
+@pytest.mark.parametrize("last", ["e0", "6"])
+def test_where_too_few_actors_are_left_the_last_whole_step_is_saved(tmp_path, last):
+    """In the evaluation after the first step, or in the draw of the second."""
+
+    def fails(assignment, candidate):
+        if assignment.task.id == last and run.trainer.state.step == 1:
+            run.trainer.stream.pool.failure = RunError("0 actors left")
+        return candidate == 0
+
+    run = Run(tmp_path, fails, eval_every=1, checkpoint_every=9)
+    with pytest.raises(RunError, match="0 actors left"):
+        run.trainer.train()
+    assert [row["step"] for row in run.metrics()] == [0, 1]
+    resumed = Run(tmp_path / "resumed", fails, eval_every=1)
+    resumed.trainer.restore(run.folder.latest_checkpoint())
+    assert (resumed.trainer.state.step, resumed.trainer.state.position) == (1, 6)
+    assert resumed.learners["learner-0"].steps == 1

@@ -1,5 +1,6 @@
 """How a run ends: what is saved, stopped and written, and the line that says why."""
 
+import contextlib
 import errno
 import shlex
 import shutil
@@ -39,7 +40,8 @@ class Ending:
             adapter = None if error else self._save_adapter()
         finally:
             if self.cluster is not None:
-                self.cluster.close()
+                with contextlib.suppress(*([Exception] if error else [])):  # it says more
+                    self.cluster.close()
         if isinstance(error, UserError) and self.trainer is None and self.config.resume is None:
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()

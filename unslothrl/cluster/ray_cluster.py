@@ -3,6 +3,7 @@
 Of this package only `cluster` imports ray.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -37,6 +38,7 @@ from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import LEARNER, ProcessPlan
 from unslothrl.weights import base_model
+from unslothrl.weights.node_files import ROOM, NodeFiles
 
 POLL_S = 0.25
 MEANWHILE_S = 0.05  # between two calls of `meanwhile`
@@ -55,9 +57,8 @@ class RayCluster:
 
         self.ray: Any = ray
         self.config, self.base, self.machine, self.builders = config, base, machine, builders
-        self.scratch = Path(
-            tempfile.mkdtemp(prefix=f"unslothrl-{os.getpid()}-", dir=adapter_room())
-        )
+        self.scratch = Path(tempfile.mkdtemp(prefix=f"{ROOM}{os.getpid()}-", dir=adapter_room()))
+        self.scratch_files = NodeFiles(self.scratch)  # locks it, and removes what nobody locks
         self.learners: Sequence[LearnerHandle] = ()
         self.actors: Sequence[ActorHandle] = ()
         self.meanwhile: Callable[[], None] | None = None
@@ -292,13 +293,12 @@ class RayCluster:
             self.ray.kill(host)  # of one that is stopped Ray makes an end after 5 s
 
     def close(self) -> None:
-        for name in list(self.hosts):
-            self._end(name)
-        if self.node_watch is not None:
-            self.node_watch.close()
-        if self.nodes is not None:
-            self.nodes.close()
-        if self.entry is not None:
-            self.entry.close()
-        self.ray.shutdown()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.ExitStack() as stack:  # each in turn, whatever one before it raises
+            stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
+            stack.callback(self.scratch_files.close)
+            stack.callback(self.ray.shutdown)
+            for part in (self.entry, self.nodes, self.node_watch):
+                if part is not None:
+                    stack.callback(part.close)
+            for name in list(self.hosts):
+                stack.callback(self._end, name)

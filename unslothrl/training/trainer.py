@@ -23,7 +23,7 @@ from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
-from unslothrl.training.group_source import GroupSource, StepGroups, SynchronousSource
+from unslothrl.training.group_source import GroupSource, SynchronousSource
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
@@ -90,14 +90,19 @@ class Trainer:
                 self.train_step()
             except ProcessLost as error:
                 self.recover(error)
+            except RunError:
+                self.save_whole_steps()
+                raise
         self.saving.wait()
 
     def train_step(self) -> None:
         """One step, and what is due after it."""
         metrics = self.step()
-        if self.is_due(self.config.eval_every):
-            metrics |= self.evaluate()
-        self.log(metrics)
+        try:
+            if self.is_due(self.config.eval_every):
+                metrics |= self.evaluate()
+        finally:  # the step is done, whatever ends its evaluation
+            self.log(metrics)
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if self.is_due(self.config.checkpoint_every):
@@ -107,7 +112,7 @@ class Trainer:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""
         self.timer = Timer()
         state, step = self.state, self.state.step + 1
-        groups = self.draw()
+        groups = self.source.draw(state, self.timer)
         selected = self.assign_credit(groups.kept, step)
         trained = self.updates.run(selected, state, self.timer)
         metrics = {**groups.metrics, **selected.metrics(), **trained}
@@ -126,15 +131,13 @@ class Trainer:
         self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
-    def draw(self) -> StepGroups:
-        """The groups of a step. Where too few actors are left for it, the step before is saved."""
-        try:
-            return self.source.draw(self.state, self.timer)
-        except RunError:
-            if self.stream.pool.failure is not None:
-                self.saving.checkpoint(self.boundary, self.learners.save_state())
-                self.saving.wait()
-            raise
+    def save_whole_steps(self) -> None:
+        """Where too few actors are left to go on: a checkpoint of the last step that was done."""
+        if self.stream.pool.failure is not None:
+            is_done = self.state.step > self.boundary.step
+            state = self.state if is_done else self.boundary
+            self.saving.checkpoint(state, self.learners.save_state())
+            self.saving.wait()
 
     def recover(self, error: ProcessLost) -> None:
         """A learner is lost: all of them start again from the last checkpoint, as a run that is
