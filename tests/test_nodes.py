@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray_nodes import RayNodes, own_token
 
-from unslothrl.cluster import joining, nodes, shipping
+from unslothrl.cluster import joining, nodes, on_node, shipping
 from unslothrl.cluster.run_entry import RunEntry, entries
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
@@ -181,6 +181,25 @@ def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
     assert scratch in file.parents
     found.close()
     assert not scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("first_line", "lacks"),
+    [
+        ("WORDS = open(__file__.replace('mine.py', 'words.txt')).read()", "words.txt"),
+        ("from helpers.words import WORDS", "No module named 'helpers'"),
+    ],
+)
+def test_a_reward_that_lacks_something_on_a_node_is_refused_there(first_line, lacks, tmp_path):
+    """It would earn nothing on that node alone."""
+    path = str(tmp_path / "mine.py")
+    (tmp_path / "mine.py").write_text(f"{first_line}\n{REWARD}")
+    config = replace(Config(), model=str(BASE), reward=(f"{path}:reward",))
+    answer = on_node.prepare(config, [path], "session", "job", ["job"], shipping.content(path))
+    assert answer.keys() == {"error"}
+    assert answer["error"].startswith(f"reward {path}:reward: ") and lacks in answer["error"]
+    assert "copy what else it reads or imports to the same path there" in answer["error"]
+    assert on_node.SCRATCH_PREFIX not in answer["error"]
 
 
 def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):

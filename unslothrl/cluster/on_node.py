@@ -9,12 +9,12 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unslothrl import environments, rewards
+from unslothrl import environments
 from unslothrl.algorithms import objectives
 from unslothrl.cluster import shipping, versions
 from unslothrl.config.options import Config
@@ -71,17 +71,17 @@ def prepare(
     are no longer `alive` are removed.
     """
     scratch = scratch_folder(session, job, alive)
+    moved: dict[str, str] = {}
     try:
-        here = shipping.with_paths(
-            config, shipping.write(dict(zip(sent, contents, strict=True)), scratch)
-        )
+        moved = shipping.write(dict(zip(sent, contents, strict=True)), scratch)
+        here = shipping.with_paths(config, moved)
         objectives.load(here.learner)
-        rewards.choose(here.reward)
+        load_rewards(here)
         environments.check(here.environment)
         base = base_model.prepare(config.model)
     except UserError as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        return {"error": str(error)}
+        return {"error": in_users_words(str(error), moved)}
     return {
         "config": here,
         "base": str(base),
@@ -89,6 +89,30 @@ def prepare(
         "tokenizer": tokenizer_hash(base),
         "scratch": str(scratch),
     }
+
+
+def load_rewards(config: Config) -> None:
+    """Loads functions of the user's as an actor would. Raises UserError."""
+    from unslothrl.build import scorer_of
+
+    scorer = scorer_of(config)
+    try:
+        scorer.check()
+    finally:
+        scorer.close()
+
+
+def in_users_words(error: str, moved: Mapping[str, str]) -> str:
+    """An error with the user's paths, and with what may be missing beside a file that was sent."""
+    files = {path: here for path, here in moved.items() if path.endswith(".py")}
+    if not any(here in error for here in files.values()):
+        return error
+    for path, here in files.items():
+        error = error.replace(str(Path(here).parent), str(Path(path).parent))
+    return (
+        f"{error} (this node was sent the Python files beside it alone: copy what else it reads or "
+        "imports to the same path there)"
+    )
 
 
 def scratch_folder(session: str, job: str, alive: Sequence[str]) -> Path:
