@@ -8,7 +8,7 @@ from fakes import task
 
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.errors import AdapterMismatch, RunError
+from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
 from unslothrl.training.rollouts import RolloutStream
@@ -22,10 +22,10 @@ class Clock:
     """In place of the module `time`."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now, self.look_s = 0.0, 1.0
 
     def monotonic(self) -> float:
-        self.now += 1.0  # every look at it takes a second
+        self.now += self.look_s  # every look at it takes a second
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -209,6 +209,46 @@ def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, dra
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(send(stream, 4))) == 4
     assert len(learner.given) > chunk if draws else not learner.given
+
+
+class LostVersion(Published):
+    """Its learner died while it published."""
+
+    def __init__(self):
+        pass
+
+    @property
+    def value(self):
+        raise ProcessLost("learner-0", "learner-0 died")
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps, clock):
+    """Neither one that works nor one that is starting."""
+    clock.look_s = 0.001
+    cluster = FakeCluster(3)
+    with_learner(cluster)
+    stream = stream_of(cluster, overlaps=overlaps)
+    stream.publish(Published(Adapter.of(0, b"weights", "{}")), 0)
+    cluster.processes["actor-2"].is_dead = True
+    stream.pool.call(
+        stream.pool.members["actor-2"], "collect", cluster.processes["actor-2"].call("collect")
+    )
+    while not cluster.started:
+        stream.pool.poll(0.0)
+    with pytest.raises(ProcessLost, match="learner-0 died"):
+        stream.publish(LostVersion(), 1)
+        while True:
+            stream.pool.poll(0.0)
+    stream.pool.renew_learners()
+    stream.reset()
+    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    groups = stream.wait(send(stream, 12))
+    assert {one.policy_version for group in groups for one in group.completions} == {1}
+    assert {one.generator for group in groups for one in group.completions} == set(
+        stream.pool.members
+    ) - {"learner-0"}
+    assert cluster.started == ["actor-2"]
 
 
 def test_without_actors_and_learners_that_draw_a_run_ends():

@@ -5,15 +5,17 @@ import json
 import math
 import os
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fakes import group
 from rich.console import Console
 
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.ending import Ending
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
@@ -71,6 +73,26 @@ def test_the_name_of_a_run_that_was_refused_is_free_again(folder, error, options
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     Ending(folder, view, Config(**options)).close("failed", error)
     assert folder.path.exists() == stays == ("status" in folder.read_summary())
+
+
+class WithoutLearner:
+    """A trainer whose learner does not answer."""
+
+    tasks, state, published = SimpleNamespace(close=lambda: None), RunState(step=3), "a version"
+
+    def save_last_adapter(self):
+        raise ProcessLost("learner-0", "learner-0 does not answer")
+
+
+def test_a_run_is_interrupted_in_order_although_its_learner_hangs(folder):
+    printed = io.StringIO()
+    view = Terminal(console=Console(file=printed, width=200), live=False)
+    ending = Ending(folder, view, Config(), trainer=WithoutLearner())
+    ending.close("interrupted")
+    assert folder.read_summary()["status"] == "interrupted"
+    assert "the last adapter is not saved: learner-0 does not answer" in printed.getvalue()
+    with pytest.raises(ProcessLost):
+        ending.close("finished")
 
 
 def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):

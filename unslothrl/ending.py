@@ -37,7 +37,7 @@ class Ending:
         if self.trainer is not None:
             self.trainer.tasks.close()
         try:
-            adapter = None if error else self._save_adapter()
+            adapter = None if error else self._save_adapter(is_needed=status == "finished")
         finally:
             if self.cluster is not None:
                 with contextlib.suppress(*([Exception] if error else [])):  # it says more
@@ -61,10 +61,16 @@ class Ending:
             steps = counted(summary["steps"], "step")
             self.view.failed(f"{steps}, {summary['report']}")
 
-    def _save_adapter(self) -> Path | None:
+    def _save_adapter(self, is_needed: bool) -> Path | None:
         if self.trainer is None or self.trainer.published is None:
             return None
-        adapter = self.trainer.save_last_adapter()
+        try:
+            adapter = self.trainer.save_last_adapter()
+        except RunError as error:  # interrupted because a process hangs, say
+            if is_needed:
+                raise
+            self.view.note(f"the last adapter is not saved: {error}")
+            return None
         if self.config.lora_save_path:
             shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
         return adapter

@@ -37,6 +37,7 @@ class Pending:
     done: Callable[[Any], None]
     told_s: float = 0.0  # that it was told to take
     began: float = 0.0  # when the call before it ended
+    version: Call[Adapter] | None = None  # that it loads
 
 
 @dataclass(eq=False)
@@ -122,9 +123,10 @@ class Pool:
         call: Call[Any],
         done: Callable[[Any], None] = ignore,
         told_s: float = 0.0,
+        version: Call[Adapter] | None = None,
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
-        member.pending.append(Pending(call, kind, done, told_s, time.monotonic()))
+        member.pending.append(Pending(call, kind, done, told_s, time.monotonic(), version))
 
     def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
@@ -141,7 +143,7 @@ class Pool:
                 if outcome.error is None:
                     pending.done(outcome.value)
                 else:
-                    self._failed(member, outcome.error)
+                    self._failed(member, pending, outcome.error)
         else:
             time.sleep(timeout_s)
         self._look_after()
@@ -154,8 +156,10 @@ class Pool:
         if member.pending:
             member.pending[0].began = now
 
-    def _failed(self, member: Member, error: Exception) -> None:
-        if not member.is_ready and not self.is_learner(member):
+    def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
+        if isinstance(error, ProcessLost) and error.name != member.name and pending.version:
+            self._version_lost(member, pending.version, error)
+        elif not member.is_ready and not self.is_learner(member):
             if not isinstance(error, ProcessLost | AdapterMismatch):
                 line = str(error) if isinstance(error, UserError | RunError) else summary_of(error)
                 error = RunError(f"{member.name} has not started ({line})")
@@ -166,6 +170,17 @@ class Pool:
             self.lose(member, error)
         else:
             raise error from error.__cause__
+
+    def _version_lost(self, member: Member, version: Call[Adapter], error: ProcessLost) -> None:
+        """The learner has died before what it published was there: no fault of `member`, which
+        goes on with what comes next. Raises `error`, once a version."""
+        is_newest = version is self.newest
+        if is_newest:
+            self.newest = None
+        if not member.is_ready:
+            self._load(member)
+        if is_newest:
+            raise error
 
     def lose(self, member: Member, error: RunError, elsewhere: bool = False) -> None:
         """Gives a process up; an actor is started again, `elsewhere` if another node has room.
@@ -250,6 +265,7 @@ class Pool:
                 "load",
                 load,
                 lambda _: self._work(member) if self.newest is newest else self._load(member),
+                version=newest,
             )
 
     def _work(self, member: Member) -> None:
@@ -266,7 +282,8 @@ class Pool:
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
                 done = ignore if self.is_learner(member) else loaded.append
-                self.call(member, "load", member.handle.load(adapter), done)
+                load = member.handle.load(adapter)
+                self.call(member, "load", load, done, version=adapter)
         return loaded
 
     def is_loading(self) -> bool:
@@ -280,7 +297,8 @@ class Pool:
         member.speed.saw(steps, tokens, seconds)
 
     def renew_learners(self) -> None:
-        """The learners have been started again."""
+        """The learners have been started again, and have published nothing yet."""
+        self.newest = None
         if self.draws_with_learners:
             for handle in self.cluster.learners:
                 self.members[handle.name] = Member(handle)
