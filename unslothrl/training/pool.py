@@ -5,17 +5,16 @@ is not done in time, by what such calls have taken so far, means that its proces
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from unslothrl.cluster.base import Cluster, Progress, counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.failures import summary_of
-from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.cluster.handles import Call
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
-from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience, Speed
+from unslothrl.training.members import Member, Owner, Pending
+from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience
 from unslothrl.types import Adapter, Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -26,51 +25,6 @@ WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run g
 
 def ignore(value: Any) -> None:
     """What is done with what nobody needs."""
-
-
-@dataclass
-class Pending:
-    """A call that a process has yet to end."""
-
-    call: Call[Any]
-    kind: str  # of which calls take about as long
-    done: Callable[[Any], None]
-    told_s: float = 0.0  # that it was told to take
-    began: float = 0.0  # when the call before it ended
-    version: Call[Adapter] | None = None  # that it loads
-
-
-@dataclass(eq=False)
-class Member:
-    """A process that draws."""
-
-    handle: GeneratorHandle
-    is_ready: bool = True
-    is_leaving: bool = False  # gets nothing new
-    pending: deque[Pending] = field(default_factory=deque)
-    ended: set[str] = field(default_factory=set)  # kinds of calls
-    speed: Speed = field(default_factory=Speed)
-    slow_since: float | None = None
-
-    @property
-    def name(self) -> str:
-        return self.handle.name
-
-
-class Owner(Protocol):
-    """Whose groups the members draw."""
-
-    def lost(self, member: Member) -> None:
-        """It is gone, with all that it had in flight."""
-
-    def result_lost(self, member: Member) -> None:
-        """It lives, and something that it handed over did not arrive."""
-
-    def has_work(self, member: Member) -> bool:
-        """Whether it has groups in flight."""
-
-    def ready(self, member: Member) -> None:
-        """It may be given work."""
 
 
 class Pool:

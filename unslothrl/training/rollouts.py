@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import Call
-from unslothrl.training.pool import Member, Pool
+from unslothrl.training.members import Member
+from unslothrl.training.pool import Pool
 from unslothrl.types import Adapter, Assignment, Collected, Group, Loaded, Sampling, Task
 
 POLL_S = 0.05

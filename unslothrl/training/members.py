@@ -1,0 +1,55 @@
+"""Processes that draw, as the driver sees them: what each was asked, and how fast it is."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.training.patience import Speed
+from unslothrl.types import Adapter
+
+
+@dataclass
+class Pending:
+    """A call that a process has yet to end."""
+
+    call: Call[Any]
+    kind: str  # of which calls take about as long
+    done: Callable[[Any], None]
+    told_s: float = 0.0  # that it was told to take
+    began: float = 0.0  # when the call before it ended
+    version: Call[Adapter] | None = None  # that it loads
+
+
+@dataclass(eq=False)
+class Member:
+    """A process that draws."""
+
+    handle: GeneratorHandle
+    is_ready: bool = True
+    is_leaving: bool = False  # gets nothing new
+    pending: deque[Pending] = field(default_factory=deque)
+    ended: set[str] = field(default_factory=set)  # kinds of calls
+    speed: Speed = field(default_factory=Speed)
+    slow_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.handle.name
+
+
+class Owner(Protocol):
+    """Whose groups the members draw."""
+
+    def lost(self, member: Member) -> None:
+        """It is gone, with all that it had in flight."""
+
+    def result_lost(self, member: Member) -> None:
+        """It lives, and something that it handed over did not arrive."""
+
+    def has_work(self, member: Member) -> bool:
+        """Whether it has groups in flight."""
+
+    def ready(self, member: Member) -> None:
+        """It may be given work."""
