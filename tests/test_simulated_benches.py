@@ -195,7 +195,7 @@ def test_actors_of_a_shared_process_collect_side_by_side():
         for name in ("slow", "fast"):
             await host.call(f"{name} 0", pickle.dumps(("submit", ([assignment(5)],))))
         waits = asyncio.create_task(host.call("slow 1", pickle.dumps(("collect", (1, None)))))
-        collected = await host.call("fast 1", pickle.dumps(("collect", None)), 1, None)
+        collected = await host.call("fast 1", "collect", 1, None)
         waits.cancel()
         return [index for index, _ in collected.groups]
 

@@ -88,12 +88,13 @@ def constant_unpacked(packed: Any) -> np.ndarray:
 class Packed:
     """A frozen dataclass with slots whose long tuples may be packed until they are read."""
 
-    __slots__ = ("packed",)
+    __slots__ = ("memo", "packed")
     COLUMNS: ClassVar[dict[str, Codec]]  # field -> how it is packed, and unpacked
     UNPACKED: ClassVar[tuple[str, ...]]  # the other fields
     PLACES: ClassVar[dict[str, int]]  # field -> its place in `packed`
     OTHERS: ClassVar[Callable[[Any], tuple[Any, ...]]]  # -> the values of UNPACKED
     packed: tuple[Any, ...] | None  # as COLUMNS; None: this record was not packed
+    memo: Any  # what a method has computed; None: nothing yet
 
     def __init_subclass__(cls) -> None:
         cls.PLACES = {name: place for place, name in enumerate(cls.COLUMNS)}
@@ -118,7 +119,7 @@ class Packed:
 
         def __getattr__(self, name: str) -> Any:
             """Of a slot that is empty still."""
-            if name == "packed":
+            if name in Packed.__slots__:
                 return None
             if name not in self.COLUMNS or self.packed is None:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -160,8 +161,8 @@ def records(kind: type[P], table: Table) -> list[P]:
 
 
 def _joined(column: Sequence[Any]) -> Any:
-    """[records] packed numbers of one kind as (code, sizes in bytes, bytes of all), others as they
-    are."""
+    """[records] packed numbers of one kind as (code, sizes in bytes, bytes of all, an array because
+    Ray writes its memory into the object store without a copy), others as they are."""
     codes = {
         each[0] if type(each) is tuple and len(each) == 2 and type(each[1]) is bytes else None
         for each in column
@@ -170,13 +171,13 @@ def _joined(column: Sequence[Any]) -> Any:
     if code is None:
         return column
     data = [each[1] for each in column]
-    return code, [len(each) for each in data], b"".join(data)
+    return code, [len(each) for each in data], np.frombuffer(b"".join(data), np.uint8)
 
 
 def _parted(column: Any) -> Sequence[Any]:
     """What `_joined` was given."""
-    if not (len(column) == 3 and isinstance(column[2], bytes)):
+    if not isinstance(column[0], str):
         return column
     code, sizes, data = column
     ends = [*itertools.accumulate(sizes)]
-    return [(code, data[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return [(code, data[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]

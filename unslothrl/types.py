@@ -109,15 +109,18 @@ class Completion(compact.Packed):
     @property
     def version_counts(self) -> dict[int, int]:
         """How many tokens were sampled under each version."""
+        if self.memo is None:
+            object.__setattr__(self, "memo", self._count_versions())
+        return self.memo
+
+    def _count_versions(self) -> dict[int, int]:
         versions = self.column("versions")
-        if self.is_all_sampled:
-            if len(versions) == 1:
-                return dict(versions)
-            counts: dict[int, int] = {}
-            for version, count in versions:
-                counts[version] = counts.get(version, 0) + count
-            return counts
-        return Counter(itertools.compress(self.versions, self.sampled))
+        if not self.is_all_sampled:
+            return Counter(itertools.compress(self.versions, self.sampled))
+        counts: dict[int, int] = {}
+        for version, count in versions:
+            counts[version] = counts.get(version, 0) + count
+        return counts
 
     @property
     def is_all_sampled(self) -> bool:

@@ -7,7 +7,6 @@ take more than the cores there are. Its results are of real size and go through 
 import asyncio
 import heapq
 import itertools
-import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -22,7 +21,7 @@ from simulated.builders import SimulatedTokenizer
 from simulated.engine import FIRST_TOKEN, VOCABULARY
 from simulated.learner import LearnerDelays, SimulatedLearner
 from unslothrl.actors.actor import ProgressMeter
-from unslothrl.cluster.ray_calls import RayTransport
+from unslothrl.cluster.ray_calls import Asked, RayTransport, read
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import LEARNER, ProcessPlan
@@ -188,11 +187,10 @@ class SharedHost:
         self.targets[name] = build(*arguments)
         self.turns[name], self.next[name] = asyncio.Condition(), 0
 
-    async def call(self, key: str, asked: bytes, *arrived: Any) -> Any:
+    async def call(self, key: str, asked: Asked, *arrived: Any) -> Any:
         """As `cluster.ray_calls.Host.call`; `key` is "<an actor's name> <its call's number>"."""
         name, number = key.split()
-        method, given = pickle.loads(asked)
-        arguments = arrived if given is None else given
+        method, arguments = read(asked, arrived)
         turn, target = self.turns[name], self.targets[name]
         async with turn:
             await turn.wait_for(lambda: self.next[name] == int(number))

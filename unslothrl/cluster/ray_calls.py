@@ -18,6 +18,21 @@ PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
 
 
+LARGE = ("update", "measure", "load_state")  # methods whose arguments fill the object store
+
+Asked = str | bytes | tuple[str, tuple[Any, ...]]
+"""A method, with its arguments where none is another call's result. They come in one piece because
+Ray pickles each by itself; pickled already, because that takes it five times as long as it takes
+pickle; but not large ones, whose buffers it writes into its object store without a copy."""
+
+
+def read(asked: Asked, arrived: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """-> (method, arguments); `arrived` are those that Ray had to wait for."""
+    if isinstance(asked, str):
+        return asked, arrived
+    return pickle.loads(asked) if isinstance(asked, bytes) else asked
+
+
 class RayCall(Call[Any]):
     """A call that runs in another process; `ref` is where its result will be."""
 
@@ -26,10 +41,7 @@ class RayCall(Call[Any]):
 
 
 class RayTransport:
-    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it.
-
-    Calls are pickled here, because Ray would have its own slower pickling look at each argument.
-    """
+    """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
 
     def __init__(self, host: Any, node: str = "", fetched: dict[str, Any] | None = None):
         """`fetched`: what each node was asked last to fetch, of all processes."""
@@ -39,8 +51,9 @@ class RayTransport:
     def call(self, method: str, *arguments: Any) -> RayCall:
         if any(isinstance(argument, RayCall) for argument in arguments):
             refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-            return RayCall(self, self.host.call.remote(pickle.dumps((method, None), 5), *refs))
-        return RayCall(self, self.host.call.remote(pickle.dumps((method, arguments), 5)))
+            return RayCall(self, self.host.call.remote(method, *refs))
+        asked = (method, arguments) if method in LARGE else pickle.dumps((method, arguments), 5)
+        return RayCall(self, self.host.call.remote(asked))
 
     def fetch(self, argument: Any) -> RayCall | float:
         """In a thread of its own there. What is no call travels with the call that takes it."""
@@ -69,11 +82,10 @@ class Host:
         if self.failed is not None:
             raise self.failed
 
-    def call(self, asked: bytes, *arrived: Any) -> Any:
-        """Calls a method. It comes pickled with its arguments; after it come those that Ray must
-        wait for."""
-        method, arguments = pickle.loads(asked)
-        return getattr(self.target, method)(*(arrived if arguments is None else arguments))
+    def call(self, asked: Asked, *arrived: Any) -> Any:
+        """Calls a method."""
+        method, arguments = read(asked, arrived)
+        return getattr(self.target, method)(*arguments)
 
     def pid(self) -> int:
         return os.getpid()
