@@ -92,6 +92,7 @@ class FakeCluster:
         self.actors: Sequence[ActorHandle] = ()
         self.started: list[str] = []
         self.starts_in_vain: set[str] = set()
+        self.hangs_next: set[str] = set()  # actors that hang when they are started next
         self.silent: set[str] = set()
         self.without_room: set[str] = set()  # actors
         self.moved: list[str] = []  # actors that were started on another node if there is one
@@ -116,6 +117,9 @@ class FakeCluster:
     def silence_s(self, handle: Any) -> float:
         return 1000.0 if handle.name in self.silent else 0.0
 
+    def start_allowed_s(self) -> float:
+        return 60.0
+
     def changes(self) -> Changes:
         changes, self.next_changes = self.next_changes, Changes()
         return changes
@@ -128,6 +132,8 @@ class FakeCluster:
         self.silent.discard(name)
         handle = self._start(name)
         self.processes[name].is_dead = name in self.starts_in_vain
+        self.processes[name].is_hanging = name in self.hangs_next
+        self.hangs_next.discard(name)
         return handle, self.processes[name].call("ready")
 
     def remove_actor(self, name: str) -> None:

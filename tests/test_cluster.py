@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_engines import bias_towards
@@ -11,8 +12,10 @@ from test_engines import bias_towards
 from unslothrl import cluster
 from unslothrl.cluster import failures
 from unslothrl.cluster import ray_calls as ray_module
+from unslothrl.cluster import ray_cluster as ray_cluster_module
 from unslothrl.cluster.base import everyone
 from unslothrl.cluster.nodes import process_environment
+from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError
@@ -113,6 +116,20 @@ def test_the_folder_of_a_run_stays_as_long_as_its_driver_lives(ray_cluster):
     os.close(killed.in_use)  # as the kernel does
     node_files.remove_abandoned(another)
     assert scratch.is_dir() and not killed.room.exists()
+
+
+def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
+    """Once it is known how long that takes."""
+    monkeypatch.setattr(ray_cluster_module, "START_LEAST_S", 0.3)
+    cluster = RayCluster.__new__(RayCluster)
+    cluster.hosts = {"learner-0": SimpleNamespace(ready=SimpleNamespace(remote=object))}
+    cluster.poll = lambda calls, timeout_s: []
+    cluster.start_s = 0.0
+    assert cluster.start_allowed_s() == ray_cluster_module.START_S
+    cluster.start_s = 0.04
+    with pytest.raises(ProcessLost, match="learner-0 has not started for 0 s: it hangs") as lost:
+        cluster._wait_ready(["learner-0"])
+    assert lost.value.name == "learner-0"
 
 
 def test_progress_is_reported_while_calls_run(ray_cluster):

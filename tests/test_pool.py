@@ -185,6 +185,18 @@ def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense():
     assert any(note.startswith("waiting for actors: 1 actor at work") for note in notes)
 
 
+def test_an_actor_that_hangs_while_it_starts_is_started_again():
+    notes: list[str] = []
+    cluster = FakeCluster(1)
+    cluster.hangs_next = {"actor-0"}
+    stream = stream_of(cluster, notes)
+    indices = send(stream, 4)
+    cluster.processes["actor-0"].is_dead = True
+    assert len(stream.wait(indices)) == 4
+    assert cluster.started == ["actor-0"] * 2
+    assert any("actor-0 has not answered for 6" in note for note in notes)
+
+
 def test_a_run_goes_on_with_min_actors():
     cluster = FakeCluster(2)
     cluster.starts_in_vain = {"actor-0"}

@@ -78,6 +78,9 @@ class Cluster(Protocol):
         """For how long a process has left a question of this method's unanswered, which a thread
         answers beside its calls; 0 where it answers."""
 
+    def start_allowed_s(self) -> float:
+        """How long a process may take to start, by what those before it have taken."""
+
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""
 

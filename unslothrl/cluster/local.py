@@ -2,6 +2,7 @@
 Ray."""
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ class LocalCluster:
 
     def silence_s(self, handle: GeneratorHandle) -> float:
         return 0.0
+
+    def start_allowed_s(self) -> float:
+        return math.inf
 
     def changes(self) -> Changes:
         return Changes()

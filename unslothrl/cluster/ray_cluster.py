@@ -43,6 +43,8 @@ from unslothrl.weights.node_files import ROOM, NodeFiles
 POLL_S = 0.25
 MEANWHILE_S = 0.05  # between two calls of `meanwhile`
 DEATH_S = 3.0  # in which Ray notices that a process has died
+START_S, START_LEAST_S = 1800.0, 120.0  # for processes to start, the first and those after them
+START_FACTOR = 10.0  # times as long as the first took
 
 
 class RayCluster:
@@ -67,6 +69,7 @@ class RayCluster:
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
+        self.start_s = 0.0  # the longest start so far
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
@@ -161,13 +164,23 @@ class RayCluster:
         return host
 
     def _wait_ready(self, names: Collection[str]) -> None:
-        """Raises what ended the construction of one of these."""
-        waiting: set[Call] = {RayTransport(self.hosts[name]).ready() for name in names}
+        """Raises what ended the construction of one of these, ProcessLost where that hangs."""
+        waiting: dict[Call, str] = {RayTransport(self.hosts[name]).ready(): name for name in names}
+        began, allowed_s = time.monotonic(), self.start_allowed_s()
         while waiting:
             for outcome in self.poll(waiting, POLL_S):
-                waiting.remove(outcome.call)
+                del waiting[outcome.call]
                 if outcome.error is not None:
                     self._raise(outcome.error, ())
+            if waiting and time.monotonic() - began > allowed_s:
+                name = next(iter(waiting.values()))
+                raise ProcessLost(name, f"{name} has not started for {allowed_s:.0f} s: it hangs")
+        self.start_s = max(self.start_s, time.monotonic() - began)
+
+    def start_allowed_s(self) -> float:
+        if not self.start_s:
+            return START_S
+        return max(START_LEAST_S, START_FACTOR * self.start_s)
 
     def gather(
         self,

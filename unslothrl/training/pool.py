@@ -280,6 +280,8 @@ class Pool:
         pending = member.pending[0]
         kind = pending.kind
         allowed = pending.told_s + self.patience.allowed_s(kind, kind not in member.ended)
+        if kind == "start":
+            allowed = self.cluster.start_allowed_s()
         silent = 0.0
         if kind != "start" and age_s > pending.told_s + SILENT_S / 3:
             silent = self.cluster.silence_s(member.handle)
