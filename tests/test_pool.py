@@ -8,6 +8,7 @@ from fakes import task
 
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
+from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
@@ -195,6 +196,30 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
     assert len(stream.wait(indices)) == 4
     assert cluster.started == ["actor-0"] * 2
     assert any("actor-0 has not answered for 6" in note for note in notes)
+
+
+def test_a_stall_is_a_time_in_which_nobody_looked():
+    times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
+    stalls = Stalls(lambda: next(times))
+    assert [stalls.look() for _ in range(4)] == [0.0, 0.0, 60.0, 0.0]
+
+
+def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
+    """By Ctrl-Z. Until its processes' answers arrive it has nothing to go by but the clock."""
+    clock.look_s = 0.1
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster)
+    indices = send(stream, 4)
+    for process in cluster.processes.values():
+        process.is_hanging = True
+    for _ in range(9):
+        stream.pump()
+    clock.now += 3600.0
+    for _ in range(9):
+        stream.pump()
+    for process in cluster.processes.values():
+        process.is_hanging = False
+    assert len(stream.wait(indices)) == 4 and cluster.started == []
 
 
 def test_a_run_goes_on_with_min_actors():

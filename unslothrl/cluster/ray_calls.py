@@ -11,6 +11,7 @@ from typing import Any
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
+from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import ResultLost
 
 ASK_S = 0.25  # between two questions to a process
@@ -174,11 +175,16 @@ class Watch:
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
         self.last: dict[Any, float] = {}  # when a host was asked last
+        self.stalls = Stalls()
 
-    def ask(self) -> None:
-        """Takes the answers that are there, and asks again. Does not wait."""
+    def ask(self) -> float:
+        """Takes the answers that are there, and asks again. Does not wait. -> the seconds for which
+        this process was stopped since it did so last, in which nobody could answer."""
         import ray
 
+        stall_s = self.stalls.look()
+        if stall_s:
+            self.asked = {host: (ref, at + stall_s) for host, (ref, at) in self.asked.items()}
         now = time.monotonic()
         for host in self.hosts:
             if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
@@ -189,6 +195,7 @@ class Watch:
             if host not in self.asked and now - self.last.get(host, 0.0) >= ASK_S:
                 self.asked[host] = host.progress.remote(), now
                 self.last[host] = now
+        return stall_s
 
     def sums(self) -> tuple[int, int]:
         """(done, tokens) over all, as far as they have answered."""

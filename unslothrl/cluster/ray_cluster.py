@@ -31,6 +31,7 @@ from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.cluster.run_entry import RunEntry
+from unslothrl.cluster.stalls import Stalls
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
@@ -166,8 +167,9 @@ class RayCluster:
     def _wait_ready(self, names: Collection[str]) -> None:
         """Raises what ended the construction of one of these, ProcessLost where that hangs."""
         waiting: dict[Call, str] = {RayTransport(self.hosts[name]).ready(): name for name in names}
-        began, allowed_s = time.monotonic(), self.start_allowed_s()
+        began, allowed_s, stalls = time.monotonic(), self.start_allowed_s(), Stalls()
         while waiting:
+            began += stalls.look()
             for outcome in self.poll(waiting, POLL_S):
                 del waiting[outcome.call]
                 if outcome.error is not None:
@@ -201,7 +203,8 @@ class RayCluster:
             if waiting:
                 if self.meanwhile is not None:
                     self.meanwhile()
-                watch.ask()
+                stall_s = watch.ask()
+                end = None if end is None else end + stall_s
                 self._check_hanging(watch, waiting, end)
                 if progress is not None:
                     progress(*watch.sums())

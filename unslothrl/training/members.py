@@ -38,6 +38,13 @@ class Member:
     def name(self) -> str:
         return self.handle.name
 
+    def put_off(self, seconds: float) -> None:
+        """Gives it so much more time for all that it is given some for."""
+        for pending in self.pending:
+            pending.began += seconds
+        if self.slow_since is not None:
+            self.slow_since += seconds
+
 
 class Owner(Protocol):
     """Whose groups the members draw."""

@@ -12,6 +12,7 @@ from unslothrl.cluster.base import Cluster, Progress, counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.failures import summary_of
 from unslothrl.cluster.handles import Call
+from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
 from unslothrl.training.members import Member, Owner, Pending
 from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience
@@ -59,6 +60,7 @@ class Pool:
         self.failure: RunError | None = None  # too few actors are left
         self.replaced = 0  # in the whole run
         self.looked = self.looked_at_nodes = time.monotonic()
+        self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
@@ -266,6 +268,9 @@ class Pool:
         if self.cluster.is_local or now - self.looked < LOOK_S:
             return
         self.looked = now
+        if stall_s := self.stalls.look():
+            for member in self.members.values():
+                member.put_off(stall_s)
         for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.pending[0].began)
