@@ -72,7 +72,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.ask_shape(processes)
             checks.check_all(processes)
-            ending.base_hash = checks.base_hash
+            ending.base_hash = checks.base_hash or ""
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
             if resumed is not None:
                 ending.trainer.restore(resumed)
