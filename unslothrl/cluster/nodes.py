@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 from unslothrl import variables
 from unslothrl.cluster import failures, on_node, shipping, versions
-from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.fit import fit_joined
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.placement import Node, Placement, ProcessPlan, Resources
-from unslothrl.planning.shapes import shape_of
 
 LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch from a cold disk
 RESERVE_S = 20.0  # for cards that Ray counts as free
@@ -43,6 +42,7 @@ class Nodes(Protocol):
 
     config: Config
     resources: Resources
+    notes: Sequence[str]  # how the config was fitted to them
 
     def prepare(self, placement: Placement) -> None:
         """Reserves what a placement needs and makes its nodes ready. Raises UserError."""
@@ -63,6 +63,8 @@ def of_run(ray: Any, config: Config, base: Path, machine: Machine, scratch: Path
 
 class ThisMachine:
     """See `Nodes`."""
+
+    notes: Sequence[str] = ()  # the options were fitted before
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine, scratch: Path):
         self.ray, self.config, self.base = ray, config, base
@@ -144,7 +146,8 @@ class JoinedNodes:
         except BaseException:
             self.give_back([card.group for card in self.cards])
             raise
-        self.config = fitted(config, self.resources)
+        self.notes: Sequence[str]
+        self.config, self.notes = fit_joined(config, self.resources)
 
     def _look(self) -> Resources:
         calls = {node: self.on(node, "facts", self.paths) for node in self.names}
@@ -373,16 +376,6 @@ def name_of(node: Mapping[str, Any]) -> str:
 
 def gpu_of(fields: Mapping[str, Any]) -> Gpu:
     return Gpu(**{**fields, "capability": tuple(fields["capability"])})
-
-
-def fitted(config: Config, resources: Resources) -> Config:
-    """The config with what its vLLMs may take of the nodes' cards, where that is as by default."""
-    shape = shape_of(config.model)
-    if shape is None or config.fit == "off":
-        return config
-    names = ("kv_cache_mb", "learner_gpu_usage")
-    given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
-    return with_engines(config, given, shape, resources)
 
 
 def check_same_weights(

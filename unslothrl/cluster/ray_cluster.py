@@ -116,6 +116,8 @@ class RayCluster:
     def _start(self, stage: Stage) -> None:
         config = self.config
         self.nodes = machines.of_run(self.ray, config, self.base, self.machine, self.scratch)
+        for line in self.nodes.notes:
+            stage(line)
         base_mb = base_model.size_mb(self.base)
         placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
         self.nodes.prepare(placement)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
-from unslothrl.config.options import Config
+from unslothrl.config.options import OPTIONS, Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import search
@@ -80,7 +80,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
             if not changes.config.number_of_actors and changes.config.learner_has_engine:
                 changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
         else:
-            fit_memory(changes, shape, machine)
+            fit_memory(changes, shape, Resources.of_machine(changes.config, machine))
     elif config.ray_address is None and changes.config.engine == "vllm":
         room = max(64, min(2048, machine.ram_mb // 8))
         if config.kv_cache_mb is None:
@@ -215,14 +215,30 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
+def fit_joined(config: Config, resources: Resources) -> tuple[Config, list[str]]:
+    """-> (the config of the processes on a cluster that was joined, one line per change).
+
+    What they take of its cards, and what changes no result: the sequences that are drawn or trained
+    on at once. Lengths and groups stay, since the data was read for them. An option that has its
+    default is taken for one that was not given. Raises UserError as `fit_memory`.
+    """
+    shape = shape_of(config.model)
+    if shape is None or config.fit == "off" or not any(resources.gpus):
+        return config, []
+    names = ("kv_cache_mb", "learner_gpu_usage", "max_num_seqs", "train_batch_size")
+    given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
+    changes = Changes(config, given | {"num_candidates", "max_new_tokens"})
+    fit_memory(changes, shape, resources)
+    return changes.config, changes.notes
+
+
+def fit_memory(changes: Changes, shape: Shape, resources: Resources) -> None:
     """What was not given, as `--fit` says: lowered until every card holds its processes, or as
     large or fast as they hold; then what the engines may take.
 
     Raises UserError where the processes cannot be placed on the cards at all.
     """
     start, given = changes.config, changes.given
-    resources = Resources.of_machine(start, machine)
 
     def tightest(config: Config) -> CardPlan:
         config = with_engines(config, given, shape, resources)
