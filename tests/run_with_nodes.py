@@ -40,9 +40,7 @@ from simulated.run import (
 )
 
 from unslothrl import cluster, embedded, variables
-from unslothrl.cluster.on_node import SCRATCH_PREFIX
 from unslothrl.data.tasks import Data
-from unslothrl.engines.vllm import adapter_room
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import rollouts
@@ -65,7 +63,6 @@ class Story:
     marks: Path  # where each actor leaves a file NAME.PID when it starts
     is_alive: Callable[[], set[str]]  # the ids of the nodes that live
     work: Callable[[], dict[str, int]]  # groups that were given to each actor
-    folders: Callable[[], int]  # that the run has on nodes
     until: str  # what happens last
     happened: list[dict] = field(default_factory=list)
     steps: int = 0
@@ -101,9 +98,7 @@ class Story:
         while any(self.work().get(name, 0) <= before.get(name, 0) for name in expected):
             yield
         seconds = round(time.monotonic() - self.began, 1)
-        self.happened.append(
-            {"what": what, "step": self.steps, "seconds": seconds, "folders": self.folders()}
-        )
+        self.happened.append({"what": what, "step": self.steps, "seconds": seconds})
         if what == self.until:
             raise Enough
 
@@ -178,12 +173,7 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     def alive() -> set[str]:
         return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
 
-    def folders() -> int:
-        session = ray._private.worker.global_worker.node.session_name
-        room = Path(adapter_room() or tempfile.gettempdir())
-        return len([*room.glob(f"{SCRATCH_PREFIX}{session}-*")])
-
-    story = Story(nodes, marks, alive, lambda: dict(given), folders, options.until)
+    story = Story(nodes, marks, alive, lambda: dict(given), options.until)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     config = config_of({**flags, "max_steps": STEPS})

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from unslothrl.cluster import failures
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
 from unslothrl.cluster.base import everyone
-from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.cluster.starting import object_store
@@ -23,7 +21,7 @@ from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ACTOR, ProcessPlan
-from unslothrl.types import Adapter, Assignment, Sampling, Task
+from unslothrl.types import Assignment, Sampling, Task
 from unslothrl.weights import node_files
 
 pytestmark = pytest.mark.real
@@ -132,47 +130,6 @@ def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
     with pytest.raises(ProcessLost, match="learner-0 has not started for 0 s: it hangs") as lost:
         cluster._wait_ready(["learner-0"])
     assert lost.value.name == "learner-0"
-
-
-def test_versions_that_no_engine_holds_leave_the_object_store(ray_cluster):
-    """Ten of 4 MB go through the real handles to two processes, each of which keeps the newest as
-    it lies in the store."""
-    from ray._private.internal_api import node_stats
-
-    class Process:
-        def publish(self, version):
-            return Adapter.of(version, bytes(4 << 20), "{}")
-
-        def load(self, adapter, fetch_s=0.0):
-            adapter.verify()
-            self.newest = adapter
-
-    ray = ray_cluster.ray
-    groups = {"watch": 1, "fetch": 1}
-    remote = ray.remote(num_cpus=0, concurrency_groups=groups)(ray_module.watched_host())
-    hosts = [remote.remote(lambda: Process()) for _ in range(3)]
-    learner, *actors = (LearnerHandle("", ray_module.RayTransport(host)) for host in hosts)
-    (node,) = ray.nodes()
-    address = node["NodeManagerAddress"], node["NodeManagerPort"]
-
-    def held() -> int:
-        """Bytes in the store, of this test's versions."""
-        stats = node_stats(*address, include_memory_info=False).store_stats
-        return stats.object_store_bytes_used - before
-
-    before = 0
-    before = held()
-    try:
-        for version in range(10):
-            published = learner.publish(version)
-            ray_cluster.gather([actor.load(published) for actor in actors])
-        end = time.monotonic() + 20
-        while held() >= 2 * (4 << 20) and time.monotonic() < end:  # Ray releases them in its time
-            pass
-        assert 4 << 20 <= held() < 2 * (4 << 20)
-    finally:
-        for host in hosts:
-            ray.kill(host)
 
 
 def test_progress_is_reported_while_calls_run(ray_cluster):

@@ -393,14 +393,12 @@ def test_one_candidate_alone_has_no_variance():
     ["tensor_parallel_size", "vllm-tensor-parallel-size", "tensor_model_parallel_size", "tp",
      "rollout_tp_size"],
 )  # fmt: skip
-def test_one_engine_over_several_cards_is_refused(name, tmp_path):
-    """vLLM does not split a pre-quantised bitsandbytes checkpoint: tests/test_vllm_card.py."""
-    said = unknown_option(name)
-    assert "does not split a 4-bit" in said and said.endswith("set --number_of_actors")
+def test_others_names_of_tensor_parallelism_are_answered_with_ours(name, tmp_path):
+    assert "is not an option: set --actor_tensor_parallel (" in unknown_option(name)
     (tmp_path / "r.toml").write_text(f"{name.replace('-', '_')} = 2\n")
-    with pytest.raises(UserError, match=r"does not split a 4-bit .* set number_of_actors"):
+    with pytest.raises(UserError, match=r"is not an option: set actor_tensor_parallel \("):
         resolve({"recipe": str(tmp_path / "r.toml")}, CPU)
 
 
 def test_other_unknown_names_are_not_taken_for_it():
-    assert "split" not in unknown_option("topp") + unknown_option("http_proxy")
+    assert "parallel" not in unknown_option("topp") + unknown_option("http_proxy")

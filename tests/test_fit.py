@@ -7,11 +7,8 @@ import pytest
 
 from unslothrl.errors import UserError
 from unslothrl.planning import machine, shapes
-from unslothrl.planning.fit import fit_joined
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.planning.place import place
-from unslothrl.planning.placement import Node, Resources
 from unslothrl.resolve import resolve
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
@@ -145,40 +142,6 @@ def test_an_actor_beside_the_learner_gets_a_share_and_a_kv_size():
 def test_a_ray_cluster_elsewhere_is_not_measured_by_this_machine():
     config = resolve({"ray_address": "10.0.0.1:6379"}, gpus(8_192)).config
     assert (config.number_of_actors, config.max_num_seqs) == (2, None)
-
-
-def test_a_joined_clusters_cards_lower_what_changes_no_result():
-    """A learner on 24 GB draws too, an actor has 9 GB: 256 sequences at once do not fit there, and
-    four do. Lengths and groups stay; so does what was given, which is then doubted."""
-    flags = {"ray_address": "auto", "number_of_actors": "1", "dataset": "embedded"}
-    config = resolve(flags | {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"}, gpus()).config
-    config = dataclasses.replace(config, engine="vllm", backend="unsloth")
-
-    def cluster(*sizes_gb: int) -> Resources:
-        return Resources.of_nodes(
-            [
-                (Node(f"id{gb}", f"node{gb}", 8, 32_000, 30_000), gpus(1024 * gb).gpus)
-                for gb in sizes_gb
-            ]
-        )
-
-    def excess_mb(config) -> float:
-        placement = place(config, cluster(24, 9), shape=shapes.shape_of(config.model))
-        return max(card.excess_mb() for card in placement.cards)
-
-    fitted, notes = fit_joined(config, cluster(24, 9))
-    assert excess_mb(config) > 0 >= excess_mb(fitted)
-    assert notes[0] == "max_num_seqs not set -> 4: fits 9 GB"
-    changed = {"max_num_seqs": 4, "learner_gpu_usage": fitted.learner_gpu_usage}
-    assert fitted == dataclasses.replace(config, **changed)
-    given = dataclasses.replace(config, max_num_seqs=64, train_batch_size=2)
-    kept, doubts = fit_joined(given, cluster(24, 9))
-    assert (kept.max_num_seqs, kept.train_batch_size) == (64, 2)
-    assert any(line.startswith("this may run out of memory") for line in doubts)
-    assert fit_joined(config, cluster(24, 24))[0].max_num_seqs is None
-    for unchanged in (dataclasses.replace(config, fit="off"), config):
-        resources = cluster(24, 9) if unchanged.fit == "off" else Resources((), 32_000)
-        assert fit_joined(unchanged, resources) == (unchanged, [])
 
 
 def test_the_embedded_default_on_a_cpu_changes_nothing_silently():

@@ -36,8 +36,5 @@ def test_a_node_that_joins_gets_an_actor():
 def test_nodes_join_drain_and_die(max_staleness):
     result = run("--max_staleness", max_staleness)
     assert [each["what"] for each in result["happened"]] == ALL
-    # What was written on the node that drained has gone with its last actor. Of the one that was
-    # killed it stays until the next run there.
-    assert [each["folders"] for each in result["happened"]] == [1, 2, 1, 2, 2]
     assert sum("leaves its node" in note for note in result["notes"]) == 2
     assert any("started again" in note for note in result["notes"])

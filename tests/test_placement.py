@@ -457,3 +457,35 @@ def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, t
     for handle in handles:
         ray.kill(handle)
     remove_placement_group(group)
+
+
+@pytest.mark.real
+def test_ray_gives_an_actor_all_its_cards(ray, monkeypatch, tmp_path):
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    monkeypatch.delenv(variables.VISIBLE, raising=False)
+    resources = cards(24, 24, 24, 24, 24)
+    machine = Machine(1, 64_000, gpus=resources.gpus)
+    placement = placed(resources, actors=2, actor_tensor_parallel=2)
+    assert [plan.reserved for plan in placement.processes] == [1.0, 2.0, 2.0]
+    namespace: dict = {}
+    exec(PROGRAM, namespace)
+    group = placement_group(placement.bundles(), strategy="PACK")
+    assert group.wait(30)
+    handles = [
+        ray.remote(
+            num_cpus=0,
+            num_gpus=plan.reserved,
+            runtime_env={"env_vars": process_environment(machine, tmp_path, plan)},
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+        )(namespace["Card"]).remote()
+        for index, plan in enumerate(placement.processes)
+    ]
+    seen = ray.get([handle.seen.remote() for handle in handles], timeout=60)
+    assert [names for names, _ in seen] == ["0", "2,1", "4,3"]
+    assert [len(ids) for _, ids in seen] == [1, 2, 2]
+    assert len({gpu for _, ids in seen for gpu in ids}) == 5
+    for handle in handles:
+        ray.kill(handle)
+    remove_placement_group(group)

@@ -303,7 +303,7 @@ def test_scales_are_expanded_as_the_plan_counts():
 
 
 def test_tensor_parallel_over_this_checkpoint_is_refused(monkeypatch):
-    """Which is why no option of ours asks for it."""
+    """Which is why `planning.tensor_parallel` refuses it before anything loads."""
     from vllm.model_executor.model_loader import bitsandbytes_loader as loader
 
     hf_config = types.SimpleNamespace(quantization_config=QWEN["quantization_config"])

@@ -16,11 +16,12 @@ from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.planning.machine import this_card
+from unslothrl.planning.machine import smallest_card, this_card
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.weights import base_model
 from unslothrl.weights.base_model import load_tokenizer
 
 
@@ -29,9 +30,11 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     card that it finds to itself."""
     from unslothrl.engines.base import Engine
 
+    plan = plan or actor_alone(config)
+    if config.actor_tensor_parallel > 1:
+        return actor_of(plan.name, split_engine(config, base, plan), config, base)
     prepare_card()
     engine: Engine
-    plan = plan or actor_alone(config)
     memory = engine_memory(plan)
     if memory is not None:
         from unslothrl.engines import vllm
@@ -58,6 +61,28 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             has_own_base=True,
         )
     return actor_of(plan.name, engine, config, base)
+
+
+def split_engine(config: Config, base: Path, plan: ProcessPlan):
+    """-> an engine over several cards, which its workers use: this process does not."""
+    from unslothrl.engines import vllm_split
+
+    card, free_mb = smallest_card()
+    memory = plan.engine(card, free_mb)
+    assert memory is not None  # the transformers engine is not split
+    return vllm_split.start(
+        base,
+        base_model.find(config.model),
+        config.actor_tensor_parallel,
+        on_gpu=card is not None,
+        dtype=dtype_on(config, card.capability if card else None),
+        context=config.context,
+        rank=config.max_lora_rank,
+        max_num_seqs=config.sequences_at_once,
+        max_loras=versions_in_flight(config),
+        seed=config.seed,
+        memory=memory,
+    )
 
 
 def engine_memory(plan: ProcessPlan) -> EngineMemory | None:

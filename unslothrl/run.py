@@ -22,7 +22,7 @@ from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning import duration
+from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
@@ -43,6 +43,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
     check_backend(config)
+    tensor_parallel.check_source(config)
     base = base_model.prepare(config.model)
     level = check_rewards(config)
     tokenizer = base_model.load_tokenizer(base)
@@ -72,7 +73,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.ask_shape(processes)
             checks.check_all(processes)
-            ending.base_hash = checks.base_hash or ""
+            ending.base_hash = checks.base_hash
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
             if resumed is not None:
                 ending.trainer.restore(resumed)

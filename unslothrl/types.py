@@ -234,19 +234,17 @@ class Sample(compact.Packed):
     )
 
     @classmethod
-    def of(
-        cls, prompt_ids: tuple[int, ...], completion: Completion, advantage: float = 0.0
-    ) -> "Sample":
-        """With this advantage of every token. What came packed is not unpacked for it."""
+    def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
+        """Without advantages yet. A completion that came packed is not unpacked for it."""
         version, generator = completion.policy_version, completion.generator
         if not completion.is_all_sampled:
             mask = completion.sampled
             logprobs = tuple(itertools.compress(completion.logprobs, mask))
-            advantages = np.full(len(logprobs), advantage, np.float32)
-            drawn = (completion.token_ids, logprobs, advantages, version)
+            zeros = np.zeros(len(logprobs), np.float32)
+            drawn = (completion.token_ids, logprobs, zeros, version)
             return cls(prompt_ids, *drawn, sampled=mask, generator=generator)
         ids, logprobs = completion.column("token_ids"), completion.column("logprobs")
-        packed = ids, logprobs, None, (advantage, compact.length(ids))
+        packed = ids, logprobs, None, (0.0, compact.length(ids))
         return compact.record(cls, packed, prompt_ids, version, None, None, generator)
 
     @property

@@ -83,9 +83,9 @@ def of_node(cpus: int, gpu: bool, here: Mapping[str, str]) -> dict[str, str]:
     return values | {name: os.environ[name] for name in same if name in os.environ}
 
 
-def of_card(index: int) -> dict[str, str]:
-    """What binds a worker of this machine to one of the cards that this process sees, whichever
-    card Ray thinks that it has given it."""
+def of_cards(*indices: int) -> dict[str, str]:
+    """What binds a worker of this machine to cards that this process sees, whichever Ray thinks
+    that it has given it."""
     names = os.environ.get(VISIBLE, "").split(",")
-    return {VISIBLE: names[index] if index < len(names) and names[index] else str(index),
-            KEEP_VISIBLE: "1"}  # fmt: skip
+    chosen = [names[i] if i < len(names) and names[i] else str(i) for i in indices]
+    return {VISIBLE: ",".join(chosen), KEEP_VISIBLE: "1"}

@@ -16,7 +16,7 @@ class Checks:
     """Of one run. `calls` begins them in a process, `check` judges what came of them."""
 
     level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
-    base_hash: str | None = None  # of the 4-bit base, as the first process has it
+    base_hash: str = ""  # of the 4-bit base, as the first process has it
     shape: AdapterShape | None = None  # of the run's adapters; None: no canary
     learners_generate: bool = False  # so that they have a canary too
 
@@ -37,13 +37,11 @@ class Checks:
         refusal, base_hash, *_ = results
         if refusal is not None:
             raise UserError(f"{name}: {refusal}")
-        if self.base_hash is None:
-            self.base_hash = base_hash
+        self.base_hash = self.base_hash or base_hash
         if base_hash != self.base_hash:
             raise RunError(
-                f"{name} holds another 4-bit base ({base_hash or 'no 4-bit weights'}) than the "
-                f"other processes ({self.base_hash or 'no 4-bit weights'}): the same --model must "
-                "be the same files on every node"
+                f"{name} holds another 4-bit base ({base_hash}) than the other processes "
+                f"({self.base_hash}): the same --model must be the same files on every node"
             )
 
     def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:

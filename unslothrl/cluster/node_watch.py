@@ -22,13 +22,15 @@ from unslothrl.cluster.base import Changes
 from unslothrl.cluster.nodes import LOOK_S, RESERVE_S, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.nodes import OVERHEAD_MB, place_for
+from unslothrl.planning.nodes import place_for, process_mb
 from unslothrl.planning.place import place_alone
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan
+from unslothrl.planning.tensor_parallel import Cards
+from unslothrl.planning.tensor_parallel import size as card_size
 
-Steps = Generator[tuple[Any, float | None], bool, list[int | None]]
+Steps = Generator[tuple[Any, float | None], bool, list[Cards]]
 """Yields what it waits for and the seconds that this may take, and is sent whether it has come.
--> for each actor that the node has room for, its card."""
+-> for each actor that the node has room for, its cards."""
 
 
 @dataclass
@@ -46,13 +48,15 @@ class NodeWatch:
 
     def __init__(self, nodes: JoinedNodes, plans: dict[str, ProcessPlan], base_mb: float):
         self.nodes, self.plans, self.ray = nodes, plans, nodes.ray
-        self.each_mb = OVERHEAD_MB + base_mb
+        self.each = nodes.config.actor_tensor_parallel  # cards of an actor
+        self.each_mb = process_mb(base_mb, self.each)
         self.usable = {plan.node.id: plan.node for plan in plans.values() if plan.node}
         self.at_start = frozenset(self.usable)
         self.cards = {  # that the run holds -> node
-            plan.card: plan.node.id
+            card: plan.node.id
             for plan in plans.values()
-            if plan.node is not None and plan.card is not None
+            if plan.node is not None
+            for card in plan.cards
         }
         self.has_cards = bool(nodes.resources.gpus)
         self.versions = versions.installed()
@@ -137,7 +141,7 @@ class NodeWatch:
             if node not in self.usable or free.get(node, {}).get("GPU", 0) >= 1:
                 self._begin(node, is_new=False)
 
-    def _advance(self, node: str, look: Look) -> list[int | None] | None:
+    def _advance(self, node: str, look: Look) -> list[Cards] | None:
         """-> what the look has returned, None while it waits. Raises what it raises."""
         while True:
             has_come = False
@@ -154,7 +158,8 @@ class NodeWatch:
             look.until = None if seconds is None else time.monotonic() + seconds
 
     def _steps(self, node: str, most: int | None) -> Steps:
-        """Looks at a node and makes it ready; of its cards it takes at most so many."""
+        """Looks at a node and makes it ready; of its cards it takes those of at most so many
+        processes."""
         nodes, name = self.nodes, self.nodes.names[node]
         nodes.facts[node] = yield from self._answer(node, LOOK_S, "facts", nodes.paths)
         if different := self._differences(node, ACTOR):
@@ -168,10 +173,14 @@ class NodeWatch:
         cards: list[int] = []
         try:
             if self.has_cards:
-                yield from self._take_cards(node, cards, most)
+                yield from self._take_cards(node, cards, most and most * self.each)
+            if most is None:  # what is left over holds no actor
+                over = len(cards) % self.each
+                self._give_back([cards.pop() for _ in range(over)])
             if self.has_cards and not cards:
                 if most is None:
-                    self.notes.append(f"node {name} has no free GPU: nothing starts there")
+                    has = f"too few free GPUs ({over})" if over else "no free GPU"
+                    self.notes.append(f"node {name} has {has}: nothing starts there")
                 return []
             if node not in nodes.prepared:
                 call = nodes.begin_prepare(node, True, {})
@@ -182,7 +191,7 @@ class NodeWatch:
             raise
         self.usable[node] = entry
         self.cards |= dict.fromkeys(cards, node)
-        return [*cards] or [None]
+        return self._groups(cards, self.each) if self.has_cards else [()]
 
     def _answer(
         self, node: str, seconds: float, function: str, *arguments: Any, group: Any = None
@@ -225,19 +234,28 @@ class NodeWatch:
                 raise
             cards.append(len(nodes.cards) - 1)
 
-    def _welcome(self, node: str, came: list[int | None]) -> None:
+    def _groups(self, cards: Sequence[int], each: int) -> list[Cards]:
+        """Cards of a node as those of processes with so many each, the larger ones together; in a
+        group the smallest comes first."""
+        ordered = sorted(cards, key=lambda card: -card_size(self.nodes.cards[card].gpu))
+        return [
+            tuple(reversed(ordered[at : at + each]))
+            for at in range(0, len(ordered) - each + 1, each)
+        ]
+
+    def _welcome(self, node: str, came: list[Cards]) -> None:
         """Says who starts on a node that has come, beside the actors that wait for room."""
-        for card in came[len(self.waiting & self._actors()) :]:
+        for cards in came[len(self.waiting & self._actors()) :]:
             back = next(iter(sorted(self.displaced)), None)
             if back is not None:
                 self.displaced.remove(back)
                 self.leaving.append(back)
                 continue
-            plan = self._planned(ProcessPlan(ACTOR, self.names_given), node, card)
-            if plan is None and card is not None:
-                self._give_back([card])
-                del self.cards[card]
+            plan = self._planned(ProcessPlan(ACTOR, self.names_given), node, cards)
             if plan is None:
+                self._give_back(cards)
+                for card in cards:
+                    del self.cards[card]
                 self.notes.append(
                     f"node {self.nodes.names[node]}: a card is too small for an actor"
                 )
@@ -246,10 +264,11 @@ class NodeWatch:
             self.plans[plan.name] = plan
             self.joined.append(plan.name)
 
-    def _planned(self, plan: ProcessPlan, node: str, card: int | None) -> ProcessPlan | None:
-        """The plan of a process there; None where its card is too small for it."""
+    def _planned(self, plan: ProcessPlan, node: str, cards: Cards) -> ProcessPlan | None:
+        """The plan of a process there; None where its cards are too small for it."""
+        card = cards[0] if cards else None
         gpu = None if card is None else self.nodes.cards[card].gpu
-        bare = replace(plan, node=self.usable[node], card=card, gpu=gpu)
+        bare = replace(plan, node=self.usable[node], card=card, gpu=gpu, more_cards=cards[1:])
         new = place_alone(self.nodes.config, bare)
         is_too_large = gpu and new.needs and new.needs.generating_mb() > usable_mb(gpu)
         return None if is_too_large else new
@@ -264,7 +283,7 @@ class NodeWatch:
         plan = self.plans[name]
         assert plan.node is not None
         own = plan.node.id
-        is_there = own in self._open() and (plan.card is None or plan.card in self.cards)
+        is_there = own in self._open() and all(card in self.cards for card in plan.cards)
         if elsewhere or not is_there:
             new = self._on_a_card(plan) if self.has_cards else self._by_memory(plan)
             if new is None and not is_there:
@@ -288,16 +307,19 @@ class NodeWatch:
         count = [sum(other is not None and other.id == each.id for other in others)
                  for each in nodes]  # fmt: skip
         at = place_for(nodes, count, self.each_mb, plan.kind == LEARNER)
-        return None if at is None else self._planned(plan, nodes[at].id, None)
+        return None if at is None else self._planned(plan, nodes[at].id, ())
 
     def _on_a_card(self, plan: ProcessPlan) -> ProcessPlan | None:
-        """On the largest card that no other process has and that it fits on."""
-        taken = {other.card for other in self.plans.values()}
-        nodes = {each.id for each in self._candidates(plan)}
+        """On the largest cards of a node that no other process has and that it fits on."""
+        taken = {card for other in self.plans.values() for card in other.cards}
+        free: dict[str, list[int]] = {each.id: [] for each in self._candidates(plan)}
+        for card, node in self.cards.items():
+            if card not in taken and node in free:
+                free[node].append(card)
         plans = [
-            self._planned(plan, node, card)
-            for card, node in self.cards.items()
-            if card not in taken and node in nodes
+            self._planned(plan, node, cards)
+            for node, its in free.items()
+            for cards in self._groups(its, len(plan.cards))
         ]
         fitting = [each for each in plans if each is not None]
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
@@ -314,7 +336,8 @@ class NodeWatch:
 
     def _no_room(self, plan: ProcessPlan) -> str:
         assert plan.node is not None
-        what = "a free GPU" if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
+        gpus = "a free GPU" if len(plan.cards) < 2 else f"{len(plan.cards)} free GPUs"
+        what = gpus if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
         state = "is about to go" if plan.node.id in self.alive else "is gone"
         return f"its node {plan.node.name} {state}, and no other has {what} yet"
 

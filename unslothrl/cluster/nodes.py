@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from unslothrl import variables
 from unslothrl.cluster import failures, on_node, shipping, versions
-from unslothrl.config.options import Config
+from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.fit import fit_joined
+from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.placement import Node, Placement, ProcessPlan, Resources
+from unslothrl.planning.shapes import shape_of
 
 LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch from a cold disk
 RESERVE_S = 20.0  # for cards that Ray counts as free
@@ -42,7 +43,6 @@ class Nodes(Protocol):
 
     config: Config
     resources: Resources
-    notes: Sequence[str]  # how the config was fitted to them
 
     def prepare(self, placement: Placement) -> None:
         """Reserves what a placement needs and makes its nodes ready. Raises UserError."""
@@ -63,8 +63,6 @@ def of_run(ray: Any, config: Config, base: Path, machine: Machine, scratch: Path
 
 class ThisMachine:
     """See `Nodes`."""
-
-    notes: Sequence[str] = ()  # the options were fitted before
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine, scratch: Path):
         self.ray, self.config, self.base = ray, config, base
@@ -100,11 +98,11 @@ class ThisMachine:
 
 
 def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
-    """What a process gets: this process's environment, where to import us from, and the card that
-    it was planned for, where that is one of this machine."""
+    """What a process gets: this process's environment, where to import us from, and the cards that
+    it was planned for, where they are this machine's."""
     on_card: dict[str, str] = {}
     if plan.card is not None and plan.gpu is not None:
-        on_card = variables.of_card(plan.card)
+        on_card = variables.of_cards(*plan.cards)
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
         **on_card,
@@ -146,8 +144,7 @@ class JoinedNodes:
         except BaseException:
             self.give_back([card.group for card in self.cards])
             raise
-        self.notes: Sequence[str]
-        self.config, self.notes = fit_joined(config, self.resources)
+        self.config = fitted(config, self.resources)
 
     def _look(self) -> Resources:
         calls = {node: self.on(node, "facts", self.paths) for node in self.names}
@@ -213,7 +210,7 @@ class JoinedNodes:
     def prepare(self, placement: Placement) -> None:
         has = {node: facts["versions"] for node, facts in self.facts.items()}
         versions.check(self.config, placement, has)
-        used = {plan.card for plan in placement.processes}
+        used = {card for plan in placement.processes for card in plan.cards}
         self.give_back([card.group for at, card in enumerate(self.cards) if at not in used])
         nodes = list(dict.fromkeys(plan.node.id for plan in placement.processes if plan.node))
         with_learner = {plan.node.id for plan in placement.learners if plan.node}
@@ -322,7 +319,7 @@ class JoinedNodes:
             here = variables.defaults(machine.cpus, bool(machine.gpus))
             values = variables.of_node(facts["cpus"], plan.card is not None, here)
         if plan.card is not None:
-            visible = self.cards[plan.card].visible
+            visible = ",".join(self.cards[card].visible for card in plan.cards)
             values |= {variables.VISIBLE: visible, variables.KEEP_VISIBLE: "1"}
         return {
             **values,
@@ -376,6 +373,16 @@ def name_of(node: Mapping[str, Any]) -> str:
 
 def gpu_of(fields: Mapping[str, Any]) -> Gpu:
     return Gpu(**{**fields, "capability": tuple(fields["capability"])})
+
+
+def fitted(config: Config, resources: Resources) -> Config:
+    """The config with what its vLLMs may take of the nodes' cards, where that is as by default."""
+    shape = shape_of(config.model)
+    if shape is None or config.fit == "off":
+        return config
+    names = ("kv_cache_mb", "learner_gpu_usage")
+    given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
+    return with_engines(config, given, shape, resources)
 
 
 def check_same_weights(

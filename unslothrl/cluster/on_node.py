@@ -20,6 +20,7 @@ from unslothrl.cluster import shipping, versions
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
+from unslothrl.planning import tensor_parallel
 from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.variables import CARD_LIMIT, IMPORT_FOLDER
 from unslothrl.weights import base_model
@@ -78,6 +79,7 @@ def prepare(
         objectives.load(here.learner)
         load_rewards(here)
         environments.check(here.environment)
+        tensor_parallel.check_source(here)
         base = base_model.prepare(config.model)
     except UserError as error:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -106,16 +105,12 @@ class Host:
     def progress(self) -> tuple[int, int]:
         return self.target.progress.state
 
-    def remove(self, folder: str) -> None:
-        """Of the run on its node, which it is the last to leave."""
-        shutil.rmtree(folder, ignore_errors=True)
-
 
 def watched_host() -> type:
     """`Host` with threads of their own for what is answered while a call runs."""
     import ray
 
-    groups = {"progress": "watch", "pid": "watch", "remove": "watch", "fetch": "fetch"}
+    groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
     methods = {
         name: ray.method(concurrency_group=group)(getattr(Host, name))
         for name, group in groups.items()

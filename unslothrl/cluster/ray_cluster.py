@@ -28,7 +28,7 @@ from unslothrl.cluster.base import (
 )
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.node_watch import NodeWatch
-from unslothrl.cluster.nodes import REMOVE_S, JoinedNodes, Nodes
+from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.cluster.run_entry import RunEntry
 from unslothrl.cluster.stalls import Stalls
@@ -116,8 +116,6 @@ class RayCluster:
     def _start(self, stage: Stage) -> None:
         config = self.config
         self.nodes = machines.of_run(self.ray, config, self.base, self.machine, self.scratch)
-        for line in self.nodes.notes:
-            stage(line)
         base_mb = base_model.size_mb(self.base)
         placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
         self.nodes.prepare(placement)
@@ -308,19 +306,7 @@ class RayCluster:
         host = self.hosts.pop(name, None)
         self.watches.pop(host, None)
         if host is not None:
-            self._leave_node(name, host)
             self.ray.kill(host)  # of one that is stopped Ray makes an end after 5 s
-
-    def _leave_node(self, name: str, host: Any) -> None:
-        """Of a node that drains the last process removes the run's files: nothing else is started
-        there any more."""
-        node, watch = self.plans[name].node, self.node_watch
-        if watch is None or node is None or node.id not in watch.draining:
-            return
-        others = [self.plans[other].node for other in self.hosts]
-        if all(other is None or other.id != node.id for other in others):
-            scratch = watch.nodes.prepared[node.id]["scratch"]
-            self.ray.wait([host.remove.remote(scratch)], timeout=REMOVE_S)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each in turn, whatever one before it raises

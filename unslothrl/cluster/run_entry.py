@@ -72,6 +72,7 @@ class RunEntry:
                 "name": each.name,
                 "node": each.node.id if each.node else None,
                 "card": each.gpu.name if each.gpu else None,
+                "cards": len(each.cards),
                 "card_mb": each.gpu.memory_mb if each.gpu else None,
                 "share": each.share if each.gpu else None,
                 "actor": ids.get(each.name),

@@ -72,11 +72,12 @@ def node_lines(node: Record, runs: Sequence[Record]) -> list[str]:
 
 
 def card_of(process: Record) -> str:
-    """ "NVIDIA GeForce RTX 4090, 24 GB, share 0.95"; "CPU" without a card."""
+    """ "NVIDIA GeForce RTX 4090, 24 GB, share 0.95", "2 x NVIDIA ..."; "CPU" without a card."""
     if process["card"] is None:
         return "CPU"
     size = f"{process['card_mb'] / 1024:.0f} GB"
-    return f"{process['card']}, {size}, share {process['share']:.2f}"
+    count = f"{process['cards']} x " if process.get("cards", 1) > 1 else ""
+    return f"{count}{process['card']}, {size}, share {process['share']:.2f}"
 
 
 def run_lines(run: Record, nodes: Sequence[Record], now: float) -> list[str]:

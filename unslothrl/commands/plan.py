@@ -176,7 +176,9 @@ def process_lines(process: ProcessPlan) -> list[str]:
     """A line for each part, with what it takes in both phases."""
     assert process.needs is not None  # the model's sizes are known
     phases = (process.needs.generating, process.needs.updating)
-    text = [f"  {process.name:<28}{'generating':>12}{'updating':>12}"]
+    cards = len(process.cards)
+    name = process.name + (f", each of its {cards} cards" if cards > 1 else "")
+    text = [f"  {name:<28}{'generating':>12}{'updating':>12}"]
     for part in dict.fromkeys([*phases[0], *phases[1]]):
         values = [phase.get(part) for phase in phases]
         text.append(

@@ -16,6 +16,7 @@ def check(config: Config) -> None:
     check_candidates(config, objective)
     check_objective(config, objective)
     check_overlap(config)
+    check_split(config)
     if config.offload == "model" and config.learner_generates:
         raise UserError(
             "offload model: a learner that generates needs its model on the card: set "
@@ -62,6 +63,28 @@ def check_overlap(config: Config) -> None:
         raise UserError(
             f"min_actors {config.min_actors} is over number_of_actors {actors}: set --min_actors "
             f"{actors}, or --number_of_actors {config.min_actors}"
+        )
+
+
+def check_split(config: Config) -> None:
+    """Actors whose engine is split over several cards. Whether the model and the cards allow it:
+    see planning/tensor_parallel.py."""
+    if config.actor_tensor_parallel == 1:
+        return
+    name = f"actor_tensor_parallel {config.actor_tensor_parallel}"
+    if not config.number_of_actors:
+        raise UserError(
+            f"{name}: there are no actors, and the engine of a learner is on the learner's card "
+            "alone: set --number_of_actors 1, or leave it out"
+        )
+    if config.cluster == "local":
+        raise UserError(
+            f"{name}: with --cluster local the run is one process on one card: set --cluster ray"
+        )
+    if config.engine == "transformers":
+        raise UserError(
+            f"{name}: engine transformers holds its model on one card: set --engine vllm, or leave "
+            "it out"
         )
 
 

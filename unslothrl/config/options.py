@@ -297,6 +297,10 @@ class Config:
     actor_gpu_usage: float = option(
         0.91, "share of its card that an actor's engine may take", HARDWARE, over=0, at_most=1
     )
+    actor_tensor_parallel: int = option(
+        1, "cards of one node that each actor's vLLM is split over", HARDWARE, at_least=1,
+        at_most=64,
+    )  # fmt: skip
     learner_gpu_usage: float = option(
         0.35, "share of its card that a learner's engine may take", HARDWARE, over=0, at_most=1
     )

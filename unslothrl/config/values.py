@@ -172,8 +172,8 @@ def unknown_option(name: str, is_flag: bool = True) -> str:
         )
     if re.search(r"tensor_(model_)?parallel|(^|_)tp(_size)?$", name.replace("-", "_").lower()):
         return (
-            f"{style.format(name)} is not an option: vLLM does not split a 4-bit bitsandbytes base "
-            f"over cards, every actor takes one: set {style.format('number_of_actors')}"
+            f"{style.format(name)} is not an option: set {style.format('actor_tensor_parallel')} "
+            "(cards that each actor's vLLM is split over)"
         )
     if name in RETIRED:
         return f"{style.format(name)} is not an option any more: {RETIRED[name]}: leave it out"

@@ -12,8 +12,10 @@ layer's `lora_a_stacked` and `lora_b_stacked` (lora/layers/base_linear.py), [slo
 [slots, 1, out, rank] for each of the matrices that it packs.
 """
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,45 +28,60 @@ LORA_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 NO_ADAPTER = 0  # vLLM's id of a request that has none
 
 
+class LoraState(NamedTuple):
+    """What decides under which adapters vLLM's latest batch was drawn."""
+
+    layout: tuple[int | None, ...]  # the slots' adapters, by vLLM's ids
+    drawn_under: frozenset[int]  # vLLM's ids
+
+
 class Slots:
-    """What one vLLM holds in its slots. `llm` is in this process, but for the workers of tensor
-    parallelism, in each of which the comparison runs over its own shards."""
+    """What one vLLM, whose model is in this process, holds in its slots."""
 
     def __init__(self, llm: Any):
         self.llm = llm
-        self.published: dict[int, Published] = {}  # by vLLM's id of the adapter
+        self.published: dict[int, Any] = {}  # by vLLM's id of the adapter
         self.layout: list[int | None] = []  # the slots' ids when they were last compared
         self.mapping: Any = None  # vLLM's latest that was looked at
-        alone = llm.llm_engine.vllm_config.parallel_config.world_size == 1
-        self.manager: Any = llm.apply_model(manager_of)[0] if alone else None
 
-    def loaded(self, id: int, adapter: Adapter) -> None:
-        """vLLM says that it has loaded `adapter`. Raises AdapterMismatch if a slot differs."""
-        published = Published(adapter)
+    @cached_property
+    def manager(self) -> Any:
+        return self.llm.apply_model(manager_of)[0]
+
+    def loaded(self, id: int, adapter: Adapter, folder: Path) -> None:
+        """vLLM says that it has loaded `adapter` from `folder`. Raises AdapterMismatch if a slot
+        differs from what was published."""
+        published = self.published_as(adapter, folder)
         self.published.pop(id, None)
         self._compare(id, published)
         self.published[id] = published
-        self._note_layout()
+        self.layout = list(self.current_layout())
+
+    def published_as(self, adapter: Adapter, folder: Path) -> Any:
+        """What slots are compared with; it has a `version`."""
+        return Published(adapter)
 
     def unloaded(self, id: int) -> None:
         self.published.pop(id, None)
 
-    def _compare(self, id: int, published: Published) -> None:
+    def _compare(self, id: int, published: Any) -> None:
         """Raises AdapterMismatch unless the slot of that id holds what was published, exactly."""
-        for problem in self.llm.apply_model(partial(problem_of, id, published)):
+        for problem in self.problems(id, published):
             if problem is not None:
                 raise AdapterMismatch.of(published.version, problem)
 
+    def problems(self, id: int, published: Any) -> Sequence[str | None]:
+        """What differs in the slot of that id; None where nothing does."""
+        return self.llm.apply_model(partial(problem_of, id, published))
+
+    def current_layout(self) -> Sequence[int | None]:
+        return self.manager.lora_index_to_id
+
     def compare_all(self) -> None:
         """After the engine has slept."""
-        layout = self.published if self.manager is None else self.manager.lora_index_to_id
-        for id in layout:  # one that was pushed out is compared when it comes back
+        for id in self.current_layout():  # one that was pushed out is compared when it comes back
             if id in self.published:
                 self._compare(id, self.published[id])
-
-    def _note_layout(self) -> None:
-        if self.manager is not None:
-            self.layout = list(self.manager.lora_index_to_id)
 
     def check_step(self) -> None:
         """After a step of vLLM: the batch was drawn under adapters that are loaded, and what has
@@ -72,24 +89,30 @@ class Slots:
 
         Microseconds where nothing has changed.
         """
-        if self.manager is None or not self.published:
+        if not self.published:
             return
         mapping = self.manager._last_mapping
         if mapping is not None and mapping is not self.mapping:
             self.mapping = mapping
-            unknown = set(mapping.prompt_mapping) - self.published.keys()
-            if unknown:
-                newest = max(each.version for each in self.published.values())
-                raise AdapterMismatch.of(newest, requests_under(unknown))
-        layout = self.manager.lora_index_to_id
-        if layout != self.layout:
+            self.check_drawn(set(mapping.prompt_mapping))
+        self.check_layout(self.manager.lora_index_to_id)
+
+    def check_drawn(self, ids: AbstractSet[int]) -> None:
+        """Raises AdapterMismatch where a batch was drawn under others than are loaded."""
+        unknown = ids - self.published.keys()
+        if unknown:
+            newest = max(each.version for each in self.published.values())
+            raise AdapterMismatch.of(newest, requests_under(unknown))
+
+    def check_layout(self, layout: Sequence[int | None]) -> None:
+        if list(layout) != self.layout:
             before, self.layout = self.layout, list(layout)
             for slot, id in enumerate(layout):
                 if id in self.published and before[slot : slot + 1] != [id]:
                     self._compare(id, self.published[id])
 
 
-def requests_under(ids: set[int]) -> str:
+def requests_under(ids: AbstractSet[int]) -> str:
     if NO_ADAPTER in ids:
         return "a request was drawn without an adapter"
     return f"a request was drawn under an adapter that is not loaded (vLLM's id {min(ids)})"
@@ -101,6 +124,13 @@ def manager_of(model: Any) -> Any:
     if manager is None or not manager.modules:
         raise AdapterMismatch("vLLM has no layer with a LoRA: set --engine transformers")
     return manager
+
+
+def state_of(manager: Any) -> LoraState:
+    """Of a LoRAModelManager."""
+    mapping = manager._last_mapping
+    under = frozenset() if mapping is None else frozenset(mapping.prompt_mapping)
+    return LoraState(tuple(manager.lora_index_to_id), under)
 
 
 class Held(NamedTuple):

@@ -13,15 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import vllm_rank
 from unslothrl.engines import canary
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.readback import Slots
 from unslothrl.engines.sleep_lock import held
+from unslothrl.engines.vllm_options import options
 from unslothrl.errors import AdapterMismatch
 from unslothrl.memory import peak_memory_mb
-from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.types import Adapter, Request
 from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
@@ -42,9 +41,7 @@ def start(
     `takes_turns` with another process on a card, `sleep_lock`: see `VllmEngine`. `float32_head` is
     on where there is a card unless it is given.
     """
-    for name, value in OF_VLLM.items():
-        os.environ.setdefault(name, value)
-    name_allocator_settings()
+    set_variables()
     import torch
     from vllm import LLM
 
@@ -59,6 +56,13 @@ def start(
     return VllmEngine(LLM(**keywords), base, takes_turns and on_gpu, sleep_lock)
 
 
+def set_variables() -> None:
+    """What vLLM reads when it is imported."""
+    for name, value in OF_VLLM.items():
+        os.environ.setdefault(name, value)
+    name_allocator_settings()
+
+
 def name_allocator_settings() -> None:
     """Repeats PYTORCH_ALLOC_CONF under its old name, by which alone vLLM 0.26 knows it.
 
@@ -70,48 +74,6 @@ def name_allocator_settings() -> None:
     settings = os.environ.get("PYTORCH_ALLOC_CONF")
     if settings:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", settings)
-
-
-def options(
-    base: Path,
-    *,
-    dtype: Any,
-    context: int,
-    rank: int,
-    max_num_seqs: int,
-    seed: int,
-    memory: EngineMemory,
-    takes_turns: bool,
-    float32_head: bool,
-    on_gpu: bool,
-    max_loras: int = 1,
-) -> dict[str, Any]:
-    """The keywords of vLLM's `LLM`.
-
-    `max_loras` is the number of versions that are drawn under at once, each in a slot of its own.
-    `float32_head`: logits in float32. vLLM 0.26 samples on a card by its new model runner, which
-    divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
-    in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
-    (lora/layers/logits_processor.py:156).
-    """
-    return {
-        "model": str(base),
-        "dtype": dtype,
-        "max_model_len": context,
-        "max_num_seqs": max_num_seqs,
-        "enforce_eager": not on_gpu,
-        "enable_lora": True,
-        "max_lora_rank": vllm_rank(rank),
-        "max_loras": max_loras,
-        "logprobs_mode": "processed_logprobs",
-        "skip_tokenizer_init": True,  # token ids in, token ids out
-        "generation_config": "vllm",  # the model's own top-k or penalties would bias the ratio
-        "seed": seed % 2**31,
-        "kv_cache_memory_bytes": memory.kv_cache_mb * 2**20 if memory.kv_cache_mb else None,
-        "enable_sleep_mode": takes_turns and on_gpu,
-        **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
-        **(on_card(memory) if on_gpu else on_cpu(memory, context)),
-    }
 
 
 @dataclass(frozen=True)
@@ -193,7 +155,7 @@ class VllmEngine:
             request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
-            self.slots.loaded(number, adapter)
+            self.slots.loaded(number, adapter, files.folder)
         except BaseException:
             self.files.release(files)
             raise
@@ -347,22 +309,6 @@ class VllmEngine:
             self.abort(list(self.in_flight))
         finally:
             self.files.close()
-
-
-def on_card(memory: EngineMemory) -> dict[str, Any]:
-    return {
-        "gpu_memory_utilization": memory.utilisation,
-        "max_num_batched_tokens": memory.prefill_tokens,
-    }
-
-
-def on_cpu(memory: EngineMemory, context: int) -> dict[str, Any]:
-    """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
-    cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there."""
-    return {
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(memory.prefill_tokens, context),
-    }
 
 
 def packed_weights(model) -> list[bytes]:

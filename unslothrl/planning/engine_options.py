@@ -13,7 +13,7 @@ from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
 from unslothrl.planning.machine import Gpu
 from unslothrl.planning.memory import KEPT_FREE, MB
-from unslothrl.planning.place import deal
+from unslothrl.planning.place import cards_of
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.shapes import HALF, Shape
 
@@ -24,9 +24,8 @@ def with_engines(config: Config, given: Set[str], shape: Shape, resources: Resou
     """The config with what its vLLMs may take of their cards where that was not given: an actor's
     KV cache beside a learner, and the share of a learner's engine, on the smallest card that a
     learner gets."""
-    learners, actors = config.number_of_learners, config.number_of_actors
-    cards, _ = deal(resources.gpus, learners, actors, resources.card_nodes)
-    gpus = [resources.gpus[card] for card in cards if card is not None]
+    cards, _ = cards_of(config, resources)
+    gpus = [resources.gpus[card] for own in cards for card in own]
     known = [gpu for gpu in gpus if gpu is not None]
     if not known:
         return config

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
-from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import search
@@ -19,6 +19,7 @@ from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.shapes import Shape, shape_of
+from unslothrl.planning.tensor_parallel import check_model
 
 DATASET = "HuggingFaceH4/MATH-500"
 MODELS = (  # the least memory of a card, in MB, and what is trained on it
@@ -70,6 +71,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     changes = Changes(config, given)
     say_why_this_task(changes, machine)
     fit_stack(changes, machine)
+    check_model(changes.config)
     if config.ray_address is None:  # else the cluster's machines count, not this one
         fit_actors(changes, machine)
     shape = shape_of(config.model)
@@ -80,9 +82,10 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
             if not changes.config.number_of_actors and changes.config.learner_has_engine:
                 changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
         else:
-            fit_memory(changes, shape, Resources.of_machine(changes.config, machine))
+            fit_memory(changes, shape, machine)
     elif config.ray_address is None and changes.config.engine == "vllm":
-        room = max(64, min(2048, machine.ram_mb // 8))
+        workers = config.actor_tensor_parallel  # each has a cache of that size
+        room = max(64, min(2048, machine.ram_mb // 8) // workers)
         if config.kv_cache_mb is None:
             changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
     changes.set("checkpoint_every", changes.config.save_every)
@@ -165,8 +168,10 @@ def fit_actors(changes: Changes, machine: Machine) -> None:
     gpus = len(Resources.of_machine(config, machine).gpus)
     if gpus == 1:
         check_overlap(config)
+    if gpus and config.number_of_actors:
+        check_enough_cards(config, gpus)
     if gpus:
-        free = max(0, gpus - config.number_of_learners)
+        free = max(0, gpus - config.number_of_learners) // config.actor_tensor_parallel
         count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         count += " (--cluster local)" if gpus < len(machine.gpus) else ""
         changes.set("number_of_actors", min(config.number_of_actors, free), count)
@@ -184,6 +189,17 @@ def fit_actors(changes: Changes, machine: Machine) -> None:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
     if gpus and config.cluster == "local" and config.number_of_actors:
         check_one_vllm(config)
+
+
+def check_enough_cards(config: Config, gpus: int) -> None:
+    """Raises UserError where an actor's cards would not be its alone."""
+    each, learners = config.actor_tensor_parallel, config.number_of_learners
+    if each > 1 and gpus < learners + each:
+        raise UserError(
+            f"actor_tensor_parallel {each}: an actor shares none of its cards, and {gpus} "
+            f"{'GPU' if gpus == 1 else 'GPUs'} leave {max(0, gpus - learners)} beside {learners} "
+            f"{'learner' if learners == 1 else 'learners'}: leave it out, or add GPUs"
+        )
 
 
 def check_one_vllm(config: Config) -> None:
@@ -215,30 +231,14 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def fit_joined(config: Config, resources: Resources) -> tuple[Config, list[str]]:
-    """-> (the config of the processes on a cluster that was joined, one line per change).
-
-    What they take of its cards, and what changes no result: the sequences that are drawn or trained
-    on at once. Lengths and groups stay, since the data was read for them. An option that has its
-    default is taken for one that was not given. Raises UserError as `fit_memory`.
-    """
-    shape = shape_of(config.model)
-    if shape is None or config.fit == "off" or not any(resources.gpus):
-        return config, []
-    names = ("kv_cache_mb", "learner_gpu_usage", "max_num_seqs", "train_batch_size")
-    given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
-    changes = Changes(config, given | {"num_candidates", "max_new_tokens"})
-    fit_memory(changes, shape, resources)
-    return changes.config, changes.notes
-
-
-def fit_memory(changes: Changes, shape: Shape, resources: Resources) -> None:
+def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     """What was not given, as `--fit` says: lowered until every card holds its processes, or as
     large or fast as they hold; then what the engines may take.
 
     Raises UserError where the processes cannot be placed on the cards at all.
     """
     start, given = changes.config, changes.given
+    resources = Resources.of_machine(start, machine)
 
     def tightest(config: Config) -> CardPlan:
         config = with_engines(config, given, shape, resources)

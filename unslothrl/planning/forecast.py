@@ -79,7 +79,12 @@ class Forecast:
 def of_process(process: ProcessPlan) -> dict[str, Any]:
     needs = process.needs
     assert needs is not None  # the model's sizes are known
-    return {"name": process.name, "peak_mb": round(needs.peak_mb()), **needs.to_json()}
+    return {
+        "name": process.name,
+        "cards": len(process.cards),
+        "peak_mb": round(needs.peak_mb()),
+        **needs.to_json(),
+    }
 
 
 def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:

@@ -108,7 +108,10 @@ def actor(
     config: Config, shape: Shape, gpu: Gpu | None, engine: EngineMemory | None, is_beside: bool
 ) -> Needs:
     """`engine` is what its vLLM is given, None where it generates by transformers. Beside a learner
-    (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the card."""
+    (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the card. Where it
+    is split, that is what each of its cards holds; without cards, all of them together."""
+    workers = config.actor_tensor_parallel
+    part = shape.shard(workers)
     tokens = config.sequences_at_once * config.context
     if engine is None:
         parts: Parts = {
@@ -121,14 +124,16 @@ def actor(
             "KV cache": shape.kv_bytes(tokens) / MB,
         }
     else:
-        parts = engine_parts(config, shape, prefill_tokens(gpu))
+        parts = engine_parts(config, part, prefill_tokens(gpu), shape.vocabulary)
         if engine.kv_cache_mb is not None:
             parts["KV cache"] = engine.kv_cache_mb
         elif gpu is not None:
             left = engine.utilisation * gpu.physical_mb - sum(parts.values())
-            parts["KV cache"] = max(left, least_cache(config, shape))
+            parts["KV cache"] = max(left, least_cache(config, part))
         else:
-            parts["KV cache"] = shape.kv_bytes(tokens) / MB
+            parts["KV cache"] = part.kv_bytes(tokens) / MB
+        if gpu is None:
+            parts = {name: workers * mb for name, mb in parts.items()}
     stays: Parts = {}
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
@@ -136,7 +141,9 @@ def actor(
             stays["CUDA graphs"] = ON_A_CARD["graphs"]
     host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"])}
     if engine:
-        host["policy versions"] = versions_mb(config, shape, config.max_lora_rank)
+        host["policy versions"] = workers * versions_mb(config, shape, config.max_lora_rank)
+    if workers > 1:
+        host["vLLM's workers"] = float(workers * ON_A_HOST["actor"])
     generating = {**parts, **stays}
     updating = generating
     if is_beside and engine:
@@ -147,9 +154,13 @@ def actor(
     return Needs(generating, updating, host)
 
 
-def engine_parts(config: Config, shape: Shape, prefill: int) -> Parts:
-    """What a vLLM's share holds besides its KV cache; `prefill` tokens are its largest batch."""
-    sampled = config.sequences_at_once * shape.vocabulary * 4 * 3  # float32, softmax, log-softmax
+def engine_parts(
+    config: Config, shape: Shape, prefill: int, vocabulary: int | None = None
+) -> Parts:
+    """What a vLLM's share holds besides its KV cache; `prefill` tokens are its largest batch.
+    `vocabulary`: the whole one, whose logits every card has, where `shape` is a card's part."""
+    whole = vocabulary or shape.vocabulary
+    sampled = config.sequences_at_once * whole * 4 * 3  # float32, softmax, log-softmax
     mlp = prefill * (2 * shape.inner + 4 * shape.hidden) * HALF
     return {
         "weights": shape.engine_bytes() / MB,

@@ -8,19 +8,25 @@ from unslothrl.planning.placement import Node
 OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
 
 
+def process_mb(base_mb: float, workers: int = 1) -> float:
+    """MB of a host's memory that a process needs which computes there; more than one of vLLM's
+    `workers` are processes of their own beside it, and divide the base."""
+    return OVERHEAD_MB * (1 if workers == 1 else 1 + workers) + base_mb
+
+
 def deal_nodes(
-    nodes: Sequence[Node], is_learner: Sequence[bool], base_mb: float | None
+    nodes: Sequence[Node], is_learner: Sequence[bool], base_mb: float | None, workers: int = 1
 ) -> list[int]:
     """-> the place among `nodes` of each process's node; learners come first.
 
     Learners are on one node where one can hold them all. Each actor then goes where the processes
     have most CPUs each, among the nodes that still have the memory for it: first those where it is
     free now, and of equal ones that with most of it free. `base_mb` None: the base's size is not
-    known, and memory is not checked.
+    known, and memory is not checked. Each may need as much as an actor with that many `workers`.
 
     Raises UserError where no node has room for a process, with what each has.
     """
-    each_mb = 0.0 if base_mb is None else OVERHEAD_MB + base_mb
+    each_mb = 0.0 if base_mb is None else process_mb(base_mb, workers)
     count = [0] * len(nodes)
     learners = sum(is_learner)
     holds_all = [at for at, node in enumerate(nodes) if node.memory_mb >= learners * each_mb]

@@ -5,7 +5,9 @@ fewer, but more than learners         learners keep whole ones, actors share the
 one, and one learner                  all share it: actors sleep while the learner updates
 none                                  CPU processes; nothing is reserved
 
-Each process is bound to its card (`variables.of_card`), and on a cluster that was joined to its
+With `actor_tensor_parallel` an actor has that many whole cards of a node: see `tensor_parallel`.
+
+Each process is bound to its card (`variables.of_cards`), and on a cluster that was joined to its
 node, so cards may differ: see `deal`. Without cards, `nodes.deal_nodes` chooses the nodes. Who has
 a card of unknown size plans for a part of it, and learns its size when it is there.
 """
@@ -17,11 +19,13 @@ from dataclasses import replace
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import memory
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_share
 from unslothrl.planning.machine import Gpu
-from unslothrl.planning.nodes import OVERHEAD_MB, deal_nodes
+from unslothrl.planning.nodes import deal_nodes, process_mb
 from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
 from unslothrl.planning.shapes import Shape, shape_of
+from unslothrl.planning.tensor_parallel import Cards, deal_cards
+from unslothrl.planning.tensor_parallel import size as _size
 
 
 def place(
@@ -36,19 +40,18 @@ def place(
 
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
-    learners, actors = config.number_of_learners, config.number_of_actors
     if not resources.gpus and not resources.nodes and base_mb is not None:
-        _check_host_memory(resources, learners + actors, base_mb)
+        _check_host_memory(config, resources, base_mb)
     shape = shape or shape_of(config.model)
-    dealt = deal(resources.gpus, learners, actors, resources.card_nodes)
+    dealt = cards_of(config, resources)
     if len(resources.gpus) == 1:
         _check_card(config)
     processes = [
-        ProcessPlan(kind, index, card, None if card is None else resources.gpus[card])
-        for kind, cards in zip((LEARNER, ACTOR), dealt, strict=True)
-        for index, card in enumerate(cards)
+        _with_cards(ProcessPlan(kind, index), cards, resources)
+        for kind, of_kind in zip((LEARNER, ACTOR), dealt, strict=True)
+        for index, cards in enumerate(of_kind)
     ]
-    processes = _on_nodes(resources, processes, base_mb)
+    processes = _on_nodes(config, resources, processes, base_mb)
     if not resources.gpus:
         return Placement((), tuple(_on_cpu(config, shape, process) for process in processes))
     planned: dict[str, ProcessPlan] = {}
@@ -62,14 +65,37 @@ def place_alone(config: Config, process: ProcessPlan, shape: Shape | None = None
     """The plan of a process that begins during a run on the node and card that `process` names: the
     card, if it has one, is its alone."""
     shape = shape or shape_of(config.model)
-    bare = ProcessPlan(process.kind, process.index, process.card, process.gpu, process.node)
+    bare = ProcessPlan(
+        process.kind, process.index, process.card, process.gpu, process.more_cards, process.node
+    )
     if bare.card is None:
         return _on_cpu(config, shape, bare)
     return _on_card(config, shape, [bare])[0]
 
 
+def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Sequence[Cards]]:
+    """-> (the cards of each learner, those of each actor), none where there are no cards. Raises
+    UserError where there are too few."""
+    learners, actors = config.number_of_learners, config.number_of_actors
+    each = config.actor_tensor_parallel
+    if each > 1 and actors and resources.gpus:
+        return deal_cards(resources.gpus, learners, actors, each, resources.card_nodes)
+    own, shared = deal(resources.gpus, learners, actors, resources.card_nodes)
+    return [_alone(card) for card in own], [_alone(card) for card in shared]
+
+
+def _alone(card: int | None) -> Cards:
+    return () if card is None else (card,)
+
+
+def _with_cards(process: ProcessPlan, cards: Cards, resources: Resources) -> ProcessPlan:
+    if not cards:
+        return process
+    return replace(process, card=cards[0], gpu=resources.gpus[cards[0]], more_cards=cards[1:])
+
+
 def _on_nodes(
-    resources: Resources, processes: Sequence[ProcessPlan], base_mb: float | None
+    config: Config, resources: Resources, processes: Sequence[ProcessPlan], base_mb: float | None
 ) -> list[ProcessPlan]:
     """The processes, each with its node where a cluster was joined."""
     nodes = resources.nodes
@@ -78,7 +104,8 @@ def _on_nodes(
     if resources.gpus:
         places = [resources.card_nodes[p.card] for p in processes if p.card is not None]
     else:
-        places = deal_nodes(nodes, [process.kind == LEARNER for process in processes], base_mb)
+        are_learners = [process.kind == LEARNER for process in processes]
+        places = deal_nodes(nodes, are_learners, base_mb, config.actor_tensor_parallel)
     return [replace(p, node=nodes[at]) for p, at in zip(processes, places, strict=True)]
 
 
@@ -108,8 +135,11 @@ def check_overlap(config: Config) -> None:
         )
 
 
-def _check_host_memory(resources: Resources, processes: int, base_mb: float) -> None:
-    needed = processes * (OVERHEAD_MB + base_mb)
+def _check_host_memory(config: Config, resources: Resources, base_mb: float) -> None:
+    processes = config.number_of_processes
+    needed = config.number_of_learners * process_mb(base_mb) + config.number_of_actors * process_mb(
+        base_mb, config.actor_tensor_parallel
+    )
     if needed > resources.memory_mb:
         raise UserError(
             f"number_of_actors: {processes} processes need about {needed / 1024:.1f} GB of memory, "
@@ -183,10 +213,6 @@ def _deal_actors(
     ]
 
 
-def _size(gpu: Gpu | None) -> float:
-    return 1.0 if gpu is None else usable_mb(gpu)
-
-
 def _on_cpu(config: Config, shape: Shape | None, process: ProcessPlan) -> ProcessPlan:
     """On a CPU a learner generates by its own model."""
     if process.kind == ACTOR:
@@ -204,7 +230,8 @@ def _on_card(
     left = usable_share(processes[0].gpu)
     plans = []
     for process in processes:
-        process = replace(process, reserved=1.0 if count == 1 else _rounded_down(1 / count))
+        whole = float(len(process.cards))  # of a process that shares none
+        process = replace(process, reserved=whole if count == 1 else _rounded_down(1 / count))
         if process.kind == ACTOR:
             limits = limits_of_actor(config)
             process = replace(process, limits=limits, share=left / actors)

@@ -64,8 +64,9 @@ class ProcessPlan:
     index: int  # among its kind
     card: int | None = None  # its place in `Placement.gpus`; None: it computes on a CPU
     gpu: Gpu | None = None  # that card as it was when the placement was made; None: not known
+    more_cards: tuple[int, ...] = ()  # that its vLLM is split over too, none of them smaller
     node: Node | None = None  # where it runs; None: on this machine
-    reserved: float = 0.0  # of a GPU, for Ray; below 1 where it shares one
+    reserved: float = 0.0  # GPUs, for Ray; below 1 where it shares one
     share: float = USABLE  # of its card's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none
     takes_turns: bool = False  # its vLLM sleeps except while it generates
@@ -75,6 +76,11 @@ class ProcessPlan:
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.index}"
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        """All its cards; none where it computes on a CPU."""
+        return () if self.card is None else (self.card, *self.more_cards)
 
     @property
     def shares_card(self) -> bool:
@@ -141,14 +147,15 @@ class Placement:
     def cards(self) -> tuple[CardPlan, ...]:
         """The cards of known size that are used."""
         plans = (
-            CardPlan(gpu, tuple(process for process in self.processes if process.card == index))
+            CardPlan(gpu, tuple(process for process in self.processes if index in process.cards))
             for index, gpu in enumerate(self.gpus)
             if gpu is not None
         )
         return tuple(card for card in plans if card.processes)
 
     def bundles(self) -> list[dict[str, float]]:
-        """Ray placement group bundles, one for each process; none where no GPU is reserved.
+        """Ray placement group bundles, one for each process; none where no GPU is reserved. Ray
+        takes all GPUs of a bundle from one node.
 
         The larger ones come first and equal ones stand together: Ray fills the fullest card that
         still has room, so it needs no more cards than the placement has.

@@ -17,6 +17,7 @@ HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that
 NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 # (model_executor/model_loader/bitsandbytes_loader.py:579, _dequantize_dq)
+VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
 A_GUESS = "a guess: its kind of model is taken for a Llama of the same sizes"
@@ -80,6 +81,22 @@ class Shape:
 
     def lora_weights(self, rank: int) -> int:
         return self.layers * sum(a + b for a, b in self.linears()) * rank
+
+    def shard(self, cards: int) -> Shape:
+        """What each card has of a vLLM that is split over so many: a part of the heads, of the
+        MLP's width and of the vocabulary, which is padded to a multiple of 64. Heads of keys that
+        are fewer than the cards are repeated on them. `lora_weights` then counts vLLM's slots: A is
+        whole where the output is split, B where the input is (lora/layers/*_parallel_linear.py).
+        """
+        if cards == 1:
+            return self
+        return replace(
+            self,
+            heads=self.heads // cards,
+            kv_heads=max(1, self.kv_heads // cards),
+            inner=self.inner // cards,
+            vocabulary=-(-self.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING // cards,
+        )
 
     def kv_bytes(self, tokens: int) -> int:
         """Of the keys and values of so many tokens, in 16 bits."""

@@ -69,13 +69,13 @@ def assign(
     at most once: with all candidates where the KL is in the reward; with the chosen ones that have
     a gradient where `several_updates` or a critic need it; else not at all.
     """
+    samples = samples_of(groups)
     kl_in_reward = objective.kl == "reward" and bool(groups)
-    rewards = [list(map(float, group.totals)) for group in groups]
-    samples: list[list[Sample]] = []  # of all candidates, where they are measured
     if kl_in_reward:
-        samples = samples_of(groups)
         measured = iter(measure([sample for of_group in samples for sample in of_group]))
         samples = [[next(measured) for _ in of_group] for of_group in samples]
+    rewards = [list(map(float, group.totals)) for group in groups]
+    if kl_in_reward:
         rewards = [
             [
                 total - float(kl_penalty(sample, objective).sum())
@@ -88,7 +88,7 @@ def assign(
         for group, values in zip(groups, rewards, strict=True)
     ]
     advantages = _group_advantages(rewards, chosen, objective, select)
-    picked, has_gradient = _picked(groups, samples, advantages, chosen, objective)
+    picked, has_gradient = _picked(samples, advantages, chosen, objective)
     if any(has_gradient) and not kl_in_reward and (several_updates or objective.has_critic):
         trained = iter(measure([s for s, has in zip(picked, has_gradient, strict=True) if has]))
         picked = [
@@ -98,8 +98,8 @@ def assign(
     if objective.has_critic and picked:
         pairs = [(g, i) for g, indices in enumerate(chosen) for i in indices]
         token_rewards = [
-            _token_rewards(groups[g].totals[i], kl_penalty(sample, objective))
-            for (g, i), sample in zip(pairs, picked, strict=True)
+            _token_rewards(groups[g].totals[i], kl_penalty(samples[g][i], objective))
+            for g, i in pairs
         ]
         picked, means = _with_gae(picked, token_rewards, gamma, gae_lambda)
         for (g, i), mean in zip(pairs, means, strict=True):
@@ -163,26 +163,20 @@ def _group_advantages(
 
 
 def _picked(
-    groups: Sequence[Group],
     samples: Sequence[Sequence[Sample]],
     advantages: Sequence[Sequence[float]],
     chosen: Sequence[Sequence[int]],
     objective: Objective,
 ) -> tuple[list[Sample], list[bool]]:
-    """The chosen samples with their advantages, and whether each has a gradient. `samples` has
-    those of all candidates, or nothing.
+    """The chosen samples with their advantages, and whether each has a gradient.
 
     A group whose chosen candidates all have advantage zero has none, unless the objective has
     another term.
     """
     picked: list[Sample] = []
     has_gradient: list[bool] = []
-    for number, (group, values, indices) in enumerate(zip(groups, advantages, chosen, strict=True)):
-        if samples:
-            picked += [samples[number][i].with_advantage(values[i]) for i in indices]
-        else:
-            prompt, drawn = group.task.prompt_ids, group.completions
-            picked += [Sample.of(prompt, drawn[i], values[i]) for i in indices]
+    for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
+        picked += [of_group[i].with_advantage(values[i]) for i in indices]
         has = objective.trains_without_advantage or any(values[i] for i in indices)
         has_gradient += [has] * len(indices)
     return picked, has_gradient

@@ -29,7 +29,6 @@ FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
 LEAST_TOKENS = 128  # of an actor in a step, below which nothing is said
 PAST, LEAST_PAST = 20, 5  # steps
-AT_ONCE = 64  # samples whose numbers stay in a core's cache
 
 ACTOR = "actor-"  # a learner that generates has other kernels: it is compared with its own past
 
@@ -52,21 +51,22 @@ def gaps_of(parts: Sequence[UpdateStats], version: int) -> Gaps:
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
         sources = [source for source in part.sources if source[2]]
-        begin = 0
-        for first in range(0, len(sources), AT_ONCE):
-            block = sources[first : first + AT_ONCE]
-            begins = np.cumsum([begin, *(tokens for _, _, tokens in block)])
-            whole = slice(begin, begin := int(begins[-1]))
-            gap = np.abs(
-                part.sampler_logprobs[whole].astype(np.float64) - part.learner_logprobs[whole]
-            )
-            totals = np.add.reduceat(gap, begins[:-1] - begins[0]).tolist()
-            squares = np.add.reduceat(gap * gap, begins[:-1] - begins[0]).tolist()
-            for source, *of_sample in zip(block, totals, squares, strict=True):
-                generator, drawn_under, tokens = source
-                of_key = sums[version - drawn_under, generator]
-                for place, value in enumerate((tokens, *of_sample)):
-                    of_key[place] += value
+        if not sources:
+            continue
+        gap = part.sampler_logprobs.astype(np.float64)
+        gap -= part.learner_logprobs
+        np.abs(gap, out=gap)
+        ends = np.cumsum([tokens for _, _, tokens in sources])
+        begins = [0, *ends[:-1]]
+        totals = np.add.reduceat(gap[: ends[-1]], begins).tolist()
+        gap *= gap
+        squares = np.add.reduceat(gap[: ends[-1]], begins).tolist()
+        for (generator, drawn_under, tokens), *of_sample in zip(
+            sources, totals, squares, strict=True
+        ):
+            of_key = sums[version - drawn_under, generator]
+            for place, value in enumerate((tokens, *of_sample)):
+                of_key[place] += value
     gaps: Gaps = defaultdict(dict)
     for (staleness, generator), (count, total, square) in sorted(sums.items()):
         mean = total / count

@@ -1,0 +1,493 @@
+"""Actors over several cards: what is refused, which cards they get, and what the plan counts."""
+
+import json
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from adapters import SETTINGS, packed, tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import GB, card, machine_of
+from test_node_watch import FakeNodes, installed, on_cards, watch_of  # noqa: F401 - a fixture
+
+from unslothrl import variables
+from unslothrl.cluster.nodes import process_environment
+from unslothrl.commands import plan
+from unslothrl.commands.cluster import card_of
+from unslothrl.config.options import Config
+from unslothrl.embedded import BASE
+from unslothrl.engines.vllm_options import EXTENSION, options
+from unslothrl.engines.vllm_split import variables_of
+from unslothrl.engines.vllm_worker import PublishedFile, lora_problem, part_of
+from unslothrl.errors import RunError, UserError
+from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.nodes import deal_nodes, process_mb
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Node, Placement, Resources
+from unslothrl.planning.shapes import KNOWN, Shape
+from unslothrl.planning.tensor_parallel import check_source, deal_cards, problem
+from unslothrl.resolve import resolve
+from unslothrl.types import LORA_TARGETS, Adapter
+from unslothrl.weights import base_model
+from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.node_files import write
+from unslothrl.weights.packed import PackedWeights
+from unslothrl.weights.published import Published
+
+SEVEN = KNOWN["qwen2.5-7b"]
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+SPLIT = {"model": MODEL, "actor_tensor_parallel": "2"}
+CPU = Machine(8, 64_000, 32_000, 500_000, (), frozenset({"vllm", "ray"}), online=True)
+
+
+def cards(*sizes_gb: int) -> tuple[Gpu, ...]:
+    return tuple(card(gb, index=index) for index, gb in enumerate(sizes_gb))
+
+
+def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placement:
+    machine = machine_of(cards(*sizes_gb))
+    config = resolve({**SPLIT, **flags}, machine).config
+    resources = Resources.of_machine(config, machine)
+    return place(config, replace(resources, card_nodes=nodes))
+
+
+# What is refused, before anything is loaded
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"number_of_actors": "0"}, "there are no actors, .* set --number_of_actors 1"),
+        ({"cluster": "local"}, "leave 0 beside 1 learner: leave it out"),
+        ({"engine": "transformers"}, "holds its model on one card: set --engine vllm"),
+        (
+            {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"},
+            "quantised already, .* such as unsloth/Qwen2.5-7B-Instruct, which every card",
+        ),
+        (
+            {"actor_tensor_parallel": "3"},
+            "3 cards cannot share the 28 attention heads .* set --actor_tensor_parallel 2",
+        ),
+        (
+            {"model": "Qwen/Qwen2.5-0.5B-Instruct", "actor_tensor_parallel": "4"},
+            "share the 14 attention heads .* set --actor_tensor_parallel 2",
+        ),
+        ({"actor_tensor_parallel": "0"}, "actor_tensor_parallel must be at least 1"),
+        ({"actor_tensor_parallel": "65"}, "actor_tensor_parallel must be"),
+        ({"number_of_actors": "2"}, "hold 1 of 2 actors with 2 cards .* lower --number_of_actors"),
+    ],
+)
+def test_what_an_actor_over_two_cards_cannot_have(flags, line):
+    with pytest.raises(UserError, match=line) as refused:
+        resolve({**SPLIT, **flags}, machine_of(cards(24, 24, 24, 24)))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_local_run_on_a_cpu_is_refused_too():
+    with pytest.raises(UserError, match="set --cluster ray"):
+        resolve({**SPLIT, "cluster": "local", "engine": "vllm", "number_of_actors": "1"}, CPU)
+
+
+@pytest.mark.parametrize(("count", "left"), [(1, 0), (2, 1)])
+def test_an_actor_over_several_cards_shares_none(count, left):
+    with pytest.raises(UserError, match=f"shares none of its cards, .* leave {left} beside"):
+        resolve(SPLIT, machine_of(cards(*[24] * count)))
+
+
+def test_heads_that_the_loader_would_have_to_repeat_are_refused():
+    """7B has 28 heads of queries and 4 of keys: vLLM could repeat those, its loader of 4-bit
+    weights cuts them instead."""
+    assert problem(SEVEN, 7) == "4 heads of keys and values"
+    assert [n for n in range(1, 29) if problem(SEVEN, n) is None] == [1, 2, 4]
+    three = KNOWN["qwen2.5-3b"]  # 16 heads, 2 of keys, width 11,008 = 172 blocks
+    assert [n for n in range(1, 17) if problem(three, n) is None] == [1, 2]
+    eight = KNOWN["llama-3.1-8b"]
+    assert [n for n in range(1, 33) if problem(eight, n) is None] == [1, 2, 4, 8]
+
+
+def test_blocks_and_vocabularies_that_the_cards_would_cut_are_refused():
+    whole = Shape(2, 128, 384, 4, 4, 32, 320, tied=False)
+    assert problem(whole, 2) is None
+    assert problem(whole, 4) == "attention's width of 128 in whole blocks of 64"  # 32 a card
+    assert problem(replace(whole, head=64), 4) == "MLP's width of 384 in whole blocks of 64"  # 96
+    assert problem(replace(whole, inner=448), 2) == "MLP's width of 448 in whole blocks of 64"
+    six = Shape(2, 384, 1152, 6, 6, 64, 320, tied=False)
+    assert problem(six, 3) == "vocabulary of 320 (padded)"
+    assert problem(replace(six, vocabulary=321), 3) is None  # 384
+    narrow = Shape(2, 100, 256, 4, 2, 64, 320, tied=False)  # a row is no whole number of blocks
+    assert problem(narrow, 2) is None  # 64 rows of keys are 100 blocks
+    assert problem(replace(narrow, hidden=25, heads=4, head=32), 2) is not None
+
+
+def write_base(folder: Path, dtype: torch.dtype, **settings: object) -> Path:
+    """A checkpoint of one layer with the sizes of the embedded base."""
+    folder.mkdir()
+    config = json.loads((BASE / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    weight = torch.zeros(128, 128, dtype=dtype)
+    tensors = {"model.layers.0.self_attn.q_proj.weight": weight}
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_a_source_that_actors_would_quantise_otherwise_is_refused(tmp_path):
+    config = Config(actor_tensor_parallel=2)
+    for name, dtype in (("half", torch.float16), ("full", torch.float32)):
+        folder = write_base(tmp_path / name, dtype)
+        with pytest.raises(
+            UserError, match=r"q_proj.weight of model .* save the model in bfloat16"
+        ):
+            check_source(replace(config, model=str(folder)))
+    good = write_base(tmp_path / "good", torch.bfloat16)
+    check_source(replace(config, model=str(good)))
+    check_source(replace(config, model="embedded"))
+    for method in ("bitsandbytes", "awq"):
+        quantised = write_base(
+            tmp_path / method, torch.bfloat16, quantization_config={"quant_method": method}
+        )
+        with pytest.raises(UserError, match="does not split a model that is quantised already"):
+            check_source(replace(config, model=str(quantised)))
+        with pytest.raises(UserError, match="quantised already"):  # also by `resolve`
+            resolve({**SPLIT, "model": str(quantised)}, machine_of(cards(24, 24, 24)))
+        check_source(Config(model=str(quantised)))  # one card takes the latter, or says why not
+    odd = write_base(tmp_path / "odd", torch.bfloat16, num_key_value_heads=1)
+    with pytest.raises(UserError, match="cannot share the 1 heads of keys and values"):
+        check_source(replace(config, model=str(odd)))
+
+
+# Which cards
+
+
+def test_three_cards_hold_a_learner_and_an_actor_over_two():
+    """By hand: the actor's vLLM has 0.95 of each of its cards less 1,600 of 24,576 MB."""
+    placement = placed(24, 24, 24)
+    learner, actor = placement.processes
+    assert (learner.cards, actor.cards) == ((0,), (2, 1))
+    assert (learner.reserved, actor.reserved) == (1.0, 2.0)
+    assert placement.bundles() == [{"GPU": 1.0}, {"GPU": 2.0}]
+    assert actor.engine() == EngineMemory(None, 0.884, 8192)
+    assert not actor.shares_card and not actor.takes_turns and actor.sleep_lock is None
+    assert placement.rounds() == [(learner, actor)]
+    assert [[p.name for p in each.processes] for each in placement.cards] == [
+        ["learner-0"], ["actor-0"], ["actor-0"],
+    ]  # fmt: skip
+
+
+def test_an_actor_gets_the_engine_of_its_smallest_card():
+    actor = placed(24, 12, 24).actors[0]
+    assert actor.gpu.memory_mb == 12 * GB or set(actor.cards) == {0, 2}
+    (of_both,) = placed(12, 24, 24, 24, number_of_learners="2").actors
+    assert of_both.cards == (0, 3) and of_both.gpu.memory_mb == 12 * GB
+
+
+@pytest.mark.parametrize(
+    ("nodes", "learners", "actors", "own", "groups"),
+    [
+        ((0, 0, 1, 1, 1), 1, 2, [2], {(1, 0), (4, 3)}),  # the odd one is the learner's
+        ((0, 0, 0, 1, 1, 1, 1), 1, 3, [0], {(2, 1), (4, 3), (6, 5)}),
+        ((0, 0, 0, 1, 1, 1), 2, 2, [2, 3], {(1, 0), (5, 4)}),  # one of each node
+        ((0, 0, 0, 1, 1, 1), 2, 1, [0, 1], {(4, 3)}),  # learners on one node where that can be
+        ((0, 0, 0, 0), 2, 1, [0, 1], {(3, 2)}),
+    ],
+)
+def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, groups):
+    found_own, found = deal_cards([card(24)] * len(nodes), learners, actors, 2, nodes)
+    assert found_own == [(each,) for each in own]
+    assert set(found) == groups
+
+
+@pytest.mark.parametrize(
+    ("nodes", "learners", "actors", "each", "line"),
+    [
+        ((0, 1, 2), 1, 1, 2, "no node has more than 1 GPU: leave it out"),
+        ((0, 0, 1, 1), 1, 1, 4, "no node has more than 2 GPUs: set --actor_tensor_parallel 2"),
+        ((0, 0, 1, 1), 1, 2, 2, "4 GPUs hold 1 of 2 actors .* lower --number_of_actors"),
+        ((0, 0), 1, 1, 2, "2 GPUs hold 0 of 1 actors .* lower --actor_tensor_parallel"),
+        ((0, 0), 3, 1, 2, "2 GPUs hold 0 of 1 actors"),
+    ],
+)
+def test_cards_that_are_too_few_are_counted(nodes, learners, actors, each, line):
+    with pytest.raises(UserError, match=line):
+        deal_cards([card(24)] * len(nodes), learners, actors, each, nodes)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from([8, 12, 24, 80]), st.integers(0, 3)), max_size=9),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(2, 4),
+)
+def test_every_way_that_there_is_is_found(found, learners, actors, each):
+    """No card twice, groups of one node; refused only where no choice of the learners' cards leaves
+    enough groups."""
+    gpus, nodes = [card(gb) for gb, _ in found], [node for _, node in found]
+    counts = [nodes.count(node) for node in sorted(set(nodes))]
+    can = max(groups_left(counts, learners, each), default=-1) >= actors
+    try:
+        own, groups = deal_cards(gpus, learners, actors, each, nodes)
+    except UserError:
+        assert not can
+        return
+    assert can and len(own) == learners and len(groups) == actors
+    used = [card for cards in (*own, *groups) for card in cards]
+    assert len(used) == len(set(used)) == learners + actors * each
+    assert all(len({nodes[card] for card in cards}) == 1 for cards in groups)
+    smallest = [gpus[cards[0]].memory_mb for cards in groups]
+    assert smallest == [min(gpus[c].memory_mb for c in cards) for cards in groups]
+
+
+def groups_left(counts: list[int], learners: int, each: int) -> list[int]:
+    """The groups that each way to take the learners' cards from nodes with so many leaves."""
+    if not counts:
+        return [0] if learners == 0 else []
+    first, *others = counts
+    return [
+        (first - taken) // each + groups
+        for taken in range(min(first, learners) + 1)
+        for groups in groups_left(others, learners - taken, each)
+    ]
+
+
+def test_an_actor_sees_all_its_cards(monkeypatch, tmp_path):
+    placement = placed(24, 24, 24, 24, 24, number_of_actors="2")
+    machine = machine_of(cards(24, 24, 24, 24, 24))
+    monkeypatch.delenv(variables.VISIBLE, raising=False)
+    seen = [process_environment(machine, tmp_path, each) for each in placement.processes]
+    assert [each[variables.VISIBLE] for each in seen] == ["0", "2,1", "4,3"]
+    monkeypatch.setenv(variables.VISIBLE, "7,GPU-a,GPU-b,3,1")
+    seen = [process_environment(machine, tmp_path, each) for each in placement.processes]
+    assert [each[variables.VISIBLE] for each in seen] == ["7", "GPU-b,GPU-a", "1,3"]
+    assert all(each[variables.KEEP_VISIBLE] == "1" for each in seen)
+
+
+def test_fewer_actors_where_cards_are_fewer():
+    """By default two: two cards each beside the learner's."""
+    assert len(placed(24, 24, 24, 24, 24).actors) == 2
+    assert len(placed(24, 24, 24, 24).actors) == 1
+
+
+def test_the_workers_of_an_actor_on_cpus_need_memory_too():
+    assert (process_mb(500.0), process_mb(500.0, 2)) == (2_000.0, 5_000.0)
+    nodes = [Node(name, name, 2, mb, mb) for name, mb in (("a", 9_000.0), ("b", 5_000.0))]
+    assert sorted(deal_nodes(nodes, [True, False], 500.0, workers=2)) == [0, 1]
+    config = Config(model="embedded", engine="vllm", number_of_actors=1, actor_tensor_parallel=2)
+    place(config, Resources((), 7_000.0), base_mb=500.0)
+    with pytest.raises(UserError, match=r"need about 6.8 GB of memory"):
+        place(config, Resources((), 6_900.0), base_mb=500.0)
+
+
+# The cards of a cluster, during a run
+
+
+def split_watch(**more: tuple[float, int]):
+    """Node a has the learner's card, node b the two cards of an actor."""
+    nodes = FakeNodes(a=(16, 1), b=(16, 2), **more)
+    nodes.config = replace(nodes.config, actor_tensor_parallel=2)
+    watch = watch_of(nodes, zero="b")
+    on_cards(nodes, watch)
+    nodes.cards.append(replace(nodes.cards[1], group=nodes.reserve("b")))
+    watch.plans["actor-0"] = replace(watch.plans["actor-0"], more_cards=(2,), reserved=2.0)
+    watch.cards[2] = "b"
+    return nodes, watch
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_actor_whose_node_has_gone_takes_two_cards_of_another():
+    nodes, watch = split_watch(c=(16, 1), d=(16, 3))
+    watch.place("actor-0")
+    assert watch.plans["actor-0"].cards == (1, 2)
+    del nodes.alive["b"]
+    with pytest.raises(RunError, match="no other has 2 free GPUs yet"):
+        watch.place("actor-0")
+    assert nodes.given_back == ["b", "b"]
+    watch.look()
+    watch.place("actor-0")
+    plan = watch.plans["actor-0"]
+    assert plan.node.id == "d" and len(plan.cards) == 2 and plan.reserved == 2.0
+    assert all(watch.cards[card] == "d" for card in plan.cards)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_node_that_comes_gets_an_actor_for_every_two_cards():
+    nodes, watch = split_watch()
+    nodes.alive["c"], nodes.free["c"] = (16, 5), 5
+    nodes.alive["d"], nodes.free["d"] = (16, 1), 1
+    changes = watch.changes()
+    assert changes.joined == ("actor-1", "actor-2")
+    assert "node 10.0.0.d has too few free GPUs (1): nothing starts there" in changes.notes
+    assert sorted(nodes.given_back) == ["c", "d"] and nodes.free["c"] == nodes.free["d"] == 1
+    taken = [card for name in changes.joined for card in watch.plans[name].cards]
+    assert len(set(taken)) == 4 and all(watch.cards[card] == "c" for card in taken)
+
+
+# What the plan counts
+
+
+def test_a_card_holds_half_of_a_model_over_two():
+    """7B by hand: 28 layers, of a card 14 of 28 heads, 2 of 4 heads of keys, 9,472 of 18,944."""
+    part = SEVEN.shard(2)
+    assert part.linear_weights() == 28 * 116_523_008 == SEVEN.linear_weights() // 2
+    tables = 76_032 * 3584 * 2
+    assert part.other_weights() == tables + 28 * (2 * 3584 + 1792 + 2 * 256) + 3584
+    # A of q, k, v, gate and up is whole on every card, and so is B of o and down
+    lora = (3584 + 1792) + 2 * (3584 + 256) + (1792 + 3584) + 2 * (3584 + 9472) + (9472 + 3584)
+    assert lora == 57_600 and part.lora_weights(32) == 28 * 57_600 * 32
+    assert part.kv_bytes(1) == 28 * 2 * 256 * 2
+    assert SEVEN.shard(8).kv_heads == 1  # repeated: each card has a whole one
+    assert SEVEN.shard(1) is SEVEN
+
+
+def test_what_each_card_of_an_actor_holds():
+    placement = placed(16, 16, 16, max_num_seqs="8", learner_chunk_size="0")
+    actor = placement.actors[0]
+    parts = actor.needs.generating
+    part = SEVEN.shard(2)
+    assert parts["weights"] * 2**20 == pytest.approx(part.engine_bytes())
+    assert parts["adapter"] * 2**20 == 28 * 57_600 * 32 * 2
+    assert parts["activations"] * 2**20 == 8192 * (2 * 9472 + 4 * 3584) * 2 + 8 * 152_064 * 12
+    share = actor.engine().utilisation * 16 * GB
+    names = ("weights", "adapter", "activations", "KV cache")
+    assert sum(parts[name] for name in names) == pytest.approx(share)
+    assert actor.needs.host["vLLM's workers"] == 2 * actor.needs.host["PyTorch and the engine"]
+    assert actor.needs.host["policy versions"] * 2**20 == 2 * SEVEN.lora_weights(32) * 2
+    first, second = (each for each in placement.cards if each.processes[0] is actor)
+    assert first.needed_mb() == second.needed_mb() == pytest.approx(sum(parts.values()))
+    assert first.fits
+
+
+def test_a_model_that_one_card_cannot_hold_fits_two():
+    """14B's 4-bit weights alone are over 9 GB in a vLLM."""
+    flags = {"model": "Qwen/Qwen2.5-14B-Instruct", "learner_chunk_size": "0", "fit": "off"}
+    alone = place_of(flags, 80, 10)
+    both = place_of({**flags, "actor_tensor_parallel": "2"}, 80, 10, 10)
+    assert not alone.cards[1].fits and all(each.fits for each in both.cards[1:])
+
+
+def place_of(flags: dict[str, str], *sizes_gb: int) -> Placement:
+    gpus = tuple(
+        Gpu(f"card {gb}", gb * GB, gb * GB, (8, 9), f"GPU-{index}")
+        for index, gb in enumerate(sizes_gb)
+    )
+    config = resolve({"number_of_actors": "1", "max_num_seqs": "8", **flags}, machine_of(gpus))
+    return place(config.config, Resources(gpus, 64_000))
+
+
+def test_the_plan_shows_it(capsys):
+    plan.forecast(SPLIT, "24,24,24", as_json=False)
+    text = capsys.readouterr().out
+    assert text.count("actor-0, each of its 2 cards") == 2 and "--actor_tensor_parallel 2" in text
+    plan.forecast(SPLIT, "24,24,24", as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert [[p["cards"] for p in each["processes"]] for each in report["cards"]] == [[1], [2], [2]]
+    with pytest.raises(UserError, match="shares none of its cards"):
+        plan.forecast(SPLIT, "24,24", as_json=True)
+
+
+def test_the_cluster_command_shows_them():
+    process = {"card": "NVIDIA RTX 4090", "card_mb": 24_576, "share": 0.95, "cards": 2}
+    assert card_of(process) == "2 x NVIDIA RTX 4090, 24 GB, share 0.95"
+    assert card_of({**process, "cards": 1}) == "NVIDIA RTX 4090, 24 GB, share 0.95"
+
+
+# What vLLM is given
+
+
+def test_the_keywords_of_a_split_vllm():
+    given = {"dtype": "bfloat16", "context": 256, "rank": 8, "max_num_seqs": 4, "seed": 0,
+             "memory": EngineMemory(64), "takes_turns": False, "float32_head": True,
+             "on_gpu": True}  # fmt: skip
+    alone = options(Path("base"), **given)
+    split = options(Path("base"), **given, workers=2)
+    assert split == {
+        **alone,
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "mp",
+        "quantization": "bitsandbytes",
+        "worker_extension_cls": EXTENSION,
+    }
+    module, _, name = EXTENSION.rpartition(".")
+    assert module == "unslothrl.engines.vllm_worker" and name == "EndsWithItsActor"
+    assert (Path(__file__).parents[1] / (module.replace(".", os.sep) + ".py")).is_file()
+
+
+# What each worker holds
+
+
+def test_the_parts_of_a_packed_matrix():
+    """4 outputs of 8 inputs, two values a byte: by outputs two rows each, by inputs half of every
+    row."""
+    values = (torch.arange(32) % 16).to(torch.uint8)
+    packed = values[0::2] * 16 + values[1::2]
+    whole = values.view(4, 8)
+
+    def unpacked(part: torch.Tensor, *shape: int) -> torch.Tensor:
+        return torch.stack([part >> 4, part & 15], dim=1).view(shape)
+
+    for rank in (0, 1):
+        rows = unpacked(part_of(packed, (2, 8), False, rank), 2, 8)
+        assert torch.equal(rows, whole[2 * rank : 2 * rank + 2])
+        columns = unpacked(part_of(packed, (4, 4), True, rank), 4, 4)
+        assert torch.equal(columns, whole[:, 4 * rank : 4 * rank + 4])
+
+
+@pytest.mark.real
+def test_parts_that_are_quantised_alone_have_the_values_of_the_whole():
+    """What vLLM's loader does with its part of a 16-bit matrix. The scales differ a little, so the
+    workers take those of the whole."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    whole = PackedWeights(base_model.prepare("embedded"))
+    assert len(whole.files) == 4 * 7
+    source = safetensors.torch.load_file(BASE / "model.safetensors")
+    for target in LORA_TARGETS:
+        parent = "self_attn" if target in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+        name = f"model.layers.1.{parent}.{target}.weight"
+        by_input = target in ("o_proj", "down_proj")
+        _, state = quantize_4bit(source[name], compress_statistics=True, quant_type="nf4")
+        values = dequantize_4bit(whole.tensor(name).view(-1, 1), state).float()
+        for rank in (0, 1):
+            part = source[name].chunk(2, dim=int(by_input))[rank].contiguous()
+            shape = tuple(part.shape)
+            packed, state = quantize_4bit(part, compress_statistics=True, quant_type="nf4")
+            expected = part_of(whole.tensor(name), shape, by_input, rank)
+            assert torch.equal(packed.flatten(), expected), name
+            together = values.chunk(2, dim=int(by_input))[rank]
+            alone = dequantize_4bit(packed, state).float()
+            assert 0.001 < (alone - together).norm() / together.norm() < 0.01
+            state.absmax = part_of(whole.scales(name), shape, by_input, rank, each=64)
+            state.nested, state.offset, state.state2 = False, None, None
+            assert torch.equal(dequantize_4bit(packed, state).float(), together)
+
+
+def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
+    adapter = Adapter.of(7, packed(tensors()), json.dumps(SETTINGS))
+    folder = tmp_path / "v7"
+    write(adapter, folder)
+    file = PublishedFile.of(adapter, folder)
+    again = pickle.loads(pickle.dumps(file))  # as it goes to the workers
+    assert len(pickle.dumps(file)) < 5_000
+    assert again.read().tensors.keys() == Published(adapter).tensors.keys()
+    data = bytearray((folder / WEIGHTS_FILE).read_bytes())
+    data[-1] ^= 1
+    (folder / WEIGHTS_FILE).write_bytes(data)
+    said = lora_problem(1, again, None)
+    assert said is not None and "not what was published (adapter v7 arrived damaged" in said
+    (folder / WEIGHTS_FILE).unlink()
+    assert "not what was published" in str(lora_problem(1, again, None))
+
+
+def test_the_workers_share_the_threads_of_their_actor(monkeypatch):
+    names = ("OMP_NUM_THREADS", "VLLM_WORKER_MULTIPROC_METHOD")
+    monkeypatch.delenv(names[1], raising=False)
+    for threads, workers, each in (("16", 4, "4"), ("7", 2, "3"), ("1", 2, "1")):
+        monkeypatch.setenv(names[0], threads)
+        with variables_of(workers):
+            assert [os.environ[name] for name in names] == [each, "spawn"]
+        assert os.environ[names[0]] == threads and names[1] not in os.environ

@@ -1,0 +1,231 @@
+"""Actors whose vLLM is split over several cards of a node (`--actor_tensor_parallel`): which models
+can be, and which cards each actor has.
+
+vLLM refuses to split a checkpoint that bitsandbytes has quantised
+(model_loader/bitsandbytes_loader.py, `_verify_model_compatibility`). A 16-bit checkpoint it
+quantises as it loads: each card its own part, in blocks of 64 values of a row. Where no block is
+cut, the parts have the 4-bit values of the learner's base.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unslothrl.config.options import Config
+from unslothrl.embedded import EMBEDDED
+from unslothrl.errors import UserError
+from unslothrl.planning.engine_memory import usable_mb
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
+from unslothrl.weights import base_model
+
+BLOCK = 64  # values of a row that NF4 scales together
+QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
+LINEAR = "_proj.weight"  # what the names of quantised weights end in
+DTYPE = "BF16"  # that the learner's base is quantised from
+
+Cards = tuple[int, ...]  # of one process, by their places; the smallest first
+
+
+def check_model(config: Config) -> None:
+    """Raises UserError where vLLM cannot split the model, as far as its name and the files that are
+    here say so."""
+    if config.actor_tensor_parallel == 1:
+        return
+    settings = config_of(config.model)
+    if settings is not None:
+        _check_settings(config, settings)
+    elif QUANTISED_NAME.search(config.model):
+        raise _quantised(config)
+    shape = shape_of(config.model)
+    if shape is not None:
+        _check_shape(config, shape)
+
+
+def check_source(config: Config) -> None:
+    """Finds or fetches the model. Raises UserError where vLLM cannot split it, or would quantise it
+    otherwise than the learner's base is."""
+    if config.actor_tensor_parallel == 1:
+        return
+    source = base_model.find(config.model)
+    settings = base_model.read_config(source)
+    _check_settings(config, settings)
+    try:
+        _check_shape(config, read(dict(settings)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"actor_tensor_parallel {config.actor_tensor_parallel}: the sizes of model "
+            f"{config.model} are not known ({error}): leave it out"
+        ) from None
+    for file, name, dtype in _linears(source):
+        if dtype != DTYPE:
+            raise UserError(
+                f"actor_tensor_parallel {config.actor_tensor_parallel}: {name} of model "
+                f"{config.model} ({file}) is in {dtype}: actors would quantise that, and the "
+                "learner what bfloat16 makes of it: save the model in bfloat16"
+            )
+
+
+def _check_settings(config: Config, settings: Mapping[str, Any]) -> None:
+    if settings.get("quantization_config"):
+        raise _quantised(config)
+
+
+def _quantised(config: Config) -> UserError:
+    source = QUANTISED_NAME.sub("", config.model)
+    such_as = "" if source in (config.model, EMBEDDED) else f", such as {source}"
+    return UserError(
+        f"actor_tensor_parallel {config.actor_tensor_parallel}: vLLM does not split a model that "
+        f"is quantised already, as {config.model} is: set --model to its 16-bit source{such_as}, "
+        "which every card quantises as it loads"
+    )
+
+
+def _check_shape(config: Config, shape: Shape) -> None:
+    cards = config.actor_tensor_parallel
+    reason = problem(shape, cards)
+    if reason is None:
+        return
+    fewer = max(count for count in range(1, cards) if problem(shape, count) is None)
+    remedy = f"set --actor_tensor_parallel {fewer}" if fewer > 1 else "leave it out"
+    raise UserError(
+        f"actor_tensor_parallel {cards}: {cards} cards cannot share the {reason} of model "
+        f"{config.model}: {remedy}"
+    )
+
+
+def problem(shape: Shape, cards: int) -> str | None:
+    """What of a model cannot be divided by so many cards, None where all can.
+
+    By vLLM's own checks (config/model.py, `verify_with_parallel_config`; `divide` in
+    model_executor/layers), its bitsandbytes loader, which cannot repeat heads of keys, and NF4's
+    blocks.
+    """
+    if cards == 1:
+        return None
+    vocabulary = -(-shape.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    wholes = {
+        f"{shape.heads} attention heads": shape.heads,
+        f"{shape.kv_heads} heads of keys and values": shape.kv_heads,
+        f"MLP's width of {shape.inner}": shape.inner,
+        f"vocabulary of {vocabulary} (padded)": vocabulary,
+    }
+    for name, size in wholes.items():
+        if size % cards:
+            return name
+    part = shape.shard(cards)
+    for name, rows, is_input in (
+        (f"attention's width of {shape.query} in whole blocks of {BLOCK}", part.query, True),
+        (f"MLP's width of {shape.inner} in whole blocks of {BLOCK}", part.inner, True),
+        (f"keys' width of {shape.key} in whole blocks of {BLOCK}", part.key, False),
+    ):
+        if (rows if is_input else rows * shape.hidden) % BLOCK:
+            return name
+    return None
+
+
+def _linears(source: Path) -> Iterator[tuple[str, str, str]]:
+    """(file, name, dtype) of the weights that are quantised."""
+    from safetensors import safe_open
+
+    for file in sorted(source.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+                if name.endswith(LINEAR):
+                    yield file.name, name, tensors.get_slice(name).get_dtype()
+
+
+def size(gpu: Gpu | None) -> float:
+    """MB of a card that may be used; cards of unknown size are alike."""
+    return 1.0 if gpu is None else usable_mb(gpu)
+
+
+def deal_cards(
+    gpus: Sequence[Gpu | None], learners: int, actors: int, each: int, nodes: Sequence[int] = ()
+) -> tuple[list[Cards], list[Cards]]:
+    """-> (the card of each learner, the cards of each actor): `each` whole cards of one node.
+
+    Of the ways that are tried the one whose smallest card is largest, then the one whose learners
+    are on the fewest nodes. `nodes` has each card's node, none: all are on one. Raises UserError
+    where there are too few.
+    """
+    nodes = nodes or [0] * len(gpus)
+    largest = max(Counter(nodes).values(), default=0)
+    if largest < each:
+        remedy = f"set --actor_tensor_parallel {largest}" if largest > 1 else "leave it out"
+        what = "no node has more than" if len(set(nodes)) > 1 else "the cluster has"
+        raise UserError(
+            f"actor_tensor_parallel {each}: an actor's cards are in one machine, and {what} "
+            f"{largest} {'GPU' if largest == 1 else 'GPUs'}: {remedy}"
+        )
+    best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
+    most = 0
+    for own in _ways(gpus, learners, each, nodes):
+        groups = _groups([card for card in range(len(gpus)) if card not in own], gpus, each, nodes)
+        most = max(most, len(groups))
+        if len(groups) < actors:
+            continue
+        chosen = _spread(groups, gpus, actors, nodes)
+        smallest = min(size(gpus[card]) for card in [*own, *(group[0] for group in chosen)])
+        score = smallest, -len({nodes[card] for card in own})
+        if best is None or score > best[0]:
+            best = score, own, chosen
+    if best is None:
+        raise UserError(
+            f"actor_tensor_parallel {each}: beside {learners} "
+            f"{'learner' if learners == 1 else 'learners'} with a card each, {len(gpus)} GPUs hold "
+            f"{most} of {actors} actors with {each} cards of one machine: lower "
+            f"{'--number_of_actors' if most else '--actor_tensor_parallel'}"
+        )
+    return [(card,) for card in best[1]], best[2]
+
+
+def _ways(
+    gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
+) -> Iterator[list[int]]:
+    """Cards for the learners: neighbours in size on as few nodes as can be; then what is left over
+    where a node's cards are dealt in groups of `each`, which leaves the most groups."""
+    ordered = sorted(range(len(gpus)), key=lambda card: (-size(gpus[card]), nodes[card]))
+    for first in range(len(gpus) - learners + 1):
+        yield ordered[first : first + learners]
+    of_node: dict[int, list[int]] = {}
+    for card in ordered:
+        of_node.setdefault(nodes[card], []).append(card)
+    for takes_larger in (True, False):
+        left_over, others = [], []
+        for cards in of_node.values():
+            turned = cards if takes_larger else cards[::-1]
+            left_over += turned[: len(cards) % each]
+            others += turned[len(cards) % each :]
+        if len(gpus) >= learners:
+            yield [*left_over, *others][:learners]
+
+
+def _groups(
+    cards: Sequence[int], gpus: Sequence[Gpu | None], each: int, nodes: Sequence[int]
+) -> list[Cards]:
+    """The cards in groups of `each` of one node and of about the same size."""
+    of_node: dict[int, list[int]] = {}
+    for card in sorted(cards, key=lambda card: -size(gpus[card])):
+        of_node.setdefault(nodes[card], []).append(card)
+    return [
+        tuple(reversed(its[at : at + each]))
+        for its in of_node.values()
+        for at in range(0, len(its) - each + 1, each)
+    ]
+
+
+def _spread(
+    groups: Sequence[Cards], gpus: Sequence[Gpu | None], actors: int, nodes: Sequence[int]
+) -> list[Cards]:
+    """The groups of the largest cards, of equal ones on the nodes with the fewest actors."""
+    left, chosen = list(groups), []
+    on_node: Counter[int] = Counter()
+    for _ in range(actors):
+        group = max(left, key=lambda group: (size(gpus[group[0]]), -on_node[nodes[group[0]]]))
+        left.remove(group)
+        chosen.append(group)
+        on_node[nodes[group[0]]] += 1
+    return chosen
