@@ -10,12 +10,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_docs import documented_example
 
+from unslothrl.cluster import head as head_module
 from unslothrl.cluster import joining
-from unslothrl.errors import UserError
+from unslothrl.errors import HeadLost, UserError
 
 pytestmark = pytest.mark.real
 
@@ -220,3 +222,22 @@ def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
     disabled = {joining.MODE: "disabled"}
     joining.ensure_token(disabled)
     assert joining.TOKEN not in disabled
+
+
+def test_a_head_is_gone_when_nothing_has_listened_for_long(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(head_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        head = head_module.Head(address)
+        for clock.now in (3.0, 6.0, 100.0):  # it was there whenever somebody looked
+            head.check()
+            assert head.answers()
+    for clock.now in (103.0, 129.0):
+        head.check()
+    assert not head.answers()
+    clock.now = 131.0
+    with pytest.raises(HeadLost, match=f"Ray's head at {address} has not answered for 31 s"):
+        head.check()
+    clock.now = 200.0
+    head.check()  # once

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
 
+from unslothrl.checkpoints import run_state
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
-from unslothrl.errors import RunError
+from unslothrl.errors import HeadLost, RunError
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import Trainer
@@ -179,3 +180,29 @@ def test_where_too_few_actors_are_left_the_last_whole_step_is_saved(tmp_path, la
     resumed.trainer.restore(run.folder.latest_checkpoint())
     assert (resumed.trainer.state.step, resumed.trainer.state.position) == (1, 6)
     assert resumed.learners["learner-0"].steps == 1
+
+
+@pytest.mark.parametrize(("last", "saved"), [("draw", True), ("update", False)])
+def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, last, saved):
+    """In the draw of the second step, or in its update, when the learners are between two steps."""
+
+    def fails(assignment, candidate):
+        if last == "draw" and assignment.task.id == "6":
+            raise HeadLost("no head")
+        return candidate == 0
+
+    run = Run(tmp_path, fails, checkpoint_every=9)
+    learner = run.learners["learner-0"]
+    update = learner.update
+
+    def fails_later(*arguments):
+        if last == "update" and learner.steps == 1:
+            raise HeadLost("no head")
+        return update(*arguments)
+
+    learner.update = fails_later
+    with pytest.raises(HeadLost):
+        run.trainer.train()
+    checkpoint = run.folder.latest_checkpoint()
+    assert (checkpoint is not None) == saved
+    assert not saved or run_state.load(checkpoint)[0].step == 1

@@ -27,6 +27,10 @@ class PeerLost(ProcessLost):
     """What a learner says of another one that it has waited for in vain."""
 
 
+class HeadLost(RunError):
+    """The head of the Ray cluster has gone. Its processes live for some seconds yet."""
+
+
 class ResultLost(RunError):
     """What a process had computed has not arrived, although it lives: the call may be repeated."""
 

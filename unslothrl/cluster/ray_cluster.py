@@ -27,6 +27,7 @@ from unslothrl.cluster.base import (
     join_learners,
 )
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.head import Head
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
@@ -71,6 +72,7 @@ class RayCluster:
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
         self.start_s = 0.0  # the longest start so far
+        self.head: Head | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
@@ -92,6 +94,7 @@ class RayCluster:
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
+        self.head = Head(context.address_info["gcs_address"])
         client = self.ray._private.worker.global_worker.gcs_client
         here = self.ray.get_runtime_context()
         name = config.run_name or "run"
@@ -145,7 +148,12 @@ class RayCluster:
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         assert self.entry is not None
-        self.entry.report(step, steps, metrics)
+        if self._has_head():
+            self.entry.report(step, steps, metrics)
+
+    def _has_head(self) -> bool:
+        """Whether calls of the head may be made: they would block."""
+        return self.head is not None and self.head.answers()
 
     def _launch(self, plan: ProcessPlan) -> Any:
         """-> Ray's handle of a process that begins to build what is planned for it."""
@@ -215,6 +223,8 @@ class RayCluster:
         watch = Watch([call.transport.host for call in calls])
         timeout_s = MEANWHILE_S if self.meanwhile else POLL_S
         while self.ray.wait(refs, num_returns=len(refs), timeout=timeout_s, fetch_local=False)[1]:
+            if self.head is not None:
+                self.head.check()
             if self.meanwhile is not None:
                 self.meanwhile()
             watch.ask()
@@ -223,6 +233,8 @@ class RayCluster:
     def poll(
         self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:
+        if self.head is not None:
+            self.head.check()
         return self.results.poll(calls, timeout_s)
 
     def silence_s(self, handle: GeneratorHandle) -> float:
@@ -254,6 +266,8 @@ class RayCluster:
             raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
+        if not self._has_head():
+            raise RunError("Ray's head does not answer")
         self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
         if self.node_watch is not None:
@@ -300,7 +314,9 @@ class RayCluster:
             time.sleep(POLL_S)
 
     def changes(self) -> Changes:
-        return Changes() if self.node_watch is None else self.node_watch.changes()
+        if self.node_watch is None or not self._has_head():
+            return Changes()
+        return self.node_watch.changes()
 
     def _end(self, name: str) -> None:
         host = self.hosts.pop(name, None)
@@ -313,7 +329,7 @@ class RayCluster:
             stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
             stack.callback(self.scratch_files.close)
             stack.callback(self.ray.shutdown)
-            for part in (self.entry, self.nodes, self.node_watch):
+            for part in (self.entry, self.nodes, self.node_watch) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)
             for name in list(self.hosts):

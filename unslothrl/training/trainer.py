@@ -13,7 +13,7 @@ from unslothrl.cluster.handles import Call
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
-from unslothrl.errors import ProcessLost, RunError
+from unslothrl.errors import HeadLost, ProcessLost, RunError
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -75,6 +75,7 @@ class Trainer:
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
         self.boundary = self.state  # as it was after the last whole step
+        self.is_updating = False  # from the first update of a step until the step is done
         self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
         self.timer = Timer()
 
@@ -90,8 +91,9 @@ class Trainer:
                 self.train_step()
             except ProcessLost as error:
                 self.recover(error)
-            except RunError:
-                self.save_whole_steps()
+            except RunError as error:
+                if isinstance(error, HeadLost) or self.stream.pool.failure is not None:
+                    self.save_whole_steps()
                 raise
         self.saving.wait()
 
@@ -114,6 +116,7 @@ class Trainer:
         state, step = self.state, self.state.step + 1
         groups = self.source.draw(state, self.timer)
         selected = self.assign_credit(groups.kept, step)
+        self.is_updating = True
         trained = self.updates.run(selected, state, self.timer)
         metrics = {**groups.metrics, **selected.metrics(), **trained}
         if trained and not self.updates.is_frozen(step):
@@ -124,7 +127,7 @@ class Trainer:
             self.learners.make_room()
         self.saving.rollouts(step, groups, selected)
         metrics |= self.timer.metrics()
-        state.step = step
+        state.step, self.is_updating = step, False
         state.samples_seen += groups.completions
         state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
@@ -132,8 +135,8 @@ class Trainer:
         return metrics
 
     def save_whole_steps(self) -> None:
-        """Where too few actors are left to go on: a checkpoint of the last step that was done."""
-        if self.stream.pool.failure is not None:
+        """A checkpoint of the last step that was done, unless the learners are in the next one."""
+        if not self.is_updating:
             is_done = self.state.step > self.boundary.step
             state = self.state if is_done else self.boundary
             self.saving.checkpoint(state, self.learners.save_state())
@@ -168,6 +171,7 @@ class Trainer:
         else:
             self.state = RunState(evals=self.state.evals)
             self.source.restore(self.state)
+        self.is_updating = False
         self.folder.truncate_after(self.state.step)
         self.publish()
 
