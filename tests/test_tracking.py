@@ -80,18 +80,28 @@ class WithoutLearner:
 
     tasks, state, published = SimpleNamespace(close=lambda: None), RunState(step=3), "a version"
 
+    def __init__(self, error: BaseException):
+        self.error = error
+
     def save_last_adapter(self):
-        raise ProcessLost("learner-0", "learner-0 does not answer")
+        raise self.error
 
 
-def test_a_run_is_interrupted_in_order_although_its_learner_hangs(folder):
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ProcessLost("learner-0", "learner-0 does not answer"), "learner-0 does not answer"),
+        (KeyboardInterrupt(), "interrupted again"),
+    ],
+)
+def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder, error, why):
     printed = io.StringIO()
     view = Terminal(console=Console(file=printed, width=200), live=False)
-    ending = Ending(folder, view, Config(), trainer=WithoutLearner())
+    ending = Ending(folder, view, Config(), trainer=WithoutLearner(error))
     ending.close("interrupted")
     assert folder.read_summary()["status"] == "interrupted"
-    assert "the last adapter is not saved: learner-0 does not answer" in printed.getvalue()
-    with pytest.raises(ProcessLost):
+    assert f"the last adapter is not saved: {why}" in printed.getvalue()
+    with pytest.raises(type(error)):
         ending.close("finished")
 
 

@@ -66,10 +66,10 @@ class Ending:
             return None
         try:
             adapter = self.trainer.save_last_adapter()
-        except RunError as error:  # interrupted because a process hangs, say
+        except (RunError, KeyboardInterrupt) as error:  # a process hangs, or a second Ctrl-C
             if is_needed:
                 raise
-            self.view.note(f"the last adapter is not saved: {error}")
+            self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
             return None
         if self.config.lora_save_path:
             shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
