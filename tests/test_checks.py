@@ -3,9 +3,10 @@
 import pytest
 from fakes import FakeGenerator, FakeLearner
 
+from unslothrl.cluster import checks as checks_module
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.local import LocalCluster
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import ProcessLost, RunError, UserError
 
 
 def test_who_has_a_canary():
@@ -33,3 +34,33 @@ def test_another_base_and_another_sandbox_are_named():
         checks.check("actor-1", [None, "b" * 8, None])
     with pytest.raises(UserError, match="actor-2: no bubblewrap here"):
         checks.check("actor-2", ["no bubblewrap here", "a" * 8])
+
+
+class Dying:
+    """A cluster in which the named process dies at each of its first calls."""
+
+    def __init__(self, name: str, deaths: int):
+        actors = {n: FakeGenerator(n, lambda *_: True) for n in ("actor-0", "actor-1")}
+        learner = FakeLearner("learner-0", lambda *_: True)
+        self.inner = LocalCluster.of(actors, {"learner-0": learner})
+        self.actors, self.learners = self.inner.actors, self.inner.learners
+        self.name, self.deaths, self.started = name, deaths, []
+
+    def gather(self, calls):
+        names = {call.target.name for call in calls}
+        if self.name in names and len(self.started) < self.deaths:
+            raise ProcessLost(self.name, f"{self.name} died")
+        return self.inner.gather(calls)
+
+    def start_again(self, name: str) -> None:
+        self.started.append(name)
+
+
+@pytest.mark.parametrize("name", ["actor-1", "learner-0"])
+def test_one_that_dies_while_it_is_checked_is_started_again(name):
+    notes: list[str] = []
+    cluster = Dying(name, checks_module.MOST_STARTS - 1)
+    Checks().check_started(cluster, notes.append)
+    assert cluster.started == [name] * 2 and notes == [f"{name} died: started again"] * 2
+    with pytest.raises(ProcessLost, match=f"{name} died"):
+        Checks().check_started(Dying(name, checks_module.MOST_STARTS), notes.append)

@@ -20,7 +20,7 @@ from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.machine import Machine
-from unslothrl.planning.placement import ACTOR, ProcessPlan
+from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
 from unslothrl.types import Assignment, Sampling, Task
 from unslothrl.weights import node_files
 
@@ -123,13 +123,19 @@ def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
     monkeypatch.setattr(ray_cluster_module, "START_LEAST_S", 0.3)
     cluster = RayCluster.__new__(RayCluster)
     cluster.hosts = {"learner-0": SimpleNamespace(ready=SimpleNamespace(remote=object))}
+    cluster.plans = {"learner-0": ProcessPlan(LEARNER, 0)}
+    cluster.fetched, said = {}, []
+    cluster.stage = said.append
     cluster.poll = lambda calls, timeout_s: []
-    cluster.start_s = 0.0
-    assert cluster.start_allowed_s() == ray_cluster_module.START_S
-    cluster.start_s = 0.04
+    cluster._end = cluster._place = cluster._launch = lambda *_: None
+    cluster.start_s = {}
+    assert cluster.start_allowed_s(LEARNER) == ray_cluster_module.START_S
+    cluster.start_s = {LEARNER: 0.04}
+    assert cluster.start_allowed_s() == ray_cluster_module.START_S  # an actor's takes longer
     with pytest.raises(ProcessLost, match="learner-0 has not started for 0 s: it hangs") as lost:
         cluster._wait_ready(["learner-0"])
     assert lost.value.name == "learner-0"
+    assert said == ["learner-0 has not started for 0 s: it hangs: started again"] * 2
 
 
 def test_progress_is_reported_while_calls_run(ray_cluster):

@@ -232,6 +232,16 @@ def test_elsewhere_is_where_it_was_if_no_other_has_room():
     assert node_of(watch, "actor-1") == "b" and watch.displaced == set()
 
 
+def test_the_next_node_gets_an_actor_that_hung_and_not_a_new_one():
+    nodes = FakeNodes(a=(16, 0), b=(16, 0))
+    watch = watch_of(nodes, zero="a", one="b")
+    watch.place("actor-1", elsewhere=True)  # its node is there, but may have lost the network
+    assert node_of(watch, "actor-1") == "a"
+    nodes.alive["c"] = (16, 0)
+    changes = watch.changes()
+    assert changes.joined == () and changes.leaving == ("actor-1",)
+
+
 def test_a_learner_goes_where_most_memory_is_left():
     nodes = FakeNodes(a=(16, 0), b=(12, 0), c=(16, 0))
     watch = watch_of(nodes, zero="b", one="c")

@@ -1,5 +1,6 @@
 """Actors that die, hang, are slow or lose results: each group comes once, and from whom it can."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,19 @@ from fakes import task
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.stalls import Stalls
-from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
+from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.training import pool as pool_module
-from unslothrl.training.patience import FACTOR, FIRST_S, FLOOR_S, Patience, Speed
+from unslothrl.training.patience import (
+    FACTOR,
+    FIRST_S,
+    FLOOR_S,
+    HELD_UP_S,
+    LATE_FACTOR,
+    LATE_S,
+    SLOW_S,
+    Patience,
+    Speed,
+)
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Adapter, Sampling
 from unslothrl.weights.adapter import AdapterShape
@@ -106,7 +117,8 @@ def test_the_result_of_a_group_that_came_twice_counts_once():
     assert stream.finished == {} and stream.in_flight == {}
 
 
-def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ignored():
+def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ignored(clock):
+    clock.look_s = 0.1
     notes: list[str] = []
     cluster = FakeCluster(2)
     stream = stream_of(cluster, notes)
@@ -115,9 +127,67 @@ def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ig
     hung.is_hanging = True
     indices = send(stream, 4)
     groups = stream.wait(indices)
-    assert names_of(groups) == ["0", "1", "2", "3"] and cluster.started == ["actor-0"]
+    assert names_of(groups) == ["0", "1", "2", "3"] and cluster.started == []  # it may only be late
+    while not cluster.started:
+        stream.pump()
+    assert cluster.started == ["actor-0"]
     assert "has not answered for" in notes[0] and "it hangs" in notes[0]
     assert len(hung.queue) > 0  # what it was asked is answered by nobody
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_an_actor_that_was_late_goes_on_where_it_is(overlaps, clock):
+    clock.look_s = 0.1
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, overlaps=overlaps)
+    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    assert len(stream.wait(send(stream, 4))) == 4
+    stream.pool.patience.saw("collect", 30.0)  # so that it is late long before it hangs
+    late, member = cluster.processes["actor-0"], stream.pool.members["actor-0"]
+    late.is_hanging = True
+    groups = stream.wait(send(stream, 4))
+    assert names_of(groups) == ["0", "1", "2", "3"] and member.is_late
+    assert {group.completions[0].generator for group in groups} == {"actor-1"}
+    assert [m.name for m in stream.pool.ready()] == ["actor-1"]
+    late.is_hanging = False
+    while member.pending:
+        stream.pump()
+    assert not member.is_late and late.target.submitted == []  # it has stopped drawing the rest
+    assert stream.finished == {}  # what it had done counts no second time
+    groups = stream.wait(send(stream, 4))
+    assert {group.completions[0].generator for group in groups} == {"actor-0", "actor-1"}
+    assert stream.in_flight == {} and cluster.started == []
+
+
+def test_nobody_is_late_where_nobody_else_works(clock):
+    clock.look_s = 0.1
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster)
+    assert len(stream.wait(send(stream, 2))) == 2
+    cluster.processes["actor-0"].is_hanging = True
+    indices = send(stream, 2)
+    while not cluster.started:
+        stream.pump()
+        assert not any(member.is_late for member in stream.pool.members.values())
+    assert len(stream.wait(indices)) == 2
+
+
+def test_a_version_is_not_waited_for_where_an_actor_may_hang(clock):
+    clock.look_s = 0.1
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster)
+    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    assert len(stream.wait(send(stream, 4))) == 4
+    stream.pool.patience.saw("collect", 10.0)  # so that it is late long before it hangs
+    cluster.processes["actor-1"].is_hanging = True
+    assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == []
+    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    assert cluster.started == [] and stream.pool.members["actor-1"].is_late
+    cluster.processes["actor-1"].is_hanging = False
+    while stream.pool.members["actor-1"].is_late:
+        stream.pump()
+    groups = stream.wait(send(stream, 4))
+    assert {group.policy_version for group in groups} == {2} and cluster.started == []
 
 
 def test_a_first_call_may_take_long_unless_the_process_is_silent():
@@ -249,18 +319,21 @@ def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, dra
 
 
 class LostVersion(Published):
-    """Its learner died while it published."""
+    """Its learner died while it published, or has gone with its node since."""
 
-    def __init__(self):
-        pass
+    def __init__(self, error: Exception):
+        self.error = error
 
     @property
     def value(self):
-        raise ProcessLost("learner-0", "learner-0 died")
+        raise self.error
 
 
+@pytest.mark.parametrize(
+    "error", [ProcessLost("learner-0", "learner-0 died"), ResultLost("a result was lost")]
+)
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps, clock):
+def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps, error, clock):
     """Neither one that works nor one that is starting."""
     clock.look_s = 0.001
     cluster = FakeCluster(3)
@@ -273,13 +346,16 @@ def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps,
     )
     while not cluster.started:
         stream.pool.poll(0.0)
-    with pytest.raises(ProcessLost, match="learner-0 died"):
-        stream.publish(LostVersion(), 1)
+    with pytest.raises(ProcessLost, match="learner-0") as lost:
+        stream.publish(LostVersion(error), 1)
         while True:
             stream.pool.poll(0.0)
+    assert lost.value.name == "learner-0" and str(error) in str(lost.value)
     stream.pool.renew_learners()
     stream.reset()
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    while len(stream.pool.ready()) < 3:
+        stream.pump()
     groups = stream.wait(send(stream, 12))
     assert {one.policy_version for group in groups for one in group.completions} == {1}
     assert {one.generator for group in groups for one in group.completions} == set(
@@ -339,6 +415,10 @@ def test_patience_grows_with_what_was_seen():
     patience.saw("collect", 4.0)
     patience.saw("collect", 2.0)
     assert patience.allowed_s("collect", is_first=False) == 4.0 * FACTOR
+    assert patience.late_s("collect", is_first=False) == 4.0 * LATE_FACTOR
+    assert patience.late_s("collect", is_first=True) == patience.late_s("load", False) == math.inf
+    patience.saw("load", 1.0)
+    assert patience.late_s("load", is_first=False) == LATE_S < FLOOR_S
 
 
 def speed(*recent: tuple[int, int, float]) -> Speed:
@@ -356,3 +436,29 @@ def test_slowness_is_beside_the_others_by_steps_and_by_tokens():
     assert few.slowness([usual]) == pytest.approx(1)
     assert slow.slowness([]) == 1 and speed((10, 100, 3.0)).slowness([usual]) == 1
     assert len(speed(*[(10, 10, 1.0)] * 50).recent) == 5  # the last 5 s
+
+
+def test_a_slow_actor_is_helped_where_all_wait_for_it_and_then_started_again():
+    notes: list[str] = []
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster, notes)
+    pool = stream.pool
+    slow, fast = pool.members["actor-0"], pool.members["actor-1"]
+    send(stream, 4)
+    for member, steps in ((slow, 10), (fast, 100)):
+        for _ in range(2):
+            pool.saw_work(member, steps, 10 * steps, 3.0)
+    pool._look_at_speeds(100.0)
+    pool._look_at_speeds(101.0 + HELD_UP_S)
+    assert not slow.is_late  # the other has work of its own
+    for index in [i for i, flight in stream.in_flight.items() if flight.generator == fast.name]:
+        del stream.in_flight[index]
+    pool._look_at_speeds(102.0 + HELD_UP_S)
+    assert slow.is_late and not fast.is_late
+    assert {flight.generator for flight in stream.in_flight.values()} == {""}
+    for _ in range(2):
+        pool.saw_work(slow, 30, 300, 3.0)  # three times as slow is not yet as fast as the others
+    pool._look_at_speeds(101.0 + SLOW_S)
+    assert cluster.started == ["actor-0"] and notes[0].startswith("actor-0 is 3 times as slow")
+    pool.saw_work(fast, 500, 5000, 15.0)
+    assert len(stream.wait(list(stream.in_flight))) == 2

@@ -71,8 +71,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
             processes = cluster.start(config, base, machine, view.stage)
             ending.cluster = processes
             checks = Checks(level, learners_generate=config.learner_generates)
-            checks.ask_shape(processes)
-            checks.check_all(processes)
+            checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
             if resumed is not None:

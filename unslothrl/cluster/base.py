@@ -79,7 +79,7 @@ class Cluster(Protocol):
         answers beside its calls; 0 where it answers."""
 
     def start_allowed_s(self) -> float:
-        """How long a process may take to start, by what those before it have taken."""
+        """How long an actor may take to start, by what those before it have taken."""
 
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""
@@ -96,6 +96,10 @@ class Cluster(Protocol):
     def exclude_node(self, name: str) -> bool:
         """Starts nothing any more on the node of that actor, unless it is one of those that the run
         was started on. -> whether that is so"""
+
+    def start_again(self, name: str) -> None:
+        """Ends a process that has yet to work, a learner with all the others, and starts it again;
+        returns when it is built."""
 
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""

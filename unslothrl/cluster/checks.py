@@ -1,14 +1,17 @@
 """What every process of a run must agree on before it works, at the start and when one is started
 again."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.cluster.base import Cluster, everyone
 from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.weights.adapter import AdapterShape
+
+MOST_STARTS = 3  # of a process, before the first step
 
 
 @dataclass
@@ -23,6 +26,22 @@ class Checks:
     def ask_shape(self, cluster: Cluster) -> None:
         """From now on every process that draws has a canary: see `Engine.canary`."""
         (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
+
+    def check_started(self, cluster: Cluster, note: Callable[[str], None]) -> None:
+        """`ask_shape` and `check_all` of a cluster that has just started. A process that dies or
+        hangs meanwhile is started again, which `note` is called with."""
+        starts: Counter[str] = Counter()
+        while True:
+            try:
+                self.ask_shape(cluster)
+                return self.check_all(cluster)
+            except ProcessLost as error:
+                starts[error.name] += 1
+                known = any(error.name == handle.name for handle in everyone(cluster))
+                if not known or starts[error.name] == MOST_STARTS:
+                    raise
+                note(f"{error}: started again")
+                cluster.start_again(error.name)
 
     def calls(self, handle: GeneratorHandle) -> list[Call[Any]]:
         begun: list[Call[Any]] = [handle.use_level(self.level), handle.fingerprint()]

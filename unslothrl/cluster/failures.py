@@ -72,6 +72,13 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
     return f"a signal from outside (SIGKILL); if nobody sent it, it was for memory: {LOWER_MEMORY}"
 
 
+def is_for_memory(error: ProcessLost) -> bool:
+    """Whether a process was ended because its machine's memory was short, as far as is known: it
+    would be again."""
+    message = str(error)
+    return "memory was short" in message or "killed a process for memory" in message
+
+
 def signal_name(code: int) -> str:
     """ " (SIGTERM)" for a shell's exit code 143, "" for one without a signal."""
     try:

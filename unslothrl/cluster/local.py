@@ -104,6 +104,9 @@ class LocalCluster:
     def exclude_node(self, name: str) -> bool:
         return False
 
+    def start_again(self, name: str) -> None:
+        raise RunError(f"{name} cannot be started again: all is in one process (cluster local)")
+
     def restart_learners(self) -> None:
         raise RunError("learners cannot be started again: all is in one process (cluster local)")
 

@@ -292,7 +292,7 @@ class NodeWatch:
                 raise RunError(self._no_room(plan))
             if new is not None:
                 self.plans[name] = new
-                if not is_there and plan.kind == ACTOR:
+                if plan.kind == ACTOR:  # though its node be there: it may be about to be lost
                     self.displaced.add(name)
         self.waiting.discard(name)
 

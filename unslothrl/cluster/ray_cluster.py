@@ -10,13 +10,14 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from unslothrl import variables
+from unslothrl.cluster import failures, starting
 from unslothrl.cluster import nodes as machines
-from unslothrl.cluster import starting
 from unslothrl.cluster.base import (
     Builders,
     Changes,
@@ -26,6 +27,7 @@ from unslothrl.cluster.base import (
     counted,
     join_learners,
 )
+from unslothrl.cluster.checks import MOST_STARTS
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.head import Head
 from unslothrl.cluster.node_watch import NodeWatch
@@ -38,7 +40,7 @@ from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import LEARNER, ProcessPlan
+from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
 from unslothrl.weights import base_model
 from unslothrl.weights.node_files import ROOM, NodeFiles
 
@@ -61,6 +63,7 @@ class RayCluster:
 
         self.ray: Any = ray
         self.config, self.base, self.machine, self.builders = config, base, machine, builders
+        self.stage = stage
         self.scratch = Path(tempfile.mkdtemp(prefix=f"{ROOM}{os.getpid()}-", dir=adapter_room()))
         self.scratch_files = NodeFiles(self.scratch)  # locks it, and removes what nobody locks
         self.learners: Sequence[LearnerHandle] = ()
@@ -71,7 +74,7 @@ class RayCluster:
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
-        self.start_s = 0.0  # the longest start so far
+        self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
         self.head: Head | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
@@ -80,7 +83,7 @@ class RayCluster:
         try:
             self._init(config, machine)
             self._start(stage)
-            join_learners(self)
+            self._join()
         except BaseException:
             self.close()
             raise
@@ -131,9 +134,25 @@ class RayCluster:
             for plan in plans:
                 self._launch(plan)
             self._wait_ready([plan.name for plan in plans])
-        self.learners = [LearnerHandle(p.name, self._way(p.name)) for p in placement.learners]
-        self.actors = [ActorHandle(p.name, self._way(p.name)) for p in placement.actors]
+        self.learners = [self._learner(plan.name) for plan in placement.learners]
+        self.actors = [self._actor(plan.name) for plan in placement.actors]
         self._enter_processes()
+
+    def _learner(self, name: str) -> LearnerHandle:
+        return LearnerHandle(name, self._way(name))
+
+    def _actor(self, name: str) -> ActorHandle:
+        return ActorHandle(name, self._way(name))
+
+    def _join(self) -> None:
+        """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
+        for _ in range(MOST_STARTS - 1):
+            try:
+                return join_learners(self)
+            except ProcessLost as error:
+                self.stage(f"{error}: all learners start again")
+                self._launch_learners()
+        join_learners(self)
 
     def _way(self, name: str) -> RayTransport:
         """To a process that has been launched."""
@@ -173,24 +192,44 @@ class RayCluster:
         return host
 
     def _wait_ready(self, names: Collection[str]) -> None:
-        """Raises what ended the construction of one of these, ProcessLost where that hangs."""
-        waiting: dict[Call, str] = {RayTransport(self.hosts[name]).ready(): name for name in names}
-        began, allowed_s, stalls = time.monotonic(), self.start_allowed_s(), Stalls()
+        """Returns when these are built. One that dies meanwhile, or hangs, is started again; raises
+        what else ended the construction of one."""
+        waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
+        began, starts = dict.fromkeys(names, time.monotonic()), Counter(names)
+        allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
+        stalls = Stalls()
         while waiting:
-            began += stalls.look()
-            for outcome in self.poll(waiting, POLL_S):
-                del waiting[outcome.call]
-                if outcome.error is not None:
-                    self._raise(outcome.error, ())
-            if waiting and time.monotonic() - began > allowed_s:
-                name = next(iter(waiting.values()))
-                raise ProcessLost(name, f"{name} has not started for {allowed_s:.0f} s: it hangs")
-        self.start_s = max(self.start_s, time.monotonic() - began)
+            stall_s = stalls.look()
+            ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
+            for name, call in list(waiting.items()):
+                began[name] += stall_s
+                error, seconds = ended.get(call), time.monotonic() - began[name]
+                if call in ended and error is None:
+                    del waiting[name]
+                    kind = self.plans[name].kind
+                    self.start_s[kind] = max(seconds, self.start_s.get(kind, 0.0))
+                elif call not in ended and seconds > allowed_s[name]:
+                    text = f"{name} has not started for {seconds:.0f} s: it hangs"
+                    error = ProcessLost(name, text)
+                if error is None:
+                    continue
+                if starts[name] == MOST_STARTS or not self._may_start_again(error):
+                    self._raise(error, ())
+                self.stage(f"{error}: started again")
+                self._end(name)
+                self._place(name)
+                self._launch(self.plans[name])
+                waiting[name] = self._way(name).ready()
+                began[name] = time.monotonic()
+                starts[name] += 1
 
-    def start_allowed_s(self) -> float:
-        if not self.start_s:
+    def _may_start_again(self, error: Exception) -> bool:
+        return isinstance(error, ProcessLost) and not failures.is_for_memory(error)
+
+    def start_allowed_s(self, kind: str = ACTOR) -> float:
+        if kind not in self.start_s:
             return START_S
-        return max(START_LEAST_S, START_FACTOR * self.start_s)
+        return max(START_LEAST_S, START_FACTOR * self.start_s[kind])
 
     def gather(
         self,
@@ -273,11 +312,19 @@ class RayCluster:
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
         self._launch(self.plans[name])
-        way = self._way(name)
-        handle = ActorHandle(name, way)
+        handle = self._actor(name)
         self.actors = [*self.actors, handle]
         self._enter_processes()
-        return handle, way.ready()
+        return handle, self._way(name).ready()
+
+    def start_again(self, name: str) -> None:
+        if any(name == learner.name for learner in self.learners):
+            return self.restart_learners()
+        self.add_actor(name)
+        self._wait_ready([name])
+        others = [actor for actor in self.actors if actor.name != name]
+        self.actors = [*others, self._actor(name)]
+        self._enter_processes()
 
     def remove_actor(self, name: str) -> None:
         self.actors = [actor for actor in self.actors if actor.name != name]
@@ -289,22 +336,27 @@ class RayCluster:
         return self.node_watch is not None and self.node_watch.exclude(name)
 
     def restart_learners(self) -> None:
+        self._launch_learners()
+        join_learners(self)
+
+    def _launch_learners(self) -> None:
+        """Ends the learners, and returns when as many others are built."""
         names = [learner.name for learner in self.learners]
         for name in names:
             self._end(name)
-        if self.node_watch is not None:
-            for name in names:
-                self._place_learner(self.node_watch, name)
+        for name in names:
+            self._place(name)
         for name in names:
             self._launch(self.plans[name])
-        self.learners = [LearnerHandle(name, self._way(name)) for name in names]
         self._wait_ready(names)
+        self.learners = [self._learner(name) for name in names]
         self._enter_processes()
-        join_learners(self)
 
-    def _place_learner(self, watch: NodeWatch, name: str) -> None:
-        """Where its node has gone, waits until another is ready. Raises RunError if none can be."""
-        while True:
+    def _place(self, name: str) -> None:
+        """Decides where a process starts. Where its node has gone, waits until another is ready.
+        Raises RunError if none can be."""
+        watch = self.node_watch
+        while watch is not None:
             try:
                 return watch.place(name)
             except RunError:

@@ -29,6 +29,7 @@ class Member:
     handle: GeneratorHandle
     is_ready: bool = True
     is_leaving: bool = False  # gets nothing new
+    is_late: bool = False  # its call takes so long that others draw what it has in hand
     pending: deque[Pending] = field(default_factory=deque)
     ended: set[str] = field(default_factory=set)  # kinds of calls
     speed: Speed = field(default_factory=Speed)
@@ -51,6 +52,9 @@ class Owner(Protocol):
 
     def lost(self, member: Member) -> None:
         """It is gone, with all that it had in flight."""
+
+    def late(self, member: Member) -> None:
+        """It may hang: others are to draw what it has in flight, too."""
 
     def result_lost(self, member: Member) -> None:
         """It lives, and something that it handed over did not arrive."""

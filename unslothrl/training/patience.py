@@ -1,6 +1,7 @@
 """How long a call may take before its process is taken for hung: from what such calls have taken so
 far. And whether an actor is slow, beside the others."""
 
+import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,9 +9,12 @@ from dataclasses import dataclass, field
 FLOOR_S = 20.0  # a busy machine has stalled a process for 11 s
 FACTOR = 10.0  # times as long as the longest so far
 FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent one is noticed sooner
+LATE_S, LATE_FACTOR = 10.0, 3.0  # after which others draw as well what the process has in hand
+ASK_S = 3.0  # that a call takes before its process is asked whether it lives
 SILENT_S = 30.0  # the longest that a process's watching thread may leave a question unanswered
 WINDOW_S = 5.0  # of an engine's steps, from which its speed is judged
 SLOW = 5.0  # times the median of the others
+HELD_UP_S = 5.0  # that a slow actor may hold the others up before they draw what it has
 SLOW_S = 20.0  # for which an actor must be slow: a busy machine slows one down for some seconds
 
 
@@ -29,6 +33,12 @@ class Patience:
         if is_first or kind not in self.longest:
             return FIRST_S
         return max(FLOOR_S, FACTOR * self.longest[kind])
+
+    def late_s(self, kind: str, is_first: bool) -> float:
+        """After so many seconds of a call its process may hang; which costs nothing to assume."""
+        if is_first or kind not in self.longest:
+            return math.inf
+        return max(LATE_S, LATE_FACTOR * self.longest[kind])
 
 
 @dataclass

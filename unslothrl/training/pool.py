@@ -15,7 +15,15 @@ from unslothrl.cluster.handles import Call
 from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
 from unslothrl.training.members import Member, Owner, Pending
-from unslothrl.training.patience import SILENT_S, SLOW, SLOW_S, Patience
+from unslothrl.training.patience import (
+    ASK_S,
+    HELD_UP_S,
+    LATE_S,
+    SILENT_S,
+    SLOW,
+    SLOW_S,
+    Patience,
+)
 from unslothrl.types import Adapter, Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -68,7 +76,9 @@ class Pool:
         ready = [
             m
             for m in self.members.values()
-            if m.is_ready and not m.is_leaving and (self.learners_draw or not self.is_learner(m))
+            if m.is_ready
+            and not (m.is_leaving or m.is_late)
+            and (self.learners_draw or not self.is_learner(m))
         ]
         return sorted(ready, key=lambda m: (self.is_learner(m), number_of(m.name)))
 
@@ -108,11 +118,15 @@ class Pool:
         now = time.monotonic()
         member.pending.remove(pending)
         member.ended.add(pending.kind)
+        member.is_late = False
         self.patience.saw(pending.kind, max(0.0, now - pending.began - pending.told_s))
         if member.pending:
             member.pending[0].began = now
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
+        if isinstance(error, ResultLost) and pending.version:  # with the node of who published it
+            name = self.cluster.learners[0].name
+            error = ProcessLost(name, f"the version that {name} published is lost ({error})")
         if isinstance(error, ProcessLost) and error.name != member.name and pending.version:
             self._version_lost(member, pending.version, error)
         elif not member.is_ready and not self.is_learner(member):
@@ -243,8 +257,9 @@ class Pool:
         return loaded
 
     def is_loading(self) -> bool:
-        """Whether one of those that work has yet to load what was published."""
-        ready = [member for member in self.members.values() if member.is_ready]
+        """Whether one of those that work has yet to load what was published; who may hang is not
+        waited for, and loads it before anything else."""
+        ready = [m for m in self.members.values() if m.is_ready and not m.is_late]
         return any(pending.kind == "load" for member in ready for pending in member.pending)
 
     def saw_work(self, member: Member, steps: int, tokens: int, seconds: float) -> None:
@@ -283,17 +298,27 @@ class Pool:
 
     def _look_at_call(self, member: Member, age_s: float) -> None:
         pending = member.pending[0]
-        kind = pending.kind
-        allowed = pending.told_s + self.patience.allowed_s(kind, kind not in member.ended)
-        if kind == "start":
-            allowed = self.cluster.start_allowed_s()
+        kind, is_first = pending.kind, pending.kind not in member.ended
+        taken_s = age_s - pending.told_s
         silent = 0.0
-        if kind != "start" and age_s > pending.told_s + SILENT_S / 3:
+        if kind != "start" and taken_s > ASK_S:
             silent = self.cluster.silence_s(member.handle)
-        if age_s > allowed or silent > SILENT_S:
+        allowed_s = self.patience.allowed_s(kind, is_first)
+        if kind == "start":
+            allowed_s = self.cluster.start_allowed_s()
+        if taken_s > allowed_s or silent > SILENT_S:
             how = f"has not answered for {age_s:.0f} s"
             lost = ProcessLost(member.name, f"{member.name} {how}: it hangs")
             self.lose(member, lost, elsewhere=True)
+        elif taken_s > self.patience.late_s(kind, is_first) or silent > LATE_S:
+            self._may_hang(member)
+
+    def _may_hang(self, member: Member) -> None:
+        """Before it is known whether it does, those that work draw what it has."""
+        others = any(other is not member for other in self.ready())
+        if others and member.is_ready and not member.is_late and not self.is_learner(member):
+            member.is_late = True
+            self.owner.late(member)
 
     def _look_at_speeds(self, now: float) -> None:
         """A slow actor is started again once; where that does not help, it gets less to do."""
@@ -301,18 +326,26 @@ class Pool:
         step_s = {member: member.speed.step_s for member in members}
         fastest = min(step_s.values(), default=0.0)
         for member in members:
-            slowness = 1.0
-            if step_s[member] > SLOW * fastest and member.name not in self.slow:
+            slowness, limit = 1.0, SLOW if member.slow_since is None else SLOW / 2
+            if step_s[member] > limit * fastest and member.name not in self.slow:
                 others = [other.speed for other in members if other is not member]
                 slowness = member.speed.slowness(others)
-            if slowness < SLOW:
+            if slowness < limit:
                 member.slow_since = None
                 continue
             member.slow_since = member.slow_since or now
-            if now - member.slow_since > SLOW_S:
+            slow_s = now - member.slow_since
+            if slow_s > SLOW_S:
                 self.slow.add(member.name)
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
+            elif slow_s > HELD_UP_S and self._is_waited_for(member):
+                self._may_hang(member)
+
+    def _is_waited_for(self, member: Member) -> bool:
+        """Whether nobody else has anything left to draw."""
+        others = (other for other in self.ready() if other is not member)
+        return self.owner.has_work(member) and not any(map(self.owner.has_work, others))
 
     def _look_at_nodes(self) -> None:
         changes = self.cluster.changes()

@@ -264,7 +264,7 @@ class RolloutStream:
             if not self.pool.is_learner(member):
                 self.pool.call(member, "abandon", member.handle.abandon())
         end = time.monotonic() + timeout_s
-        while time.monotonic() < end and any(m.pending for m in self.pool.members.values()):
+        while time.monotonic() < end and any(m.pending for m in self.pool.ready()):
             self.pool.poll(POLL_S)
 
     def lost(self, member: Member) -> None:
@@ -274,6 +274,15 @@ class RolloutStream:
         for index, flight in self.in_flight.items():
             if flight.generator == member.name:
                 self.in_flight[index] = replace(flight, generator="")
+
+    def late(self, member: Member) -> None:
+        """Whoever is first counts; should it go on after all, it stops drawing the rest."""
+        of_member = [index for index, f in self.in_flight.items() if f.generator == member.name]
+        for index in of_member:
+            self.in_flight[index] = replace(self.in_flight[index], generator="")
+        self.given.pop(member, None)
+        if of_member:
+            self.pool.call(member, "abandon", member.handle.abandon(of_member))
 
     def result_lost(self, member: Member) -> None:
         """What it has in flight still is ignored there; what it handed over is drawn again."""

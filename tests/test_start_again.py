@@ -1,0 +1,81 @@
+"""Processes that are killed before the first step, in a Ray of the test's own: while they are
+built, and while they are checked."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from unslothrl import cluster, embedded
+from unslothrl.cluster.base import Builders, everyone
+from unslothrl.cluster.checks import Checks
+from unslothrl.planning.machine import Machine
+from unslothrl.weights.adapter import AdapterShape
+
+pytestmark = pytest.mark.real
+
+BENCH = Path(__file__).parents[1] / "bench"
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """-> a function that starts two simulated actors and a learner, each of which is killed as
+    often as `kills` says, by (name, where); it returns the cluster and what was said meanwhile."""
+    monkeypatch.setenv("PYTHONPATH", str(BENCH))  # Ray's processes import from there too
+    monkeypatch.syspath_prepend(str(BENCH))
+    from simulated.builders import Simulation
+    from simulated.engine import EngineDelays, Lengths
+    from simulated.learner import LearnerDelays
+    from simulated.run import config_of
+
+    simulation = Simulation(EngineDelays(0.001), LearnerDelays(0.0), Lengths(5))
+    clusters = []
+
+    def start(kills):
+        def perhaps_die(name, where):
+            for number in range(kills.get((name, where), 0)):
+                mark = tmp_path / f"{name}.{where}.{number}"
+                if not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def build(builder, config, base, plan):
+            perhaps_die(plan.name, "build")
+            built = builder(config, base, plan)
+            fingerprint = built.fingerprint
+
+            def dying_fingerprint():
+                perhaps_die(plan.name, "check")
+                return fingerprint()
+
+            built.fingerprint = dying_fingerprint
+            built.adapter_shape = lambda: AdapterShape((), "{}")
+            return built
+
+        said: list[str] = []
+        builders = Builders(
+            lambda *arguments: build(simulation.build_actor, *arguments),
+            lambda *arguments: build(simulation.build_learner, *arguments),
+        )
+        config = config_of({"number_of_actors": 2})
+        clusters.append(
+            cluster.start(config, embedded.BASE, Machine.detect(), said.append, builders)
+        )
+        return clusters[-1], said
+
+    yield start
+    for each in clusters:
+        each.close()
+
+
+def test_what_is_killed_before_the_first_step_is_started_again(start):
+    processes, said = start({("actor-0", "build"): 1, ("learner-0", "check"): 1})
+    assert [line.split()[0] for line in said if line.endswith("started again")] == ["actor-0"]
+    notes: list[str] = []
+    Checks().check_started(processes, notes.append)
+    (note,) = notes
+    assert note.startswith("learner-0 ") and "SIGKILL" in note and note.endswith("started again")
+    handles = everyone(processes)
+    assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
+    assert set(processes.gather([handle.fingerprint() for handle in handles])) == {"simulated"}
