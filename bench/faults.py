@@ -7,13 +7,24 @@
     python bench/faults.py slow             # an actor that runs for a tenth of the time
     python bench/faults.py quiet-learners   # the same with two learners, for
     python bench/faults.py learners         # one of two learners killed
-    python bench/faults.py all              # each that bench/results/faults-cpu.json does not have
+    python bench/faults.py starting         # kills while a process is built, and in its first call
+    python bench/faults.py both             # both actors killed at once
+    python bench/faults.py stopped-learner  # the only learner hangs: SIGSTOP
+    python bench/faults.py raylet           # Ray's own process of a host killed; it joins again
+    python bench/faults.py host             # a host vanishes
+    python bench/faults.py overlap          # kills at --max_staleness 1 --partial_rollouts
+    python bench/faults.py three            # three hosts and three actors, one of them killed
+    python bench/faults.py one-host         # the quiet run on one host
+    python bench/faults.py all              # each that has not passed at this commit: resumable
 
-Real vLLM, 40 steps, two passes over 160 problems. A run passes where it ends with all steps done,
-every prompt consumed once a pass, a reward within noise of the quiet run, and nothing left behind.
+Real vLLM, two passes over 4 problems a step: 40 steps, or as many as `--steps` says. A run passes
+where it ends with all steps done, every prompt consumed once a pass, a reward within noise of the
+quiet run of as many steps and the same seed, nothing left behind, and no more time lost a failure
+than an actor takes to start and a step to be drawn again.
 
 Time lost, a failure: the seconds by which the steps in which something failed exceed the median of
-the others, over the failures; beside it how long an actor took to come back, which it may cost.
+the others, over the failures. Where learners start again from a checkpoint: the seconds until the
+step that was under way is done, less those that its steps usually take.
 """
 
 import argparse
@@ -22,12 +33,13 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +48,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import psutil  # noqa: E402
-from facts import facts, result_file  # noqa: E402
+from facts import commit, facts, result_file  # noqa: E402
 from hosts import hosts, start_ray  # noqa: E402
 from run_on_hosts import RunOnHosts, rewards, write_problems  # noqa: E402
 
 MEMORY_GB = (8, 2.5)  # so the learners are on the first host, and one actor on each
+MEMORY_FLAG = f"--memory={int(MEMORY_GB[1] * 2**30)}"  # of the second host's Ray
 STEPS, BATCH, CANDIDATES, PASSES = 40, 8, 8, 2
 OPTIONS = {
     "model": "embedded",
@@ -69,6 +82,10 @@ START_S, STEP_S, COMES_BACK_S = 240.0, 120.0, 240.0
 CABLE_OUT_S = 5.0  # shorter than any deadline of Ray's
 ON_S, OFF_S = 0.02, 0.18  # a tenth of the time
 TAIL = 10  # steps at the end whose reward is compared
+SHORT = 12  # steps of the kinds that `all` runs beside the long ones
+SEEDS = 3  # of the runs on two hosts and on one
+NOTES = ("again", "is there", "wait", "joins", "leaves", "node")
+NOTICED = ("started again", "start again", "leaves its node")  # what the driver prints of a fault
 
 
 @dataclass
@@ -80,6 +97,11 @@ class Fault:
     at: float  # by time.monotonic
     step: int  # which was under way
     back_s: float | None = None  # after that many seconds the process, or another for it, was ready
+    noticed_s: float | None = None  # after that many the driver gave it up
+    start_s: float | None = None  # that the one in its place took to start
+    pid: int = 0
+    is_failure: bool = True
+    redone: int = 0  # steps that were computed again
 
 
 @dataclass
@@ -99,8 +121,9 @@ class Injection:
         """Until that share of the steps is done."""
         self.run.wait_for_step(max(1, round(share * self.steps)), START_S + self.steps * STEP_S)
 
-    def record(self, kind: str, process: str) -> Fault:
-        self.faults.append(Fault(kind, process, time.monotonic(), self.step))
+    def record(self, kind: str, process: str, is_failure: bool = True) -> Fault:
+        at = time.monotonic()
+        self.faults.append(Fault(kind, process, at, self.step, is_failure=is_failure))
         return self.faults[-1]
 
     def signal(self, kind: str, number: int, of: str = "actor") -> Fault:
@@ -108,6 +131,7 @@ class Injection:
         alive = {name: it for name, it in self.run.processes().items() if name.startswith(of)}
         name = self.draw.choice(sorted(alive))
         fault = self.record(kind, name)
+        fault.pid = alive[name][1].pid
         alive[name][1].send_signal(number)
         return fault
 
@@ -118,8 +142,29 @@ class Injection:
             lambda: self.run.line_after(fault.at, text.format(fault.process)) or self.is_over(),
             COMES_BACK_S,
         )
+        noticed = [
+            each.at - fault.at
+            for each in self.run.lines
+            if each.at > fault.at
+            and each.text.startswith(fault.process)
+            and any(part in each.text for part in NOTICED)
+        ]
+        fault.noticed_s = noticed[0] if noticed else None
         if line is not True:
             fault.back_s = line.at - fault.at
+            fault.start_s = fault.back_s - noticed[-1] if noticed else None
+
+    def wait_for_process(self, name: str, text: str, but: int = 0) -> psutil.Process:
+        """-> the process of that name, other than `but`, once it is at what Ray calls `text`."""
+
+        def look() -> psutil.Process | None:
+            with contextlib.suppress(psutil.Error, IndexError):
+                process = self.run.processes()[name][1] if name in self.run.processes() else None
+                if process is not None and process.pid != but and text in process.cmdline()[0]:
+                    return process
+            return None
+
+        return self.run.wait(f"{name} at {text}", look, START_S)
 
     def is_over(self) -> bool:
         return self.run.driver.poll() is not None
@@ -152,7 +197,7 @@ def stopped(inject: Injection) -> None:
 def cable(inject: Injection) -> None:
     head, other = inject.run.hosts
     inject.wait_for(0.1)
-    fault = inject.record(f"cable out for {CABLE_OUT_S:g} s", other.name)
+    inject.record(f"cable out for {CABLE_OUT_S:g} s", other.name, is_failure=False)
     other.unplug()
     inject.wait_s(CABLE_OUT_S)
     other.plug()
@@ -163,23 +208,28 @@ def cable(inject: Injection) -> None:
     inject.wait_back(fault, READY)
     other.plug()  # Ray ends itself on a node that was given up for dead; its owner starts it again
     other.stop_ray()
-    other.start_ray(head)
+    other.start_ray(head, MEMORY_FLAG)
 
 
 def slow(inject: Injection) -> None:
     """Its process, and every process that it has started, runs for a tenth of the time."""
     inject.wait_for(0.1)
     name, (_, process) = sorted(inject.run.processes().items())[0]
+    dragged = [process, *process.children(recursive=True)]
     fault = inject.record("a tenth of the time", name)
     ended = threading.Event()
 
+    def send(number: int) -> None:
+        for each in dragged:
+            with contextlib.suppress(psutil.Error):
+                each.send_signal(number)
+
     def drag() -> None:
-        with contextlib.suppress(psutil.Error):
-            while not ended.is_set() and not inject.is_over():
-                process.send_signal(signal.SIGSTOP)
-                ended.wait(OFF_S)
-                process.send_signal(signal.SIGCONT)
-                ended.wait(ON_S)
+        while not ended.is_set() and not inject.is_over() and process.is_running():
+            send(signal.SIGSTOP)
+            ended.wait(OFF_S)
+            send(signal.SIGCONT)
+            ended.wait(ON_S)
 
     thread = threading.Thread(target=drag)
     thread.start()
@@ -193,32 +243,151 @@ def slow(inject: Injection) -> None:
 def learners(inject: Injection) -> None:
     for share in (0.3, 0.7):
         inject.wait_for(share)
-        fault = inject.signal("kill", signal.SIGKILL, "learner")
-        inject.wait_back(fault, "all learners start again")
-        inject.run.wait_for_step(fault.step, COMES_BACK_S)  # after those that are done again
-        fault.back_s = time.monotonic() - fault.at
+        learner_back(inject, inject.signal("kill", signal.SIGKILL, "learner"))
+
+
+def learner_back(inject: Injection, fault: Fault) -> None:
+    """Waits until the step that was under way is done, after those that are computed again."""
+    inject.wait_back(fault, "all learners start again")
+    line = inject.run.line_after(fault.at, "all learners start again")
+    assert line is not None and fault.back_s is not None, inject.run.output
+    fault.noticed_s = fault.back_s
+    from_step = re.search(r"again from step (\d+)", line.text)
+    fault.redone = fault.step - 1 - (int(from_step[1]) if from_step else 0)
+    first = fault.step - fault.redone
+    inject.run.wait("steps again", lambda: inject.step <= first or inject.is_over(), COMES_BACK_S)
+    inject.run.wait_for_step(first, COMES_BACK_S + STEP_S)
+    row = inject.run.metrics()[first - 1]
+    fault.start_s = time.monotonic() - line.at - row["timing/step_s"]
+    inject.run.wait_for_step(fault.step, COMES_BACK_S + STEP_S * (fault.redone + 1))
+    fault.back_s = time.monotonic() - fault.at
+
+
+def starting(inject: Injection) -> None:
+    """An actor and the learner while they are built, an actor in its first call, which compiles,
+    then one at work, and the one in its place while that is built."""
+    for name, text, kind in (  # before the first step, which takes no longer for it
+        ("actor-0", "ray::Host", "kill while it is built"),
+        ("learner-0", "ray::Host", "kill while it is built"),
+        ("actor-1", "ray::Host.call", "kill in its first call"),
+    ):
+        victim = inject.wait_for_process(name, text)
+        fault = inject.record(kind, name, is_failure=False)
+        victim.kill()
+        inject.run.wait(
+            f"{name} given up", lambda at=fault.at: inject.run.line_after(at, "again"), START_S
+        )
+    inject.wait_for(0.3)
+    first = inject.signal("kill", signal.SIGKILL)
+    inject.run.wait("noticed", lambda: inject.run.line_after(first.at, "started again"), START_S)
+    victim = inject.wait_for_process(first.process, "ray::Host", but=first.pid)
+    second = inject.record("kill while its replacement is built", first.process)
+    victim.kill()
+    inject.wait_back(second, READY)
+
+
+def both(inject: Injection) -> None:
+    for share in (0.2, 0.6):
+        inject.wait_for(share)
+        alive = {n: it for n, (_, it) in inject.run.processes().items() if n.startswith("actor")}
+        faults = [inject.record("kill of all actors at once", name) for name in alive]
+        for process in alive.values():
+            process.kill()
+        for fault in faults:
+            inject.wait_back(fault, READY)
+
+
+def stopped_learner(inject: Injection) -> None:
+    inject.wait_for(0.5)
+    learner_back(inject, inject.signal("stop", signal.SIGSTOP, "learner"))
+
+
+def raylet(inject: Injection) -> None:
+    head, other = inject.run.hosts
+    inject.wait_for(0.2)
+    (gone,) = [name for name, (host, _) in inject.run.processes().items() if host is other]
+    fault = inject.record("its raylet killed", gone)
+    for process in other.processes():
+        with contextlib.suppress(psutil.Error, IndexError):
+            if process.cmdline()[0].endswith("/raylet"):
+                process.kill()
+    inject.wait_back(fault, READY)
+    other.stop_ray()
+    other.start_ray(head, MEMORY_FLAG)
+    inject.wait_back(inject.record("its node joins again", gone, is_failure=False), READY)
+
+
+def host(inject: Injection) -> None:
+    other = inject.run.hosts[-1]
+    inject.wait_for(0.3)
+    (gone,) = [name for name, (host, _) in inject.run.processes().items() if host is other]
+    fault = inject.record("its host vanishes", gone)
+    other.unplug()  # so that not even its end is heard of
+    other.end()
+    inject.wait_back(fault, READY)
+
+
+def three(inject: Injection) -> None:
+    inject.wait_for(0.5)
+    inject.wait_back(inject.signal("kill", signal.SIGKILL), READY)
 
 
 def nothing(inject: Injection) -> None:
     """A quiet run."""
 
 
-KINDS: dict[str, tuple[Callable[[Injection], None], dict[str, Any]]] = {
-    "quiet": (nothing, {}),
-    "kills": (kills, {}),
-    "stopped": (stopped, {}),
-    "cable": (cable, {}),
-    "slow": (slow, {}),
-    "quiet-learners": (nothing, {"number_of_learners": 2, "number_of_actors": 1}),
-    "learners": (learners, {"number_of_learners": 2, "number_of_actors": 1}),
+TWO_LEARNERS = {"number_of_learners": 2, "number_of_actors": 1}
+OVERLAP = {"max_staleness": 1, "partial_rollouts": True}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is done to a run, and what the run is."""
+
+    injure: Callable[[Injection], None] = nothing
+    options: Mapping[str, Any] = field(default_factory=dict)
+    memory_gb: Sequence[float] = MEMORY_GB  # of each host
+    quiet: str = "quiet"  # the kind that its reward is compared with
+    is_short: bool = False
+
+
+KINDS = {
+    "quiet": Kind(),
+    "kills": Kind(kills),
+    "stopped": Kind(stopped),
+    "cable": Kind(cable),
+    "slow": Kind(slow),
+    "quiet-learners": Kind(options=TWO_LEARNERS, quiet="quiet-learners"),
+    "learners": Kind(learners, TWO_LEARNERS, quiet="quiet-learners"),
+    "starting": Kind(starting, is_short=True),
+    "both": Kind(both, is_short=True),
+    "stopped-learner": Kind(stopped_learner, is_short=True),
+    "raylet": Kind(raylet, is_short=True),
+    "host": Kind(host, is_short=True),
+    "overlap": Kind(kills, OVERLAP, is_short=True),
+    "three": Kind(three, {"number_of_actors": 3}, (8, 2.5, 2.5), is_short=True),
+    "one-host": Kind(memory_gb=(16,), is_short=True),
 }
+
+
+def key_of(kind: str, steps: int, seed: int) -> str:
+    """A run's name in the results."""
+    return kind + f", {steps} steps" * (steps != STEPS) + f", seed {seed}" * (seed != 0)
+
+
+def all_runs() -> list[tuple[str, int, int]]:
+    """(kind, steps, seed) of each, those first that others are compared with."""
+    runs = [(kind, STEPS, 0) for kind, its in KINDS.items() if not its.is_short]
+    runs += [("quiet", SHORT, seed) for seed in range(SEEDS)]
+    runs += [(kind, SHORT, 0) for kind, its in KINDS.items() if its.is_short]
+    return runs + [("one-host", SHORT, seed) for seed in range(1, SEEDS)]
 
 
 def measure(kind: str, steps: int, seed: int, keep: Path | None) -> dict[str, Any]:
     """Runs one kind. -> its figures"""
-    injure, more = KINDS[kind]
-    with hosts(2) as cluster:
-        start_ray(cluster, MEMORY_GB)
+    injure, more = KINDS[kind].injure, KINDS[kind].options
+    with hosts(len(KINDS[kind].memory_gb)) as cluster:
+        start_ray(cluster, KINDS[kind].memory_gb)
         problems = write_problems(cluster[0], steps * BATCH // PASSES)
         options = {**OPTIONS, **more, "max_steps": steps, "dataset": problems, "seed": seed}
         run = RunOnHosts(cluster, kind, options)
@@ -230,7 +399,8 @@ def measure(kind: str, steps: int, seed: int, keep: Path | None) -> dict[str, An
         finally:
             run.stop()
             if keep is not None:
-                (keep / f"{kind}.log").write_text(run.output + "\n")
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{key_of(kind, steps, seed)}.log").write_text(run.output + "\n")
         return {"options": " ".join(run.command), **figures}
 
 
@@ -260,36 +430,48 @@ def judged(run: RunOnHosts, inject: Injection, code: int) -> dict[str, Any]:
                 "kind": fault.kind,
                 "process": fault.process,
                 "step": fault.step,
+                "noticed_s": fault.noticed_s and round(fault.noticed_s, 1),
+                "start_s": fault.start_s and round(fault.start_s, 1),
                 "back_s": fault.back_s and round(fault.back_s, 1),
+                "steps_computed_again": fault.redone,
             }
             for fault in inject.faults
         ],
         **lost(seconds, inject.faults),
-        "notes": [line.text for line in run.lines if "start" in line.text or "there" in line.text],
+        "notes": [line.text for line in run.lines if any(part in line.text for part in NOTES)],
     }
 
 
 def lost(seconds: Sequence[float], faults: Sequence[Fault]) -> dict[str, Any]:
     """The seconds that a failure costs, by the steps from the one in which it came to the one in
-    which the process was back."""
-    if not faults:
-        return {"median_step_s": round(statistics.median(seconds), 2)}
-    hit: set[int] = set()
-    for fault in faults:
-        end, left = fault.step, fault.back_s or 0.0
-        while end <= len(seconds) and left > 0:
-            left -= seconds[end - 1]
-            end += 1
-        hit |= set(range(fault.step, max(end, fault.step + 1)))
-    calm = [s for step, s in enumerate(seconds, 1) if step not in hit]
-    median = statistics.median(calm) if calm else math.nan
+    which the process was back; the median is of the steps in which nothing was done to the run."""
+    failures = [fault for fault in faults if fault.is_failure]
+    hit = set().union(*(steps_of(fault, seconds) for fault in failures))
+    touched = hit.union(*(steps_of(fault, seconds) for fault in faults))
+    calm = [s for step, s in enumerate(seconds, 1) if step not in touched]
+    median = statistics.median(calm or seconds)
+    figures = {"median_step_s": round(median, 2)}
+    if not failures:
+        return figures
     more = sum(s - median for step, s in enumerate(seconds, 1) if step in hit)
-    backs = [fault.back_s for fault in faults if fault.back_s is not None]
-    return {
-        "median_step_s": round(median, 2),
-        "lost_s_a_failure": round(more / len(faults), 1),
-        "back_s": round(statistics.mean(backs), 1) if backs else None,
-    }
+    again = [fault for fault in failures if fault.redone]
+    if again:  # what was lost is no longer among the steps
+        more = sum((fault.back_s or 0.0) - median for fault in again)
+    figures["lost_s_a_failure"] = round(more / len(failures), 1)
+    starts = [fault.start_s for fault in failures if fault.start_s is not None]
+    if starts:
+        redrawn = 1 + statistics.mean(fault.redone for fault in failures)
+        figures["may_lose_s_a_failure"] = round(statistics.mean(starts) + median * redrawn, 1)
+    return figures
+
+
+def steps_of(fault: Fault, seconds: Sequence[float]) -> set[int]:
+    """The steps from the one in which a fault came to the one in which the process was back."""
+    end, left = fault.step, fault.back_s or 0.0
+    while end <= len(seconds) and left > 0:
+        left -= seconds[end - 1]
+        end += 1
+    return set(range(fault.step, max(end, fault.step + 1)))
 
 
 def problems_of(figures: dict[str, Any], quiet: dict[str, Any] | None) -> list[str]:
@@ -299,6 +481,9 @@ def problems_of(figures: dict[str, Any], quiet: dict[str, Any] | None) -> list[s
     if ended != (0, "finished", figures["steps_wanted"]):
         problems.append("ended with exit code {}, {}, after {} steps".format(*ended))
     problems += [*figures["prompts_not_consumed_once_a_pass"], *figures["left_behind"]]
+    may_lose = figures.get("may_lose_s_a_failure")
+    if may_lose is not None and figures["lost_s_a_failure"] > may_lose:
+        problems.append(f"lost {figures['lost_s_a_failure']} s a failure, may lose {may_lose} s")
     if quiet is not None:
         noise = 3 * math.sqrt(2) * statistics.stdev(quiet["reward_by_step"][-TAIL:]) / TAIL**0.5
         apart = abs(figures["reward_last"] - quiet["reward_last"])
@@ -306,6 +491,30 @@ def problems_of(figures: dict[str, Any], quiet: dict[str, Any] | None) -> list[s
         if apart > noise:
             problems.append(f"reward {figures['reward_last']}, quiet {quiet['reward_last']}")
     return problems
+
+
+def compared(runs: Mapping[str, Any]) -> dict[str, Any]:
+    """The reward of two hosts beside that of one, over the seeds that both were run with."""
+    rewards: dict[str, list[float]] = {"quiet": [], "one-host": []}
+    for seed in range(SEEDS):
+        keys = [key_of(kind, SHORT, seed) for kind in rewards]
+        if all(key in runs for key in keys):
+            for kind, key in zip(rewards, keys, strict=True):
+                rewards[kind].append(statistics.mean(runs[key]["reward_by_step"]))
+    apart = [two - one for two, one in zip(*rewards.values(), strict=True)]
+    return {
+        "two_hosts": [round(value, 4) for value in rewards["quiet"]],
+        "one_host": [round(value, 4) for value in rewards["one-host"]],
+        "mean_difference": round(statistics.mean(apart), 4) if apart else None,
+        "spread_over_seeds": round(statistics.stdev(rewards["one-host"]), 4)
+        if len(apart) > 1
+        else None,
+    }
+
+
+def is_done(run: Mapping[str, Any] | None) -> bool:
+    """Whether a run has passed with the code as it is."""
+    return run is not None and not run["problems"] and run["commit"] == commit()
 
 
 def main() -> int:
@@ -318,18 +527,26 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for what the drivers print")
     options = parser.parse_args()
     file = result_file("faults")
+    chosen = [(options.kind, options.steps, options.seed)]
     bad = 0
-    for kind in KINDS if options.kind == "all" else [options.kind]:
-        result = json.loads(file.read_text()) if file.exists() else {"runs": {}}
-        if options.kind == "all" and kind in result["runs"]:
+    for kind, steps, seed in all_runs() if options.kind == "all" else chosen:
+        runs = json.loads(file.read_text())["runs"] if file.exists() else {}
+        key = key_of(kind, steps, seed)
+        if options.kind == "all" and is_done(runs.get(key)):
             continue
-        figures = measure(kind, options.steps, options.seed, options.keep)
-        quiet = "quiet-learners" if "learners" in kind else "quiet"
-        problems = problems_of(figures, None if kind == quiet else result["runs"].get(quiet))
-        command = f"python bench/faults.py {kind} --steps {options.steps} --seed {options.seed}"
-        result["runs"][kind] = {"command": command, **facts(), "problems": problems, **figures}
-        file.write_text(json.dumps({**facts(), "runs": result["runs"]}, indent=1) + "\n")
-        print(f"{kind}: {'; '.join(problems) or 'passed'}", flush=True)
+        load = os.getloadavg()[0]
+        figures = measure(kind, steps, seed, options.keep)
+        runs = json.loads(file.read_text())["runs"] if file.exists() else {}  # others may have run
+        quiet = (
+            None if kind == KINDS[kind].quiet else runs.get(key_of(KINDS[kind].quiet, steps, seed))
+        )
+        problems = problems_of(figures, quiet)
+        command = f"python bench/faults.py {kind} --steps {steps} --seed {seed}"
+        loads = {"load_before": round(load, 2), "load_after": round(os.getloadavg()[0], 2)}
+        runs[key] = {"command": command, **facts(), **loads, "problems": problems, **figures}
+        result = {**facts(), "reward_of_two_hosts_and_of_one": compared(runs), "runs": runs}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{key}: {'; '.join(problems) or 'passed'}", flush=True)
         bad += bool(problems)
     return int(bad > 0)
 

@@ -177,7 +177,10 @@ class Host:
 
     def processes(self) -> list[psutil.Process]:
         """All that run there, but for the first two, which are the host; ids as of this machine."""
-        namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+        try:
+            namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+        except OSError:  # the host has ended
+            return []
         running = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):

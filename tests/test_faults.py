@@ -47,14 +47,24 @@ def test_what_was_not_consumed_once_an_episode_is_named(steps, wrong, tmp_path):
 def test_seconds_lost_are_those_above_the_median_of_calm_steps(faults):
     seconds = [2.0, 2.0, 9.0, 4.0, 2.0, 2.0, 5.0, 2.0]
     hits = [
-        faults.Fault("kill", "actor-0", 0.0, 3, back_s=10.0),  # back during step 4
-        faults.Fault("kill", "actor-1", 0.0, 7, back_s=4.0),
+        faults.Fault("kill", "actor-0", 0.0, 3, back_s=10.0, start_s=6.0),  # back during step 4
+        faults.Fault("kill", "actor-1", 0.0, 7, back_s=4.0, start_s=2.0),
     ]
     assert faults.lost(seconds, hits) == {
         "median_step_s": 2.0,
         "lost_s_a_failure": 6.0,  # 7 + 2 and 3, of two
-        "back_s": 7.0,
+        "may_lose_s_a_failure": 6.0,  # starts of 4 on average, and a step
     }
+    cable = faults.Fault("cable", "host-1", 0.0, 7, is_failure=False)  # nothing failed then
+    assert faults.lost(seconds, [hits[0], cable])["lost_s_a_failure"] == 9.0
+    assert faults.lost(seconds, [cable]) == {"median_step_s": 2.0}
+    assert faults.lost([2.0, 3.0, 4.0], []) == {"median_step_s": 3.0}
+
+
+def test_steps_that_are_computed_again_are_no_longer_among_those_that_are_counted(faults):
+    hit = faults.Fault("kill", "learner-0", 0.0, 4, back_s=21.0, start_s=12.0, redone=2)
+    lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [hit])
+    assert lost["lost_s_a_failure"] == 19.0 and lost["may_lose_s_a_failure"] == 18.0
 
 
 def test_a_run_fails_for_each_of_what_it_must_do(faults):
@@ -66,6 +76,8 @@ def test_a_run_fails_for_each_of_what_it_must_do(faults):
         "prompts_not_consumed_once_a_pass": [],
         "left_behind": [],
         "reward_last": 1.0,
+        "lost_s_a_failure": 6.0,
+        "may_lose_s_a_failure": 6.0,
         "reward_by_step": [0.9, 1.1] * 20,
     }
     assert faults.problems_of(dict(good), dict(good)) == []
@@ -76,5 +88,41 @@ def test_a_run_fails_for_each_of_what_it_must_do(faults):
         "prompts_not_consumed_once_a_pass": ["0 tasks of 3"],
         "left_behind": ["host-1: /dev/shm/unslothrl-x"],
         "reward_last": 0.8,
+        "lost_s_a_failure": 6.1,
     }.items():
         assert len(faults.problems_of({**good, name: value}, dict(good))) == 1, name
+
+
+def test_what_has_passed_at_this_commit_is_not_run_again(faults, monkeypatch):
+    monkeypatch.setattr(faults, "commit", lambda: "1234567")
+    passed = {"commit": "1234567", "problems": []}
+    assert faults.is_done(passed) and not faults.is_done(None)
+    assert not faults.is_done({**passed, "commit": "1234567-dirty"})
+    assert not faults.is_done({**passed, "problems": ["exit code 1"]})
+
+
+def test_rewards_on_two_hosts_and_on_one_are_those_of_the_same_seeds(faults):
+    def run(*by_step: float) -> dict:
+        return {"reward_by_step": by_step}
+
+    runs = {
+        "quiet, 12 steps": run(0.2, 0.4),
+        "one-host, 12 steps": run(0.1, 0.3),
+        "quiet, 12 steps, seed 1": run(0.5, 0.5),
+        "one-host, 12 steps, seed 1": run(0.4, 0.4),
+        "quiet, 12 steps, seed 2": run(0.9, 0.9),  # one host has not run it
+        "quiet": run(0.9, 0.9),
+    }
+    beside = faults.compared(runs)
+    assert beside["two_hosts"] == [0.3, 0.5] and beside["one_host"] == [0.2, 0.4]
+    assert beside["mean_difference"] == 0.1 and beside["spread_over_seeds"] == 0.1414
+    assert faults.compared({})["mean_difference"] is None
+
+
+def test_all_runs_have_keys_of_their_own_and_come_after_what_they_are_compared_with(faults):
+    runs = faults.all_runs()
+    keys = [faults.key_of(*run) for run in runs]
+    assert len(set(keys)) == len(keys) and set(faults.KINDS) == {kind for kind, _, _ in runs}
+    for kind, steps, seed in runs:
+        quiet = faults.key_of(faults.KINDS[kind].quiet, steps, seed)
+        assert keys.index(quiet) <= keys.index(faults.key_of(kind, steps, seed))
