@@ -251,6 +251,33 @@ def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
     found.close()
 
 
+def test_an_actor_over_two_cards_holds_both(ray, cluster):
+    """Of three GPUs that Ray counts on a node: the actor starts by the group of one of its cards,
+    and the run holds the other's as long."""
+    cluster.add("--num-cpus=1", "--num-gpus=3")
+    found = looked(ray, cluster, number_of_actors=1, actor_tensor_parallel=2)
+    placement = place(found.config, found.resources, base_mb=1)
+    (learner,), (actor,) = placement.learners, placement.actors
+    assert len(actor.cards) == 2 and learner.card not in actor.cards
+    found.prepare(placement)
+    start = found.start_of(actor)
+    assert start.gpus == 1.0
+    task = ray.remote(num_cpus=0)(
+        lambda: (os.environ["CUDA_VISIBLE_DEVICES"], ray.get_runtime_context().get_node_id())
+    )
+    ref = task.options(
+        num_gpus=start.gpus, scheduling_strategy=start.strategy,
+        runtime_env={"env_vars": start.environment},
+    ).remote()  # fmt: skip
+    visible, node = ray.get(ref)
+    assert visible.split(",") == [found.cards[card].visible for card in actor.cards]
+    assert len(set(visible.split(","))) == 2 and node == actor.node.id
+    held = [found.cards[card].group for card in (*learner.cards, *actor.cards)]
+    assert all(group.wait(1) for group in held)
+    found.close()
+    found.give_back(held)
+
+
 def test_without_a_cluster_the_command_says_so_in_a_line(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "unslothrl", "cluster", "--ray_address", "127.0.0.1:1"],

@@ -165,6 +165,7 @@ def part_of(
     outputs, inputs = shape
     if by_input:
         begin = rank * inputs // each
-        return packed.view(outputs, -1)[:, begin : begin + inputs // each].flatten()
+        columns = packed.view(outputs, -1)[:, begin : begin + inputs // each]
+        return columns.flatten().contiguous()  # a single column is flattened without a copy
     size = outputs * inputs // each
     return packed[rank * size : (rank + 1) * size]
