@@ -82,6 +82,16 @@ def test_a_temporary_folder_that_cannot_be(variables, tmp_path):
     assert refusal().startswith("RAY_TMPDIR /tmp/xxx") and "by 66 bytes" in refusal()
 
 
+def test_a_full_disk_is_refused(variables):
+    """As if every disk were."""
+    variables.delenv("RAY_TMPDIR", raising=False)
+    starting.check(Config())
+    variables.setattr(starting, "LEAST_ROOM", 2**60)
+    said = refusal(ray_temp_dir="/tmp")
+    assert said.startswith("ray_temp_dir /tmp has ") and "MB free, and Ray needs about" in said
+    assert refusal().startswith("ray_temp_dir is not set, and /tmp has ")
+
+
 def test_an_address_of_another_machine_is_refused(variables):
     said = refusal(ray_node_ip="203.0.113.7")
     assert said.startswith("ray_node_ip 203.0.113.7 is no address of this machine (")

@@ -11,6 +11,7 @@ import functools
 import ipaddress
 import os
 import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from unslothrl.errors import UserError
 from unslothrl.planning.machine import Machine
 
 SESSION = "/session_2026-11-21_20-59-29_205618_4194304/sockets/plasma_store"  # below Ray's folder
+LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
 MOST_SOCKET = 107  # bytes of a socket's path on Linux
 SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those on their way out
 FIRST_PORT = 1024
@@ -124,7 +126,7 @@ def check_temp_dir(given: str | None) -> None:
     if folder is None and os.environ.get(TMPDIR):
         name, folder = f"{TMPDIR} {os.environ[TMPDIR]}", os.path.join(os.environ[TMPDIR], "ray")
     if folder is None:
-        return
+        return check_room("ray_temp_dir is not set, and /tmp", "/tmp")
     path = os.path.abspath(folder)
     length = len(os.fsencode(path + SESSION))
     if length > MOST_SOCKET:
@@ -140,6 +142,17 @@ def check_temp_dir(given: str | None) -> None:
         raise UserError(
             f"{name} cannot be written ({reason}): set --ray_temp_dir to another folder"
         ) from None
+    check_room(name, path)
+
+
+def check_room(name: str, path: str) -> None:
+    """On a full disk Ray starts, and fails later."""
+    free = shutil.disk_usage(path).free
+    if free < LEAST_ROOM:
+        raise UserError(
+            f"{name} has {free / 2**20:.0f} MB free, and Ray needs about {LEAST_ROOM >> 20} for "
+            "its logs: free some, or set --ray_temp_dir to a folder of another disk"
+        )
 
 
 def start(ray: Any, config: Config, machine: Machine) -> Any:
