@@ -9,7 +9,6 @@ import tempfile
 from dataclasses import replace
 
 import pytest
-import ray
 from ray_nodes import free_ports
 
 from unslothrl.cluster import starting
@@ -133,6 +132,8 @@ ray.shutdown()
 def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
     """The head's port, and every port of a worker's, between the two that were named. In a process
     of its own: Ray reads the token once a process, and another test may have had another."""
+    import ray
+
     address = ray.util.get_node_ip_address()  # Ray takes no loopback address
     port, low = free_ports(2)
     low = min(low, 65_000)
