@@ -159,11 +159,34 @@ def check_a_version_is_unloaded_with_its_last_request(engine: Engine, load: Load
     assert engine.versions_held == 1
     for request in requests(3):
         engine.add(request)
+    assert engine.step() == []
     load(9, False)
     assert engine.versions_held == 2
     engine.abort(["0", "1"])
     assert engine.versions_held == 2
     engine.abort(["2"])
+    assert engine.versions_held == 1
+
+
+def check_what_waits_begins_under_the_newest(engine: Engine, load: Load) -> None:
+    """More requests than run at once, and two versions that come one step after the other: each
+    request has one version, and what neither of them found running has the last."""
+    load(5, False)
+    asked = requests(100)
+    for request in asked:
+        engine.add(request)
+    early = [one for _ in range(2) for one in engine.step()]
+    load(6, False)
+    early += engine.step()
+    load(7, True)
+    assert engine.versions_held in (2, 3)
+    by_id = {one.id: one for one in early} | drain(engine)
+    assert by_id.keys() == {request.id for request in asked}
+    versions = {id: set(one.completion.versions) for id, one in by_id.items()}
+    assert all(len(of_one) == 1 for of_one in versions.values())
+    of_5, _, of_7 = ([one for id, one in by_id.items() if versions[id] == {n}] for n in (5, 6, 7))
+    assert len(of_5) >= 16 and len(of_7) > 20
+    assert share(of_5) < 0.05 and share(of_7) > 0.9
     assert engine.versions_held == 1
 
 
@@ -287,6 +310,7 @@ OF_REQUESTS = [
 OF_VERSIONS = [
     check_versions_in_flight,
     check_a_version_is_unloaded_with_its_last_request,
+    check_what_waits_begins_under_the_newest,
     check_a_number_that_is_loaded_again,
     check_requests_that_are_interrupted_again_and_again,
     check_a_version_speaks_at_once,

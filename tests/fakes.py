@@ -100,7 +100,7 @@ class FakeEngine:
         if bytes(adapter.weights).isdigit():
             self.favourites[self.versions_loaded] = int(adapter.weights)
         for running in self.in_flight.values():
-            if running.request.follows_newest:
+            if running.request.follows_newest or not running.token_ids:
                 running.go_on(self.versions_loaded, adapter.version)
         self._unload_unused()
 

@@ -245,6 +245,7 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
     for version in (850, 851, 852):
         vllm_engine.load(backend.publish(version))
         vllm_engine.add(replace(requests(1)[0], id=str(version)))
+        vllm_engine.step()
     copies = host_copies(vllm_engine)
     assert len(copies) == vllm_engine.versions_held == 3
     assert {id: sum(c.nbytes for c in of_one) for id, of_one in copies.items()} == dict.fromkeys(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.training.rollouts import Flight, RolloutStream, task_counts
-from unslothrl.types import Assignment, Sampling
+from unslothrl.types import Assignment, Collected, Sampling
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
@@ -71,3 +71,24 @@ def test_what_an_actor_is_given_goes_with_its_next_call():
     process.is_hanging = False
     assert [group.task.id for group in stream.wait([*first, *second])] == ["a", "b", "c"]
     assert [a.index for a in process.target.given] == [*first, *second]
+
+
+def test_versions_are_counted_over_processes_that_come_and_go():
+    """Two actors, of which one ends with two versions in its engine and is started again."""
+    stream = RolloutStream(FakeCluster(2), 0, overlaps=True)
+    assert stream.version_counts() == (0, 0, 0)
+
+    def hands_over(name: str, loaded: int, unloaded: int) -> None:
+        member = stream.pool.members[name]
+        stream.collecting[member] = 1
+        handed = Collected((), 0.0, 1.0, versions_loaded=loaded, versions_unloaded=unloaded)
+        stream._collected(member, handed)
+
+    hands_over("actor-0", 3, 1)
+    hands_over("actor-1", 3, 2)
+    assert stream.version_counts() == (6, 3, 2)
+    stream.pool.stop("actor-0", "it draws under another version")
+    assert stream.version_counts() == (6, 5, 1)  # with it what it held has gone
+    hands_over("actor-0", 1, 0)
+    hands_over("actor-1", 4, 2)
+    assert stream.version_counts() == (8, 5, 2)

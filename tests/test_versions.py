@@ -173,20 +173,22 @@ def counting(model, sizes: list[int]):
 
 
 def test_more_versions_than_slots_wait_and_all_end(engine, adapters):
-    """Seven versions, of which vLLM has slots for three."""
-    expected = {}
+    """Seven versions with five requests each. vLLM has slots for three; transformers begins no
+    chunk for fewer requests than run. The others wait, and begin under a version that comes
+    meanwhile."""
+    added = {}
     for version in range(7):
         engine.load(replace(adapters[version % 3], version=version))
         for request in requests(5, version, name=f"v{version}-"):
             engine.add(request)
-            expected[request.id] = version
+            added[request.id] = version
         engine.step()
-    assert engine.versions_held == 7
-    finished = drain(engine)
-    late = {id: one.completion for id, one in finished.items()}
+    begun = [0, 1, 2, 6] if isinstance(engine, VllmEngine) else [0, 1, 3, 6]
+    assert engine.versions_held == len(begun)
+    late = {id: one.completion for id, one in drain(engine).items()}
     assert len(late) >= 30
     for id, completion in late.items():
-        assert set(completion.versions) == {expected[id]}
+        assert set(completion.versions) == {min(n for n in begun if n >= added[id])}
     assert engine.versions_held == 1
 
 

@@ -194,6 +194,8 @@ class Collected:
     tokens: int = 0  # sampled since
     engine_steps: int = 0  # taken since
     engine_s: float = 0.0  # that they took
+    versions_loaded: int = 0  # by its engine since that was built
+    versions_unloaded: int = 0  # of those
 
 
 @dataclass(frozen=True, slots=True, eq=False)

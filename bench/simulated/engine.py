@@ -203,7 +203,7 @@ class SimulatedEngine:
         if (token := bytes(adapter.weights[:20])).isdigit():
             self.favourites[self.versions_loaded] = int(token)
         for each in (*self.waiting.values(), *self.running.values()):
-            if each.request.follows_newest:
+            if each.request.follows_newest or each.began is None:
                 self._ends_use(each.segments[-1][1])
                 each.segments.append((each.drawn(self.steps), self.versions_loaded))
                 self.in_use[self.versions_loaded] += 1

@@ -205,6 +205,8 @@ class Actor:
             tokens=self.engine.sampled_tokens - started.tokens,
             engine_steps=started.engine_steps,
             engine_s=started.engine_s,
+            versions_loaded=self.engine.versions_loaded,
+            versions_unloaded=self.engine.versions_unloaded,
         )
 
     async def _collect(

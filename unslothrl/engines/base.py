@@ -60,11 +60,11 @@ class Engine(Protocol):
         """Makes `adapter` the policy of every later `add`. Raises ValueError if it is damaged,
         AdapterMismatch if what the engine then holds, read back, is not what was published.
 
-        Requests in flight end under the version that they were added under, also where `adapter`
-        has the same number; those with `follows_newest` go on under this one from their next token:
-        what they have drawn becomes a part of their prompt, with keys and values of this version,
-        and their random numbers are new ones. An older version is unloaded when its last request is
-        done.
+        Requests that have begun end under the version that they began with, also where `adapter`
+        has the same number; those that still wait begin under this one, with their own seeds.
+        Requests with `follows_newest` go on under it from their next token: what they have drawn
+        becomes a part of their prompt, with keys and values of this version, and their random
+        numbers are new ones. An older version is unloaded when its last request is done.
         """
 
     def canary(self, shape: AdapterShape) -> None:

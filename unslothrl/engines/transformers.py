@@ -61,7 +61,7 @@ class TransformersEngine:
     those that run. An older version that requests still need is held beside the newest as what was
     published of it: the learner's float32 weights have moved on. A request that follows the newest
     version leaves its chunk and waits for another (`InFlight`); so does what was added before any
-    version was loaded.
+    version was loaded. What waits begins under the newest.
     """
 
     def __init__(
@@ -171,7 +171,8 @@ class TransformersEngine:
         adapter.verify()
         older, number = self.load_number, next(NUMBERS)
         for id, flight in self.in_flight.items():
-            if flight.request.follows_newest or flight.load == NO_LOAD:
+            begins = id in self.waiting or flight.load == NO_LOAD
+            if begins or flight.request.follows_newest:
                 if id in self.running:
                     self.waiting[id] = self._taken_out(id)
                 flight.go_on(number, adapter.version)

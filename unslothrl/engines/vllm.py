@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import canary
+from unslothrl.engines import canary, vllm_requests
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.readback import Slots
@@ -96,8 +96,9 @@ class VllmEngine:
 
     With `max_loras` versions on the card, requests of further versions wait until one of those has
     no running request: with 1 all that an older version has begun ends before the newer one's
-    requests start (vLLM's v1/core/sched/scheduler.py). A request that follows the newest version is
-    ended in vLLM and added again (`InFlight`), in the order in which all were added.
+    requests start (vLLM's v1/core/sched/scheduler.py). A request that follows the newest version,
+    or that vLLM has not begun, is ended there and added again (`InFlight`), in the order in which
+    all were added.
 
     What vLLM holds in its slots is read back and compared with what was published: see `readback`.
     """
@@ -139,7 +140,12 @@ class VllmEngine:
         self.loaded[number] = self._add_lora(adapter, number)
         self.versions_loaded += 1
         self.newest, self.version = number, adapter.version
-        following = [id for id, flight in self.in_flight.items() if flight.request.follows_newest]
+        following = [
+            id
+            for id, flight in self.in_flight.items()
+            if flight.request.follows_newest
+            or not vllm_requests.has_begun(self.llm.llm_engine, self.internal_ids[id])
+        ]
         self._take_back(following)
         for id in following:
             self.in_flight[id].go_on(number, adapter.version)
@@ -240,23 +246,10 @@ class VllmEngine:
 
     def _take_back(self, ids: Sequence[str]) -> None:
         """Ends these requests in vLLM and keeps what they have drawn."""
-        from vllm.v1.engine import FinishReason
-
-        engine = self.llm.llm_engine
         for id in ids:
-            internal_id = self.internal_ids[id]
-            # vLLM's abort gives no output but to a server's queue (v1/engine/output_processor.py).
-            state = engine.output_processor.request_states.get(internal_id)
-            if state is None:  # finished in a step that was interrupted before it said so
-                continue
-            output = state.make_request_output(
-                new_token_ids=[],
-                pooling_output=None,
-                finish_reason=FinishReason.ABORT,
-                stop_reason=None,
-            )
-            engine.abort_request([internal_id], internal=True)
-            self._extend(self.in_flight[id], output.outputs[0])
+            output = vllm_requests.taken_back(self.llm.llm_engine, self.internal_ids[id])
+            if output is not None:
+                self._extend(self.in_flight[id], output)
 
     def is_finished(self) -> bool:
         return not self.in_flight

@@ -177,11 +177,15 @@ class OverlappedSource(GroupSource):
 
     def _more_metrics(self) -> Metrics:
         finished = sum(index in self.stream.finished for index in self.outstanding)
+        loaded, unloaded, held = self.stream.version_counts()
         return {
             "rollout/outstanding_groups": len(self.outstanding),
             "rollout/finished_groups": finished,
             "rollout/dropped_groups": self.dropped,
             "rollout/replaced_actors": self.stream.pool.replaced,
+            "rollout/versions_loaded": loaded,
+            "rollout/versions_unloaded": unloaded,
+            "rollout/versions_held": held,
         }
 
     def _note_outstanding(self, state: RunState) -> None:

@@ -82,6 +82,8 @@ class RolloutStream:
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
         self.memory_mb = 0.0  # the largest generator's peak so far
+        self.versions: dict[Member, tuple[int, int]] = {}  # loaded and unloaded by each process
+        self.versions_ended = 0  # that were loaded by processes which are gone
         if overlaps:
             cluster.meanwhile = self.meanwhile
 
@@ -214,6 +216,7 @@ class RolloutStream:
         self.tokens += collected.tokens
         self.reward_s = max(self.reward_s, collected.reward_s)
         self.memory_mb = max(self.memory_mb, collected.memory_mb)
+        self.versions[member] = collected.versions_loaded, collected.versions_unloaded
         self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
         for index, group in collected.groups:
             flight = self.in_flight.pop(index, None)
@@ -247,6 +250,17 @@ class RolloutStream:
             self.pool.poll(POLL_S)
         return loaded
 
+    def version_counts(self) -> tuple[int, int, int]:
+        """As the processes said with what they handed over last: versions loaded into engines so
+        far, those of them unloaded, and the most that any engine holds. A process that has ended
+        holds none."""
+        loaded, unloaded = self.versions_ended, self.versions_ended
+        most = 0
+        for of_engine, ended in self.versions.values():
+            loaded, unloaded = loaded + of_engine, unloaded + ended
+            most = max(most, of_engine - ended)
+        return loaded, unloaded, most
+
     def raise_failure(self) -> None:
         """RunError where too few actors are left."""
         if self.pool.failure is not None:
@@ -271,6 +285,7 @@ class RolloutStream:
         self.collecting.pop(member, None)
         self.given.pop(member, None)
         self.took.pop(member.name, None)
+        self.versions_ended += self.versions.pop(member, (0, 0))[0]
         for index, flight in self.in_flight.items():
             if flight.generator == member.name:
                 self.in_flight[index] = replace(flight, generator="")
