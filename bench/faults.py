@@ -164,7 +164,7 @@ class Injection:
                     return process
             return None
 
-        return self.run.wait(f"{name} at {text}", look, START_S)
+        return self.run.wait(f"{name} at {text}", look, START_S, poll_s=0.3)  # a look takes CPU
 
     def is_over(self) -> bool:
         return self.run.driver.poll() is not None

@@ -82,7 +82,9 @@ class RunOnHosts:
     def output(self) -> str:
         return "\n".join(f"{line.at - self.began:7.1f} {line.text}" for line in self.lines)
 
-    def wait(self, what: str, happened: Callable[[], Any], timeout_s: float) -> Any:
+    def wait(
+        self, what: str, happened: Callable[[], Any], timeout_s: float, poll_s: float = POLL_S
+    ) -> Any:
         """-> what `happened` returns as soon as that is true. AssertionError where the driver ends
         before, or after `timeout_s`."""
         until = time.monotonic() + timeout_s
@@ -93,7 +95,7 @@ class RunOnHosts:
             assert not has_ended, f"{what}: the driver has ended\n{self.output}"
             assert time.monotonic() < until, f"{what}: not within {timeout_s} s\n{self.output}"
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.driver.wait(POLL_S)
+                self.driver.wait(poll_s)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The steps that have ended, in order."""
