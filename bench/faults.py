@@ -39,7 +39,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,13 @@ class Injection:
         """Until that share of the steps is done."""
         self.run.wait_for_step(max(1, round(share * self.steps)), START_S + self.steps * STEP_S)
 
+    def at(self, *shares: float) -> Iterator[None]:
+        """Comes back when each of these shares of the steps is done, unless the run is over."""
+        for share in shares:
+            self.wait_for(share)
+            if not self.is_over():
+                yield
+
     def record(self, kind: str, process: str, is_failure: bool = True) -> Fault:
         at = time.monotonic()
         self.faults.append(Fault(kind, process, at, self.step, is_failure=is_failure))
@@ -189,8 +196,7 @@ def kills(inject: Injection) -> None:
 
 
 def stopped(inject: Injection) -> None:
-    for share in (0.1, 0.5):
-        inject.wait_for(share)
+    for _ in inject.at(0.1, 0.5):
         inject.wait_back(inject.signal("stop", signal.SIGSTOP), READY)
 
 
@@ -241,8 +247,7 @@ def slow(inject: Injection) -> None:
 
 
 def learners(inject: Injection) -> None:
-    for share in (0.3, 0.7):
-        inject.wait_for(share)
+    for _ in inject.at(0.3, 0.7):
         learner_back(inject, inject.signal("kill", signal.SIGKILL, "learner"))
 
 
@@ -287,8 +292,7 @@ def starting(inject: Injection) -> None:
 
 
 def both(inject: Injection) -> None:
-    for share in (0.2, 0.6):
-        inject.wait_for(share)
+    for _ in inject.at(0.2, 0.6):
         alive = {n: it for n, (_, it) in inject.run.processes().items() if n.startswith("actor")}
         faults = [inject.record("kill of all actors at once", name) for name in alive]
         for process in alive.values():
