@@ -43,6 +43,7 @@ WARM_UP = 2  # steps
 PROCESSES = 8  # that the actors share
 ADAPTER, ADAPTER_BYTES = "the adapter", 20 << 20
 HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
+CONSTANTS = ("driver, share of one core", "for each actor", "for each group a second")
 TABLE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -220,11 +221,7 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
         )
     most = (1 - a) / (b + c * AT_ONCE / GROUP_S) if b + c else float("inf")
     return {
-        "constants": {
-            "driver, share of one core": round(a, 4),
-            "for each actor": round(b, 6),
-            "for each group a second": round(c, 6),
-        },
+        "constants": dict(zip(CONSTANTS, (round(x, 6) for x in (a, b, c)), strict=True)),
         "rows": listed,
         "the driver saturates at": {
             "actors": round(most),
@@ -255,8 +252,9 @@ def main() -> None:
     if given.profile:
         print(json.dumps(runs, indent=1))
         return
-    size = sizes()
-    summed = {"bytes": size, "table": table(list(runs.values()), size)}
+    summed: dict[str, dict] = {"bytes": sizes()}
+    if len(runs) >= len(CONSTANTS):
+        summed["table"] = table(list(runs.values()), summed["bytes"])
     packages = ("ray", "numpy")
     report(given, "scale-simulated", "python bench/scale.py", CASES, summed, runs, packages)
 
