@@ -207,7 +207,7 @@ def table(runs: Sequence[dict], size: dict[str, int]) -> dict:
         measured = [
             share
             for share, run in zip(shares, runs, strict=True)
-            if run["actors"] == actors and run["groups a second"] <= 1.1 * rate
+            if run["actors"] == actors and 0.9 < run["groups a second"] / rate < 1.1
         ]
         listed.append(
             {
