@@ -52,10 +52,14 @@ def command(output: Path, name: str, **options) -> list[str]:
     return [sys.executable, str(ROOT / "train_distributed.py"), *flags(output, name, **options)]
 
 
-def train(output: Path, name: str, **options) -> Path:
+def train(output: Path, name: str, *more: str, **options) -> Path:
     """Runs the command to its end and returns the run folder."""
     done = subprocess.run(
-        command(output, name, **options), capture_output=True, text=True, timeout=500, cwd=output
+        [*command(output, name, **options), *more],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=output,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return output / name
@@ -185,6 +189,38 @@ def test_only_the_adapter_is_sent_to_the_engines(ray):
         assert row["sync/bytes"] == file.stat().st_size
         payload = sum(2 * tensor.numel() for tensor in tensors.values())
         assert 0 <= file.stat().st_size - payload < 20_000  # the header with the names
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_run_that_generates_while_it_updates(partial, output):
+    """Two actors over transformers, a learner, an evaluation in between. The first batch is fresh,
+    the second was drawn beside it under the first version."""
+    folder = train(
+        output, f"overlapped-{partial}", *["--partial_rollouts"] * partial, cluster="ray",
+        engine="transformers", number_of_actors=2, max_staleness=1, max_steps=4,
+    )  # fmt: skip
+    (_, *steps) = metrics(folder)
+    assert [row["policy_version"] for row in steps] == [1, 2, 3, 4]
+    assert [row["rollout/staleness"] for row in steps][:2] == [0, 1]
+    for row in steps:
+        shares = [row["rollout/staleness_0"], row["rollout/staleness_1"]]
+        assert sum(shares) == pytest.approx(1) and "rollout/staleness_2" not in row
+        assert row["rollout/staleness_mean"] == pytest.approx(shares[1])
+        assert row["rollout/staleness"] == (shares[1] > 0)
+        assert row["rollout/dropped_groups"] == row["rollout/replaced_actors"] == 0
+        held = row["rollout/versions_loaded"] - row["rollout/versions_unloaded"]
+        assert 1 <= row["rollout/versions_held"] <= (1 if partial else 2)
+        assert row["rollout/versions_held"] <= held <= 2 * row["rollout/versions_held"]
+        assert row["train/sampler_gap"] < 0.05 and row["train/ess"] > 0.8
+    assert 4 <= steps[-1]["rollout/versions_loaded"] <= 2 * 4  # version 4 comes after the last draw
+    drawn = [
+        (row["task"], row["candidate"])
+        for path in (folder / "rollouts").iterdir()
+        for row in map(json.loads, path.read_text().splitlines())
+    ]
+    assert len(drawn) == len(set(drawn)) == 4 * 8 * 4
+    evaluated = [row["step"] for row in metrics(folder) if "eval/held_out/pass@1" in row]
+    assert evaluated == [0, 2, 4]
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output, whole):
