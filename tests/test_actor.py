@@ -29,6 +29,8 @@ class ScriptedEngine:
     """Finishes requests in the order of `script`: numbers of candidates, counted over all tasks. A
     callable in it is called in between."""
 
+    versions_loaded = versions_unloaded = 0
+
     def __init__(self, script):
         self.script, self.sampled_tokens = list(script), 0
         self.requests: list[Request] = []

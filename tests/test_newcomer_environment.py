@@ -53,6 +53,8 @@ def file(tmp_path):
 class Asks:
     """Draws "2 + 3" as a first turn and "5" as a second; letters are tokens."""
 
+    versions_loaded = versions_unloaded = 0
+
     def __init__(self):
         self.requests, self.waiting, self.sampled_tokens = [], [], 0
 

@@ -19,10 +19,12 @@ from layouts import LAYOUTS, card, machine_of, placed, resolved
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
+from unslothrl.engines.vllm_options import EXTENSION, split_over
 from unslothrl.planning import memory as planned
 from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
+from unslothrl.planning.tensor_parallel import problem
 from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
@@ -316,6 +318,30 @@ def test_tensor_parallel_over_this_checkpoint_is_refused(monkeypatch):
     monkeypatch.setattr(loader, "get_tensor_model_parallel_world_size", lambda: 2)
     with pytest.raises(ValueError, match="with tensor parallelism is not"):
         check(asked, model, config)
+
+
+def test_an_actor_over_two_cards_is_taken_as_it_is_meant(folder, options, tmp_path, monkeypatch):
+    """A 16-bit checkpoint, quantised as it loads, in processes of vLLM's own."""
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.executor import Executor
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+    monkeypatch.setenv("FAKE_CARDS", ";".join(["NVIDIA RTX 4090,24564,8.9"] * 2))
+    settings = json.loads((folder / "config.json").read_text())
+    del settings["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    alone = {**options, "model": str(tmp_path), "enable_sleep_mode": False}
+    found = EngineArgs(**alone, **split_over(2)).create_engine_config(UsageContext.LLM_CLASS)
+    parallel = found.parallel_config
+    assert (parallel.tensor_parallel_size, parallel.world_size) == (2, 2)
+    assert parallel.worker_extension_cls == EXTENSION
+    assert Executor.get_class(found) is MultiprocExecutor
+    assert found.model_config.quantization == found.load_config.load_format == "bitsandbytes"
+    assert found.model_config.get_num_kv_heads(parallel) == SEVEN.shard(2).kv_heads == 2
+    with pytest.raises(ValueError, match=r"attention heads .* divisible by tensor"):
+        EngineArgs(**alone, **split_over(3)).create_engine_config(UsageContext.LLM_CLASS)
+    assert problem(SEVEN, 3) == "28 attention heads"
 
 
 def test_a_float32_head_holds_with_an_adapter():
