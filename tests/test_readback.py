@@ -350,6 +350,7 @@ def test_transformers_with_its_lora_off(own, versions):
 def test_transformers_with_a_kept_version_that_is_another(own, versions, monkeypatch):
     own.load(versions(210))
     own.add(requests(1)[0])
+    own.step()  # what has not begun would begin under the newest version
     keep, other = own.backend.keep_version, versions(211)
     monkeypatch.setattr(
         own.backend,
