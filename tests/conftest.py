@@ -21,9 +21,14 @@ for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_TOKEN", "RAY_AD
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from unslothrl.types import LORA_TARGETS
+
+# No deadline: how long an example takes is the machine's doing.
+hypothesis.settings.register_profile("unslothrl", max_examples=50, deadline=None)
+hypothesis.settings.load_profile("unslothrl")
 
 SMALL = {
     "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add

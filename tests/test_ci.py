@@ -57,7 +57,7 @@ def test_a_part_that_fails_stops_no_other(ci):
     code, output = ci(fails="lint")
     assert code == 1 and "made mutation-test" in output
     assert re.search(r"^lint +\d+ s of +60 s  FAILED", output, re.M)
-    assert re.search(r"^tests +\d+ s of +800 s  passed", output, re.M)
+    assert re.search(r"^tests +\d+ s of +900 s  passed", output, re.M)
 
 
 def test_parts_that_are_named_run_alone(ci):
