@@ -414,13 +414,36 @@ def ray():
         ray.shutdown()
 
 
+def seen_by_processes(ray, machine, placement, folder):
+    """-> for each process of the plan, started by Ray: CUDA_VISIBLE_DEVICES and Ray's own GPUs."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    namespace: dict = {}
+    exec(PROGRAM, namespace)
+    group = placement_group(placement.bundles(), strategy="PACK")
+    assert group.wait(30)
+    handles = [
+        ray.remote(
+            num_cpus=0,
+            num_gpus=plan.reserved,
+            runtime_env={"env_vars": process_environment(machine, folder, plan)},
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+        )(namespace["Card"]).remote()
+        for index, plan in enumerate(placement.processes)
+    ]
+    try:
+        return ray.get([handle.seen.remote() for handle in handles], timeout=60)
+    finally:
+        for handle in handles:
+            ray.kill(handle)
+        remove_placement_group(group)
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("cards_visible", [None, "7,GPU-abc,3,1,0"])
 def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, tmp_path):
     """Two actors on one card and three on another, which Ray could mix up."""
-    from ray.util.placement_group import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
     if cards_visible is None:
         monkeypatch.delenv(variables.VISIBLE, raising=False)
         names = [str(index) for index in range(5)]
@@ -434,58 +457,23 @@ def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, t
         ["learner-2"], ["actor-0", "actor-1"], ["actor-2", "actor-3", "actor-4"],
         ["learner-0"], ["learner-1"],
     ]  # fmt: skip
-    namespace: dict = {}
-    exec(PROGRAM, namespace)
-    group = placement_group(placement.bundles(), strategy="PACK")
-    assert group.wait(30)
-    handles = [
-        ray.remote(
-            num_cpus=0,
-            num_gpus=plan.reserved,
-            runtime_env={"env_vars": process_environment(machine, tmp_path, plan)},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
-        )(namespace["Card"]).remote()
-        for index, plan in enumerate(placement.processes)
-    ]
-    seen = ray.get([handle.seen.remote() for handle in handles], timeout=60)
+    seen = seen_by_processes(ray, machine, placement, tmp_path)
     assert [name for name, _ in seen] == [names[plan.card] for plan in placement.processes]
     reserved = Counter()
     for plan, (_, ids) in zip(placement.processes, seen, strict=True):
         (gpu,) = ids
         reserved[gpu] += plan.reserved
     assert max(reserved.values()) <= 1
-    for handle in handles:
-        ray.kill(handle)
-    remove_placement_group(group)
 
 
 @pytest.mark.real
 def test_ray_gives_an_actor_all_its_cards(ray, monkeypatch, tmp_path):
-    from ray.util.placement_group import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
     monkeypatch.delenv(variables.VISIBLE, raising=False)
     resources = cards(24, 24, 24, 24, 24)
     machine = Machine(1, 64_000, gpus=resources.gpus)
     placement = placed(resources, actors=2, actor_tensor_parallel=2)
     assert [plan.reserved for plan in placement.processes] == [1.0, 2.0, 2.0]
-    namespace: dict = {}
-    exec(PROGRAM, namespace)
-    group = placement_group(placement.bundles(), strategy="PACK")
-    assert group.wait(30)
-    handles = [
-        ray.remote(
-            num_cpus=0,
-            num_gpus=plan.reserved,
-            runtime_env={"env_vars": process_environment(machine, tmp_path, plan)},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
-        )(namespace["Card"]).remote()
-        for index, plan in enumerate(placement.processes)
-    ]
-    seen = ray.get([handle.seen.remote() for handle in handles], timeout=60)
+    seen = seen_by_processes(ray, machine, placement, tmp_path)
     assert [names for names, _ in seen] == ["0", "2,1", "4,3"]
     assert [len(ids) for _, ids in seen] == [1, 2, 2]
     assert len({gpu for _, ids in seen for gpu in ids}) == 5
-    for handle in handles:
-        ray.kill(handle)
-    remove_placement_group(group)
