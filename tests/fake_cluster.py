@@ -93,7 +93,7 @@ class FakeCluster:
         self.started: list[str] = []
         self.starts_in_vain: set[str] = set()
         self.hangs_next: set[str] = set()  # actors that hang when they are started next
-        self.silent: set[str] = set()
+        self.silent: dict[str, float] = {}  # seconds since a process answered
         self.without_room: set[str] = set()  # actors
         self.moved: list[str] = []  # actors that were started on another node if there is one
         self.unlike: set[str] = set()  # actors whose node has joined and can be excluded
@@ -115,7 +115,7 @@ class FakeCluster:
         return [call.outcome for call in calls if call.outcome is not None]
 
     def silence_s(self, handle: Any) -> float:
-        return 1000.0 if handle.name in self.silent else 0.0
+        return self.silent.get(handle.name, 0.0)
 
     def start_allowed_s(self) -> float:
         return 60.0
@@ -129,7 +129,7 @@ class FakeCluster:
             raise RunError("no node has room for it")
         self.started.append(name)
         self.moved += [name] if elsewhere else []
-        self.silent.discard(name)
+        self.silent.pop(name, None)
         handle = self._start(name)
         self.processes[name].is_dead = name in self.starts_in_vain
         self.processes[name].is_hanging = name in self.hangs_next

@@ -19,6 +19,8 @@ from unslothrl.training.patience import (
     HELD_UP_S,
     LATE_FACTOR,
     LATE_S,
+    LATE_SILENT_S,
+    SILENT_S,
     SLOW_S,
     Patience,
     Speed,
@@ -199,9 +201,18 @@ def test_a_first_call_may_take_long_unless_the_process_is_silent():
     for _ in range(100):  # of which each is some seconds
         stream.pump()
     assert cluster.started == []
-    cluster.silent.add("actor-0")
+    cluster.silent["actor-0"] = SILENT_S + 1
     stream.pump()
     assert cluster.started == ["actor-0"]
+
+
+def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster)
+    cluster.processes["actor-1"].is_hanging = True
+    cluster.silent["actor-1"] = LATE_SILENT_S + 0.5
+    assert names_of(stream.wait(send(stream, 4))) == ["0", "1", "2", "3"]
+    assert cluster.started == [] and stream.pool.members["actor-1"].is_late
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():

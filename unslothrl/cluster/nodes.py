@@ -134,6 +134,7 @@ class JoinedNodes:
         self.tokenizer = on_node.tokenizer_hash(base)
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
+        self.preparing: dict[str, Any] = {}  # node -> what has begun to prepare it
         self.prepared: dict[str, dict[str, Any]] = {}
         self.cards: list[Card] = []
         self.paths = shipping.paths_of(config)
@@ -232,7 +233,9 @@ class JoinedNodes:
                     raise UserError(f"{path} is no longer what it was when the run began")
                 refs[path] = self.ray.put(shipping.content(path))
         contents = [refs[path] for path in lacks]
-        return self.on(node, "prepare", self.config, lacks, *self._names(), *contents)
+        names = self._names()
+        self.preparing[node] = self.on(node, "prepare", self.config, lacks, *names, *contents)
+        return self.preparing[node]
 
     def take_prepared(self, answers: Mapping[str, Any]) -> None:
         """What `prepare` has returned on nodes. Raises UserError that names one."""
@@ -336,11 +339,16 @@ class JoinedNodes:
     def close(self) -> None:
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
-        refs = [
-            self.on(node, "remove", prepared["scratch"])
-            for node, prepared in self.prepared.items()
-            if node in alive
-        ]
+        for ref in self.preparing.values():
+            self.ray.cancel(ref, force=True)  # nothing where it has ended
+        self._wait(list(self.preparing.values()))
+        session, job, _ = self._names()
+        self._wait(
+            [self.on(node, "remove", session, job) for node in self.preparing if node in alive]
+        )
+
+    def _wait(self, refs: Sequence[Any]) -> None:
+        """For what ends a run on its nodes; no longer than that is worth."""
         if refs:
             self.ray.wait(refs, num_returns=len(refs), timeout=REMOVE_S)
 

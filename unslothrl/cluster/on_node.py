@@ -119,15 +119,22 @@ def in_users_words(error: str, moved: Mapping[str, str]) -> str:
 
 def scratch_folder(session: str, job: str, alive: Sequence[str]) -> Path:
     """A new folder for a run's files on this node, without those that killed runs have left."""
-    room = Path(adapter_room() or tempfile.gettempdir())
-    for folder in room.glob(f"{SCRATCH_PREFIX}{session}-*"):
+    for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):
         if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
             shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room))
+    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
 
 
-def remove(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def remove(session: str, job: str) -> None:
+    """Removes a run's folders on this node, also those of an earlier time on it: a node that was
+    cut off joins again as another one."""
+    for folder in room().glob(f"{SCRATCH_PREFIX}{session}-{job}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def room() -> Path:
+    """Where the folders of runs are on this node."""
+    return Path(adapter_room() or tempfile.gettempdir())
 
 
 def weights_hash(base: Path) -> str:

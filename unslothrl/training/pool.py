@@ -18,7 +18,7 @@ from unslothrl.training.members import Member, Owner, Pending
 from unslothrl.training.patience import (
     ASK_S,
     HELD_UP_S,
-    LATE_S,
+    LATE_SILENT_S,
     SILENT_S,
     SLOW,
     SLOW_S,
@@ -310,7 +310,7 @@ class Pool:
             how = f"has not answered for {age_s:.0f} s"
             lost = ProcessLost(member.name, f"{member.name} {how}: it hangs")
             self.lose(member, lost, elsewhere=True)
-        elif taken_s > self.patience.late_s(kind, is_first) or silent > LATE_S:
+        elif taken_s > self.patience.late_s(kind, is_first) or silent > LATE_SILENT_S:
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
