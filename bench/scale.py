@@ -5,11 +5,11 @@
     python bench/scale.py --only "512 actors" --profile   # prints where the driver's time goes
     python bench/scale.py --rehearse           # at most 8 actors in 2 processes; writes nothing
 
-The real trainer, stream and Ray, with --max_staleness 1, over simulated actors that share at most 8
+The real trainer, stream and Ray, with --max_staleness 2, over simulated actors that share at most 8
 Ray processes (bench/simulated/many.py). An actor draws two groups of 16 candidates of 500 to 1,000
 tokens at a time, in 5.12 s, so that 512 actors finish 200 groups a second; a step trains on two
 groups of each actor. The driver's CPU time is that of its process alone, all threads, over the
-steps after the first two. From these constants follows what any number of actors takes, and
+steps after the first four. From these constants follows what any number of actors takes, and
 where the driver saturates. Writes bench/results/scale-simulated-cpu.json.
 """
 
@@ -39,7 +39,9 @@ from unslothrl.types import Assignment, Batch, Sampling
 CANDIDATES, SHORTEST, LONGEST = 16, 500, 1000
 GROUP_S = 5.12  # that an actor draws groups in
 AT_ONCE = 2  # groups of an actor
-WARM_UP = 2  # steps
+UPDATE = 0.1  # of the time of a group: with what the driver does, updates take less than drawing
+STALENESS = 2  # so that no step waits for what has just been drawn
+WARM_UP = 4  # steps
 PROCESSES = 8  # that the actors share
 ADAPTER, ADAPTER_BYTES = "the adapter", 20 << 20
 HOSTS_RAM_MB = 2**22  # so that the plan does not refuse 512 actors, none of which holds a model
@@ -54,7 +56,7 @@ class Case:
     name: str
     actors: int
     group_s: float = GROUP_S
-    steps: int = 12
+    steps: int = 16
 
     @property
     def rate(self) -> float:
@@ -124,7 +126,7 @@ def run(case: Case, folder: Path, rehearse: bool, profile: bool = False) -> dict
         at_once=AT_ONCE,
         shortest=SHORTEST,
         longest=LONGEST,
-        learner=LearnerDelays(0.6 * case.group_s),
+        learner=LearnerDelays(UPDATE * case.group_s),
         adapter_bytes=ADAPTER_BYTES,
     )
     options = {
@@ -134,7 +136,7 @@ def run(case: Case, folder: Path, rehearse: bool, profile: bool = False) -> dict
         "topk": CANDIDATES,
         "max_new_tokens": LONGEST,
         "max_prompt_tokens": 64,
-        "max_staleness": 1,
+        "max_staleness": STALENESS,
     }
     SharedCluster.PROCESSES = min(2 if rehearse else PROCESSES, case.actors)
     meter, profiler = Meter(), cProfile.Profile()

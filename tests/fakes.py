@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
 from unslothrl.types import (
     Adapter,
@@ -250,7 +251,9 @@ class FakeLearner(FakeGenerator):
         skipped = not np.isfinite(loss)
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
-        stats = UpdateStats(loss, 0, 0, 0.0, tokens, tokens, np.zeros(1))
+        sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
+        agrees = agreement(tokens, tokens, sources, len(tokens))
+        stats = UpdateStats(loss, 0, 0, 0.0, agrees, np.zeros(1))
         return Update(stats, StepResult(1.0, skipped, 1.0))
 
     @staticmethod

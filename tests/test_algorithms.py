@@ -368,9 +368,40 @@ def test_schedules_by_hand():
 def test_diagnostics_by_hand():
     # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
-    result = diagnostics.sampler_agreement(sampler, np.array([-1.0, -1.0]))
+    one = diagnostics.agreement(sampler, np.array([-1.0, -1.0]), [("actor-0", 3, 2)], 2)
+    result = diagnostics.sampler_agreement([[one]])
     assert result["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert result["train/ess"] == pytest.approx(0.8)
+    assert one.sources.keys() == {("actor-0", 3)}
+    assert one.sources["actor-0", 3] == pytest.approx((2, math.log(3), math.log(3) ** 2))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 50, 101, 2000])
+def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
+    """However they are dealt out: here the largest gaps may all be in the last part."""
+    gaps = np.sort(np.random.default_rng(tokens).standard_exponential(tokens))
+    ends = [tokens * i // parts for i in range(parts + 1)]
+    dealt = [gaps[a:b] for a, b in itertools.pairwise(ends)]
+    found = [
+        diagnostics.agreement(gap, np.zeros(len(gap)), [("a", i, len(gap))], tokens)
+        for i, gap in enumerate(dealt)
+    ]
+    result = diagnostics.sampler_agreement([found])
+    weights = np.exp(-gaps)
+    assert result["train/sampler_gap"] == pytest.approx(gaps.mean())
+    assert result["train/sampler_gap_p99"] == np.percentile(gaps, 99)
+    assert result["train/ess"] == pytest.approx(weights.sum() ** 2 / (tokens * (weights**2).sum()))
+    sources = {key: value for part in found for key, value in part.sources.items()}
+    assert sum(tokens for tokens, *_ in sources.values()) == tokens
+    assert sum(squares for *_, squares in sources.values()) == pytest.approx((gaps**2).sum())
+    assert sum(len(part.largest) for part in found) <= parts * (tokens // 100 + 2)
+
+
+def test_a_gap_that_is_no_number_shows():
+    gaps = np.array([0.1, np.nan, *np.zeros(300)])
+    part = diagnostics.agreement(gaps, np.zeros(302), [("a", 0, 302)], 302)
+    assert all(math.isnan(v) for v in diagnostics.sampler_agreement([[part]]).values())
 
 
 @pytest.mark.parametrize("named", ["standardised", "batch_standardised"])
@@ -403,13 +434,3 @@ def test_a_trajectory_that_has_run_away_has_no_gradient_but_a_number(advantage, 
     loss = policy_loss(objective, tokens, Denominators(1, 1000, 1000)).value
     loss.backward()
     assert torch.isfinite(loss) and logprobs.grad.eq(0).all()
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 51, 100, 101, 151, 1000])
-def test_a_percentile_is_numpys_to_the_last_bit(count):
-    values = np.random.default_rng(count).standard_exponential(count)
-    for percent in (0.0, 50.0, 99.0, 100.0):
-        expected = float(np.percentile(values, percent))
-        assert diagnostics.percentile(values.copy(), percent) == expected
-    values[-1] = np.nan
-    assert np.isnan(diagnostics.percentile(values, 99))

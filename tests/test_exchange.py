@@ -260,7 +260,7 @@ def train(rank, world_size, address, listener, base):
     ):
         done = learner.update(batch(part), LRS)
         result, stats = done.result, done.stats
-        row = (result.grad_norm, result.skipped, len(stats.learner_logprobs))
+        row = (result.grad_norm, result.skipped, stats.agreement.tokens)
         found.append((*row, learner.publish(1).sha256))
     learner.close()
     return found

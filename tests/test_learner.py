@@ -64,7 +64,7 @@ def test_a_second_update_sees_the_old_policy(bases, make_backend):
     learner.step({"lora": 1e-2})
     second = learner.forward_backward(batch(known))
     assert second.clipped > 0
-    assert np.array_equal(second.learner_logprobs, first.learner_logprobs)  # before any update
+    assert second.agreement.sources == first.agreement.sources  # with the policy before any update
     again = learner.forward_backward(batch(samples()))  # as if it were a new rollout
     assert again.clipped == 0
 
@@ -213,7 +213,8 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     before = learner.publish(1)
     done = learner.update(batch([]), LRS)
     assert (done.stats.loss, done.result.grad_norm, done.result.skipped) == (0.0, 0.0, False)
-    assert len(done.stats.sampler_logprobs) == len(done.stats.learner_logprobs) == 0
+    agrees = done.stats.agreement
+    assert (agrees.tokens, len(agrees.largest), agrees.sources) == (0, 0, {})
     assert (done.stats.values is None) == (objective == "grpo")
     assert learner.measure([], reference=True) == [] and learner.publish(1) == before
 

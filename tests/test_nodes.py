@@ -217,10 +217,8 @@ def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):
 
 def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatch):
     monkeypatch.setattr(nodes.variables, "IMPORT_FOLDER", Path("/not/there"))
-    code = nodes.call_on_node
-    monkeypatch.setattr(
-        nodes, "call_on_node", lambda folder, name, *rest: code(folder, "no", *rest)
-    )
+    code = on_node.call
+    monkeypatch.setattr(on_node, "call", lambda folder, name, *rest: code(folder, "no", *rest))
     with pytest.raises(UserError, match=r"node .* cannot import this package \(AttributeError"):
         looked(ray, cluster)
 

@@ -446,7 +446,7 @@ def test_slowness_is_beside_the_others_by_steps_and_by_tokens():
     few = speed((100, 100, 3.0), (100, 100, 3.0))  # few sequences: its tokens are slow alone
     assert few.slowness([usual]) == pytest.approx(1)
     assert slow.slowness([]) == 1 and speed((10, 100, 3.0)).slowness([usual]) == 1
-    assert len(speed(*[(10, 10, 1.0)] * 50).recent) == 5  # the last 5 s
+    assert len(speed(*[(10, 10, 1.0)] * 50).recent) == 3  # the last 3 s
 
 
 def test_a_slow_actor_is_helped_where_all_wait_for_it_and_then_started_again():

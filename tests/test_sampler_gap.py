@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 from fakes import completion, task
 
+from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.training.credit import samples_of
 from unslothrl.training.sampler_gap import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
-from unslothrl.types import Group, UpdateStats
+from unslothrl.types import Agreement, Group
 
 
-def stats(*sources: tuple[str, int, np.ndarray]) -> UpdateStats:
+def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
     """(generator, version, its |sampler - learner| of each token) of each sample."""
     gaps = np.concatenate([gap for *_, gap in sources])
-    return UpdateStats(
-        0.0, 0, 0, 0.0, gaps, np.zeros(len(gaps)), np.zeros(1),
-        sources=tuple((name, version, len(gap)) for name, version, gap in sources),
-    )  # fmt: skip
+    described = [(name, version, len(gap)) for name, version, gap in sources]
+    return agreement(gaps, np.zeros(len(gaps)), described, len(gaps))
 
 
 class Watched(SamplerGapWatch):

@@ -81,7 +81,7 @@ def test_a_learner_takes_what_is_set_and_goes_on_from_its_state():
     learner = SimulatedLearner(actor, LearnerDelays(1.0, 0.01), 1000, clock.delay())
     sample = Sample((1, 2), (3, 4, 5, 6), (-0.5,) * 4, None, 0)
     update = learner.update(Batch((sample,) * 5, 5, 20), {"lora": 1.0})
-    assert clock.now == pytest.approx(1.2) and len(update.stats.learner_logprobs) == 20
+    assert clock.now == pytest.approx(1.2) and update.stats.agreement.tokens == 20
     other = SimulatedLearner(actor, LearnerDelays(1.0, 0.01), 1000, clock.delay())
     other.load_state(learner.save_state())
     other.update(Batch((), 5, 20), {"lora": 1.0})

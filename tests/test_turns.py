@@ -110,4 +110,4 @@ def test_the_learner_counts_sampled_tokens(bases, make_backend):
         shape = (sample.tokens,)
         assert measured.logprobs.shape == measured.reference.shape == measured.values.shape == shape
     stats = learner.update(Batch(tuple(known), 3, 10), LRS).stats
-    assert len(stats.learner_logprobs) == len(stats.values) == len(stats.returns) == 10
+    assert stats.agreement.tokens == len(stats.values) == len(stats.returns) == 10

@@ -12,7 +12,7 @@ from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.cluster import joining, starting
-from unslothrl.cluster.base import counted
+from unslothrl.cluster.base import Cluster, counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.reading import EMBEDDED_RECIPE
@@ -30,6 +30,8 @@ from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
+
+COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
 
 def run(config: Config, notes: Sequence[str]) -> int:
@@ -78,7 +80,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
                 ending.trainer.restore(resumed)
                 folder.truncate_after(ending.trainer.state.step)
                 view.resumed(folder.read_metrics())
-            gc.freeze()  # what is there by now stays: it is not looked through again and again
+            spare_collector(processes)
             ending.trainer.train()
         except BaseException as error:
             if is_interruption(error):
@@ -102,6 +104,14 @@ def total_steps(config: Config, data: Data) -> int:
         return config.max_steps
     steps = config.episodes * data.train.steps_per_episode(config.batch_size)
     return min(steps, config.max_steps or steps)
+
+
+def spare_collector(processes: Cluster) -> None:
+    """Has Python's collector look through less of what never is in a cycle: what is there by now,
+    and, where no tensors can be, the records of rollouts, thousands a second."""
+    gc.freeze()
+    if not processes.is_local:
+        gc.set_threshold(*COLLECT_AFTER)
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -292,20 +292,31 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Agreement:
+    """Sums over the sampled tokens of a learner's part of a batch: see `algorithms.diagnostics`."""
+
+    tokens: int
+    gap: float  # |sampler - learner|, summed
+    weight: float  # exp(learner - sampler), summed
+    square: float  # of such weights, summed
+    largest: np.ndarray  # gaps: with those of the other parts enough for a percentile
+    sources: dict[tuple[str, int], tuple[int, float, float]]
+    """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UpdateStats:
-    """One learner's part of an update, in sums and per-token arrays that can be joined."""
+    """One learner's part of an update, in sums and arrays that can be joined."""
 
     loss: float
     clipped: int  # tokens on which the clip acted
     corrected: int  # tokens on which the bounds of the off-policy correction acted
     entropy_sum: float  # over completion tokens
-    sampler_logprobs: np.ndarray  # [tokens]
-    learner_logprobs: np.ndarray  # [tokens], before any update of the step
+    agreement: Agreement  # with the samplers, before any update of the step
     kl: np.ndarray  # [tokens of some completions], policy against reference
     value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
-    sources: tuple[tuple[str, int, int], ...] = ()  # of each sample: generator, version, tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from simulated.engine import Delay
 from unslothrl.actors.actor import Actor
+from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.types import Adapter, Batch, Measured, Sample, StepResult, Update, UpdateStats
 
 
@@ -55,8 +56,7 @@ class SimulatedLearner:
         began = self.wait.clock()
         tokens = sum(sample.tokens for sample in batch.samples)
         sampler = np.concatenate(
-            [np.asarray(sample.sampler_logprobs, np.float32) for sample in batch.samples]
-            or [np.empty(0, np.float32)]
+            [np.empty(0, np.float32), *(sampler_logprobs(sample) for sample in batch.samples)]
         )
         self.wait(self.delays.update_s + self.delays.token_s * tokens, began)
         trained = self.trained
@@ -67,10 +67,9 @@ class SimulatedLearner:
             trained.seconds + self.wait.clock() - began,
         )
         self.progress.set(len(batch.samples), tokens)
-        sources = tuple((s.generator, s.policy_version, s.tokens) for s in batch.samples)
-        kl = np.zeros(1, np.float32)
-        learner = sampler - np.float32(0.01)
-        stats = UpdateStats(0.5, 0, 0, 0.0, sampler, learner, kl, sources=sources)
+        sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
+        agrees = agreement(sampler, sampler - np.float32(0.01), sources, batch.tokens)
+        stats = UpdateStats(0.5, 0, 0, 0.0, agrees, np.zeros(1, np.float32))
         return Update(stats, StepResult(1.0, False, 0.0))
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
@@ -93,3 +92,9 @@ class SimulatedLearner:
 def random_bytes(seed: int, size: int) -> bytes:
     """Bytes that do not compress, of a seed."""
     return np.random.default_rng(seed).bytes(size)
+
+
+def sampler_logprobs(sample: Sample) -> np.ndarray:
+    """Of its tokens, read as they came."""
+    code, numbers = sample.column("sampler_logprobs")
+    return np.frombuffer(numbers, code).astype(np.float32, copy=False)

@@ -20,6 +20,7 @@ import numpy as np
 from simulated.builders import SimulatedTokenizer
 from simulated.engine import FIRST_TOKEN, VOCABULARY
 from simulated.learner import LearnerDelays, SimulatedLearner
+from unslothrl import compact
 from unslothrl.actors.actor import ProgressMeter
 from unslothrl.cluster.ray_calls import Asked, RayTransport, read
 from unslothrl.cluster.ray_cluster import RayCluster
@@ -52,14 +53,17 @@ class ManyActors:
 
 
 @cache
-def drawn(shortest: int, longest: int) -> list[tuple[tuple[int, ...], tuple[float, ...], str]]:
-    """`DRAWN` times token ids, log-probabilities and a text, lengths spread evenly."""
+def drawn(shortest: int, longest: int) -> list[tuple[int, compact.Numbers, compact.Numbers, str]]:
+    """`DRAWN` times a length, so many token ids and log-probabilities, packed as they travel, and
+    a text; lengths spread evenly. They are packed once because what that takes, real actors take
+    on their own machines."""
     draw, tokenizer = np.random.default_rng(0), SimulatedTokenizer()
     completions = []
     for length in draw.integers(shortest, longest + 1, DRAWN):
         ids = draw.integers(FIRST_TOKEN, VOCABULARY, length).tolist()
         logprobs = (-draw.standard_exponential(length, np.float32)).tolist()
-        completions.append((tuple(ids), tuple(logprobs), tokenizer.decode(ids)))
+        packed = compact.ints_packed(ids), compact.floats_packed(logprobs)
+        completions.append((len(ids), *packed, tokenizer.decode(ids)))
     return completions
 
 
@@ -139,13 +143,9 @@ class GroupActor:
         first = assignment.index * assignment.candidates
         completions = []
         for i in range(assignment.candidates):
-            ids, logprobs, text = of_process[(first + i) % DRAWN]
-            tokens = len(ids)
-            completions.append(
-                Completion(
-                    ids, logprobs, (True,) * tokens, (version,) * tokens, "stop", text, self.name
-                )
-            )
+            tokens, ids, logprobs, text = of_process[(first + i) % DRAWN]
+            packed = (ids, logprobs, ((True, tokens),), ((version, tokens),))
+            completions.append(compact.record(Completion, packed, "stop", text, self.name))
         earned = tuple(float(i % 2) for i in range(assignment.candidates))
         return Group(assignment.task, tuple(completions), {"coin": earned}, earned)
 

@@ -1,6 +1,5 @@
 """A run of the real trainer over simulated actors and learners, in Ray processes of their own."""
 
-import gc
 import itertools
 import json
 import os
@@ -17,6 +16,7 @@ from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
+from unslothrl.run import spare_collector
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Task
@@ -136,7 +136,7 @@ def train(
         processes = start(config)
     try:
         trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, steps)
-        gc.freeze()  # as `run.run` does
+        spare_collector(processes)
         view.begin()
         trainer.train()
         states = processes.gather([learner.save_state() for learner in processes.learners])

@@ -130,7 +130,7 @@ class JoinedNodes:
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine):
         self.ray, self.config, self.machine = ray, config, machine
-        self.task = ray.remote(num_cpus=0, max_retries=0)(call_on_node)
+        self.task = ray.remote(num_cpus=0, max_retries=0)(on_node.call)
         self.tokenizer = on_node.tokenizer_hash(base)
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
@@ -351,26 +351,6 @@ class JoinedNodes:
         """For what ends a run on its nodes; no longer than that is worth."""
         if refs:
             self.ray.wait(refs, num_returns=len(refs), timeout=REMOVE_S)
-
-
-def call_on_node(folder: str, name: str, *arguments: Any) -> Any:
-    """Runs on a node, where the package may be missing or another version: so it is sent as it is
-    written here. `folder` is where the driver has the package, which a node that shares its disk
-    uses before its own."""
-    import importlib
-    import os
-    import sys
-
-    if os.path.isdir(os.path.join(folder, "unslothrl")) and folder not in sys.path[:1]:
-        sys.path.insert(0, folder)
-    try:
-        function = getattr(importlib.import_module("unslothrl.cluster.on_node"), name)
-    except (ImportError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return function(*arguments)
-
-
-call_on_node.__module__ = "__main__"  # which Ray's pickle sends by its code, not by its name
 
 
 def name_of(node: Mapping[str, Any]) -> str:

@@ -28,6 +28,26 @@ from unslothrl.weights import base_model
 SCRATCH_PREFIX = "unslothrl-node-"
 
 
+def call(folder: str, name: str, *arguments: Any) -> Any:
+    """Runs on a node, where the package may be missing or another version: so it is sent as it is
+    written here. `folder` is where the driver has the package, which a node that shares its disk
+    uses before its own."""
+    import importlib
+    import os
+    import sys
+
+    if os.path.isdir(os.path.join(folder, "unslothrl")) and folder not in sys.path[:1]:
+        sys.path.insert(0, folder)
+    try:
+        function = getattr(importlib.import_module("unslothrl.cluster.on_node"), name)
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return function(*arguments)
+
+
+call.__module__ = "__main__"  # which Ray's pickle sends by its code, not by its name
+
+
 def facts(paths: list[str]) -> dict[str, Any]:
     """What the node is and has; of each path, a hash of what is there."""
     return {

@@ -13,6 +13,7 @@ import torch
 
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
+from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
@@ -95,15 +96,18 @@ class Passes:
             clipped=total.clipped,
             corrected=total.corrected,
             entropy_sum=total.entropy,
-            sampler_logprobs=_joined([s.sampler_logprobs for s in passed]),
-            learner_logprobs=_joined(total.old),
+            agreement=agreement(
+                _joined([s.sampler_logprobs for s in passed]),
+                _joined(total.old),
+                [(s.generator, s.policy_version, s.tokens) for s in passed],
+                batch.tokens,
+            ),
             kl=total.kl,
             value_loss=total.value_loss,
             values=_joined([s.measured.values for s in passed if s.measured is not None])
             if self.objective.has_critic
             else None,
             returns=_joined([s.returns for s in passed]) if self.objective.has_critic else None,
-            sources=tuple((s.generator, s.policy_version, s.tokens) for s in passed),
         )
 
     def _policy_backward(

@@ -61,17 +61,19 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
     }
 
 
-def update_metrics(parts: Sequence[UpdateStats], results: Sequence[StepResult]) -> Metrics:
-    """The `train/` metrics of a step's updates, from every learner's parts."""
-    learner = joined([part.learner_logprobs for part in parts])
-    sampler = joined([part.sampler_logprobs for part in parts])
+def update_metrics(
+    updates: Sequence[Sequence[UpdateStats]], results: Sequence[StepResult]
+) -> Metrics:
+    """The `train/` metrics of a step's updates, each from every learner's part."""
+    parts = [part for update in updates for part in update]
+    tokens = sum(part.agreement.tokens for part in parts)
     metrics = {
         "train/loss": sum(part.loss for part in parts) / len(results),
-        "train/entropy": sum(part.entropy_sum for part in parts) / len(learner),
-        "train/clip_fraction": sum(part.clipped for part in parts) / len(learner),
+        "train/entropy": sum(part.entropy_sum for part in parts) / tokens,
+        "train/clip_fraction": sum(part.clipped for part in parts) / tokens,
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
-        "train/correction_truncated": sum(part.corrected for part in parts) / len(learner),
-        **diagnostics.sampler_agreement(sampler, learner),
+        "train/correction_truncated": sum(part.corrected for part in parts) / tokens,
+        **diagnostics.sampler_agreement([[part.agreement for part in each] for each in updates]),
         "train/grad_norm": mean(result.grad_norm for result in results),
         "train/skipped_updates": sum(result.skipped for result in results),
         "memory/learner_peak_mb": max(result.memory_mb for result in results),
@@ -85,11 +87,6 @@ def update_metrics(parts: Sequence[UpdateStats], results: Sequence[StepResult]) 
             "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
         }
     return metrics
-
-
-def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """[tokens] of all; of one alone without a copy."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -13,9 +13,9 @@ LATE_S, LATE_FACTOR = 10.0, 3.0  # after which others draw as well what the proc
 ASK_S = 1.0  # that a call takes before its process is asked whether it lives
 LATE_SILENT_S = 3.0  # the same as `LATE_S`, for an answer of its watching thread
 SILENT_S = 30.0  # the longest that this thread may leave a question unanswered
-WINDOW_S = 5.0  # of an engine's steps, from which its speed is judged
+WINDOW_S, LEAST = 3.0, 2  # of an engine's steps, and hand-overs, from which its speed is judged
 SLOW = 5.0  # times the median of the others
-HELD_UP_S = 5.0  # that a slow actor may hold the others up before they draw what it has
+HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
 SLOW_S = 20.0  # for which an actor must be slow: a busy machine slows one down for some seconds
 
 
@@ -51,7 +51,7 @@ class Speed:
     def saw(self, steps: int, tokens: int, seconds: float) -> None:
         if steps:
             self.recent.append((steps, tokens, seconds))
-        while len(self.recent) > 1 and self.seconds - self.recent[0][2] >= WINDOW_S:
+        while len(self.recent) > LEAST and self.seconds - self.recent[0][2] >= WINDOW_S:
             self.recent.popleft()
 
     @property
@@ -73,7 +73,7 @@ class Speed:
         tokens, whichever is less: few sequences at once make tokens slow, many make steps slow. 1
         where not enough is known."""
         known = [other for other in others if other.recent]
-        if not known or len(self.recent) < 2 or self.seconds < WINDOW_S:
+        if not known or len(self.recent) < LEAST or self.seconds < WINDOW_S:
             return 1.0
         steps = statistics.median(other.step_s for other in known)
         tokens = statistics.median(other.token_s for other in known)

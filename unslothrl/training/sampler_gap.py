@@ -21,9 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from unslothrl.types import UpdateStats
+from unslothrl.types import Agreement
 
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
@@ -46,26 +44,13 @@ Gaps = dict[int, dict[str, Gap]]
 """By staleness, then by generator."""
 
 
-def gaps_of(parts: Sequence[UpdateStats], version: int) -> Gaps:
+def gaps_of(parts: Sequence[Agreement], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
-        sources = [source for source in part.sources if source[2]]
-        if not sources:
-            continue
-        gap = part.sampler_logprobs.astype(np.float64)
-        gap -= part.learner_logprobs
-        np.abs(gap, out=gap)
-        ends = np.cumsum([tokens for _, _, tokens in sources])
-        begins = [0, *ends[:-1]]
-        totals = np.add.reduceat(gap[: ends[-1]], begins).tolist()
-        gap *= gap
-        squares = np.add.reduceat(gap[: ends[-1]], begins).tolist()
-        for (generator, drawn_under, tokens), *of_sample in zip(
-            sources, totals, squares, strict=True
-        ):
+        for (generator, drawn_under), of_source in part.sources.items():
             of_key = sums[version - drawn_under, generator]
-            for place, value in enumerate((tokens, *of_sample)):
+            for place, value in enumerate(of_source):
                 of_key[place] += value
     gaps: Gaps = defaultdict(dict)
     for (staleness, generator), (count, total, square) in sorted(sums.items()):
@@ -84,7 +69,7 @@ class SamplerGapWatch:
         self.in_a_row: dict[str, int] = {}
         self.stopped: dict[str, int] = {}  # the version at which each was stopped
 
-    def saw(self, parts: Sequence[UpdateStats], version: int) -> dict[str, float]:
+    def saw(self, parts: Sequence[Agreement], version: int) -> dict[str, float]:
         """The updates of a step that trained policy `version`. -> `train/sampler_gap/<generator>`
         of the freshest tokens of each, where there are several generators."""
         gaps = gaps_of(parts, version)

@@ -54,7 +54,7 @@ class Updates:
                 f"step {step} has nothing to learn from and is skipped: {why_nothing(selected)}"
             )
             return {}
-        stats: list[UpdateStats] = []
+        stats: list[list[UpdateStats]] = []  # of each update, every learner's part
         results: list[StepResult] = []
         for epoch in range(config.epochs_per_rollout):
             seed = seed_of(config.seed, "parts", step, epoch)
@@ -63,12 +63,14 @@ class Updates:
             ):
                 with timer("update"):
                     parts, result = self._update(batch, step)
-                stats += parts
+                stats.append(parts)
                 results.append(result)
                 self._count_skipped(result, batch, state)
         return {
             **update_metrics(stats, results),
-            **self.sampler_gaps.saw(stats, state.policy_version),
+            **self.sampler_gaps.saw(
+                [part.agreement for parts in stats for part in parts], state.policy_version
+            ),
             "train/lr": self.learning_rates(step)["lora"],
         }
 
