@@ -120,6 +120,7 @@ print(json.dumps({
     "refusal": refusal,
     "is the variable as before": os.environ.get(starting.GCS_PORT) == before,
     "address": context.address_info["gcs_address"],
+    "join": starting.join_command(context.address_info["gcs_address"]),
     "folder": context.address_info["session_dir"],
     "ports": [node["NodeManagerPort"], node["ObjectManagerPort"]],
     "dashboard": context.dashboard_url,
@@ -154,6 +155,7 @@ def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
     assert said["is the variable as before"]
     assert said["address"] == f"{address}:{port}"
+    assert said["join"] == f"RAY_AUTH_MODE=token ray start --address={address}:{port}"
     assert said["folder"].startswith(folder + "/session_")
     assert said["ports"] == [low, low + 1]
     assert f"ray_port {port} cannot be listened on" in said["refusal"]

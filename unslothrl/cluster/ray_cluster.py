@@ -97,7 +97,10 @@ class RayCluster:
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
-        self.head = Head(context.address_info["gcs_address"])
+        address = context.address_info["gcs_address"]
+        if config.ray_port is not None:
+            self.stage(f"other machines join with `{starting.join_command(address)}`")
+        self.head = Head(address)
         client = self.ray._private.worker.global_worker.gcs_client
         here = self.ray.get_runtime_context()
         name = config.run_name or "run"

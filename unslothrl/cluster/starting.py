@@ -176,6 +176,12 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
         )
 
 
+def join_command(address: str) -> str:
+    """What another machine runs to join this Ray; it has the token by then."""
+    is_on = os.environ.get(joining.MODE, "token") == "token"
+    return f"{joining.MODE}=token " * is_on + f"ray start --address={address}"
+
+
 @contextlib.contextmanager
 def port_of_the_head(port: int | None) -> Iterator[None]:
     """Inside it Ray starts its head at that port."""

@@ -16,7 +16,7 @@ SILENT_S = 30.0  # the longest that this thread may leave a question unanswered
 WINDOW_S, LEAST = 3.0, 2  # of an engine's steps, and hand-overs, from which its speed is judged
 SLOW = 5.0  # times the median of the others
 HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
-SLOW_S = 20.0  # for which an actor must be slow: a busy machine slows one down for some seconds
+SLOW_S = 12.0  # for which an actor must be slow: a busy machine slows one down for some seconds
 
 
 class Patience:
