@@ -293,7 +293,7 @@ class RayCluster:
             while time.monotonic() < end:
                 for outcome in self.poll(waiting, POLL_S):
                     if isinstance(outcome.error, ProcessLost):
-                        error = outcome.error
+                        raise outcome.error from outcome.error.__cause__
         raise error from error.__cause__
 
     def _check_hanging(self, watch: Watch, waiting: Collection[Any], end: float | None) -> None:
