@@ -117,6 +117,9 @@ class FakeCluster:
     def silence_s(self, handle: Any) -> float:
         return self.silent.get(handle.name, 0.0)
 
+    def check_learners(self) -> None:
+        pass
+
     def start_allowed_s(self) -> float:
         return 60.0
 

@@ -3,6 +3,7 @@ built, and while they are checked."""
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from unslothrl import cluster, embedded
 from unslothrl.cluster.base import Builders, everyone
 from unslothrl.cluster.checks import Checks
+from unslothrl.errors import ProcessLost
 from unslothrl.planning.machine import Machine
 from unslothrl.weights.adapter import AdapterShape
 
@@ -79,3 +81,15 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     handles = everyone(processes)
     assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
     assert set(processes.gather([handle.fingerprint() for handle in handles])) == {"simulated"}
+
+    learner = processes.learners[0]  # and one that dies later, while nothing is asked of it
+    for _ in range(3):
+        processes.check_learners()
+    os.kill(processes.ray.get(learner.transport.host.pid.remote()), signal.SIGKILL)
+    end = time.monotonic() + 60
+    with pytest.raises(ProcessLost, match=r"learner-0 .*SIGKILL") as lost:
+        while time.monotonic() < end:
+            processes.check_learners()
+    assert lost.value.name == "learner-0"
+    processes.restart_learners()
+    processes.check_learners()

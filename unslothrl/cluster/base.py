@@ -78,6 +78,9 @@ class Cluster(Protocol):
         """For how long a process has left a question of this method's unanswered, which a thread
         answers beside its calls; 0 where it answers."""
 
+    def check_learners(self) -> None:
+        """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
+
     def start_allowed_s(self) -> float:
         """How long an actor may take to start, by what those before it have taken."""
 

@@ -175,6 +175,7 @@ class Watch:
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
         self.last: dict[Any, float] = {}  # when a host was asked last
+        self.death: Exception | None = None  # what Ray says of a host that has died
         self.stalls = Stalls()
 
     def ask(self) -> float:
@@ -190,7 +191,9 @@ class Watch:
             if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
                 try:
                     self.states[host] = ray.get(self.asked.pop(host)[0], timeout=GET_S)
-                except Exception:  # it has died: its call will say so
+                except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
+                    self.death = error
+                except Exception:  # it is not to be reached: its call will say so
                     continue
             if host not in self.asked and now - self.last.get(host, 0.0) >= ASK_S:
                 self.asked[host] = host.progress.remote(), now

@@ -280,10 +280,19 @@ class RayCluster:
         return self.results.poll(calls, timeout_s)
 
     def silence_s(self, handle: GeneratorHandle) -> float:
+        return self._asked(handle).silence_s(self.hosts[handle.name])
+
+    def check_learners(self) -> None:
+        for learner in self.learners:
+            if (error := self._asked(learner).death) is not None:
+                raise self.results.error_of(error)
+
+    def _asked(self, handle: GeneratorHandle) -> Watch:
+        """What watches a process, which has been asked again."""
         host = self.hosts[handle.name]
         watch = self.watches.setdefault(host, Watch([host]))
         watch.ask()
-        return watch.silence_s(host)
+        return watch
 
     def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
         """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended

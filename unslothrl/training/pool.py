@@ -283,6 +283,7 @@ class Pool:
         if self.cluster.is_local or now - self.looked < LOOK_S:
             return
         self.looked = now
+        self.cluster.check_learners()
         if stall_s := self.stalls.look():
             for member in self.members.values():
                 member.put_off(stall_s)
