@@ -343,9 +343,9 @@ class JoinedNodes:
             self.ray.cancel(ref, force=True)  # nothing where it has ended
         self._wait(list(self.preparing.values()))
         session, job, _ = self._names()
-        self._wait(
-            [self.on(node, "remove", session, job) for node in self.preparing if node in alive]
-        )
+        are_there = self.preparing.keys() <= alive
+        where = self.preparing.keys() if are_there else alive  # one may have joined again meanwhile
+        self._wait([self.on(node, "remove", session, job) for node in where & alive])
 
     def _wait(self, refs: Sequence[Any]) -> None:
         """For what ends a run on its nodes; no longer than that is worth."""
