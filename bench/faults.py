@@ -20,7 +20,8 @@
 Real vLLM, two passes over 4 problems a step: 40 steps, or as many as `--steps` says. A run passes
 where it ends with all steps done, every prompt consumed once a pass, a reward within noise of the
 quiet run of as many steps and the same seed, nothing left behind, and no more time lost a failure
-than an actor takes to start and a step to be drawn again.
+than an actor takes to start and a step to be drawn again; where the only learner hangs, also the
+seconds after which its silence counts, since starting it again may cost many steps.
 
 Time lost, a failure: the seconds by which the steps in which something failed exceed the median of
 the others, over the failures. Where learners start again from a checkpoint: the seconds until the
@@ -51,6 +52,8 @@ import psutil  # noqa: E402
 from facts import commit, facts, result_file  # noqa: E402
 from hosts import hosts, start_ray  # noqa: E402
 from run_on_hosts import RunOnHosts, rewards, write_problems  # noqa: E402
+
+from unslothrl.cluster.ray_calls import PING_S  # noqa: E402
 
 MEMORY_GB = (8, 2.5)  # so the learners are on the first host, and one actor on each
 MEMORY_FLAG = f"--memory={int(MEMORY_GB[1] * 2**30)}"  # of the second host's Ray
@@ -353,6 +356,7 @@ class Kind:
     memory_gb: Sequence[float] = MEMORY_GB  # of each host
     quiet: str = "quiet"  # the kind that its reward is compared with
     is_short: bool = False
+    known_after_s: float = 0.0  # what it may cost beside, as a hang is taken for one no sooner
 
 
 KINDS = {
@@ -365,7 +369,7 @@ KINDS = {
     "learners": Kind(learners, TWO_LEARNERS, quiet="quiet-learners"),
     "starting": Kind(starting, is_short=True),
     "both": Kind(both, is_short=True),
-    "stopped-learner": Kind(stopped_learner, is_short=True),
+    "stopped-learner": Kind(stopped_learner, is_short=True, known_after_s=PING_S + 1),
     "raylet": Kind(raylet, is_short=True),
     "host": Kind(host, is_short=True),
     "overlap": Kind(kills, OVERLAP, is_short=True),
@@ -399,7 +403,7 @@ def measure(kind: str, steps: int, seed: int, keep: Path | None) -> dict[str, An
         try:
             injure(inject)
             code = run.finish(START_S + steps * STEP_S)
-            figures = judged(run, inject, code)
+            figures = judged(run, inject, code, KINDS[kind].known_after_s)
         finally:
             run.stop()
             if keep is not None:
@@ -408,7 +412,7 @@ def measure(kind: str, steps: int, seed: int, keep: Path | None) -> dict[str, An
         return {"options": " ".join(run.command), **figures}
 
 
-def judged(run: RunOnHosts, inject: Injection, code: int) -> dict[str, Any]:
+def judged(run: RunOnHosts, inject: Injection, code: int, known_after_s: float) -> dict[str, Any]:
     rows, earned = run.metrics(), rewards(run)
     summary = json.loads((run.folder / "summary.json").read_text())
     wrong = run.consumed(inject.steps * BATCH // PASSES, PASSES, CANDIDATES)
@@ -441,12 +445,14 @@ def judged(run: RunOnHosts, inject: Injection, code: int) -> dict[str, Any]:
             }
             for fault in inject.faults
         ],
-        **lost(seconds, inject.faults),
+        **lost(seconds, inject.faults, known_after_s),
         "notes": [line.text for line in run.lines if any(part in line.text for part in NOTES)],
     }
 
 
-def lost(seconds: Sequence[float], faults: Sequence[Fault]) -> dict[str, Any]:
+def lost(
+    seconds: Sequence[float], faults: Sequence[Fault], known_after_s: float = 0.0
+) -> dict[str, Any]:
     """The seconds that a failure costs, by the steps from the one in which it came to the one in
     which the process was back; the median is of the steps in which nothing was done to the run."""
     failures = [fault for fault in faults if fault.is_failure]
@@ -465,7 +471,8 @@ def lost(seconds: Sequence[float], faults: Sequence[Fault]) -> dict[str, Any]:
     starts = [fault.start_s for fault in failures if fault.start_s is not None]
     if starts:
         redrawn = 1 + statistics.mean(fault.redone for fault in failures)
-        figures["may_lose_s_a_failure"] = round(statistics.mean(starts) + median * redrawn, 1)
+        may_lose = known_after_s + statistics.mean(starts) + median * redrawn
+        figures["may_lose_s_a_failure"] = round(may_lose, 1)
     return figures
 
 
