@@ -30,6 +30,7 @@ def call(gpu, monkeypatch, *words: str) -> int:
     return gpu.main()
 
 
+@pytest.mark.real
 def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
     gpu, monkeypatch, tmp_path, capsys
 ):
@@ -179,6 +180,7 @@ def test_archives_beyond_the_limit_are_named(gpu, tmp_path):
         assert archive.getnames() == ["new.tar.gz"]
 
 
+@pytest.mark.real
 def test_the_watcher_sees_what_a_child_takes(gpu):
     from on_card.memory import Watcher
 

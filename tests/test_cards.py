@@ -259,6 +259,7 @@ sys.exit(main(["plan", "--model", "Qwen/Qwen2.5-3B-Instruct", "--json"]))
 """
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("used", [0, 900])
 def test_the_command_plans_for_the_card_that_the_driver_names(driver, used):
     names = [["NVIDIA RTX 3060", 12_288, 12_288 - used, [8, 6]]]
