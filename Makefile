@@ -30,7 +30,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 	$(PYTEST) --quick -n 2 --dist loadfile $(ARGS)
 
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
-	$(PYTEST) -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
 slow: unsloth-test trl-test card-test mutation-test learn-test split-test  ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
