@@ -23,7 +23,7 @@ from unslothrl.planning.shapes import shape_of
 
 LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch from a cold disk
 RESERVE_S = 20.0  # for cards that Ray counts as free
-REMOVE_S = 5.0
+REMOVE_S = 20.0  # at the end of a run; a process that starts there for it takes some
 NODE_LABEL = "ray.io/node-id"
 
 
