@@ -175,6 +175,53 @@ def ask(
     return 0
 
 
+EVAL_OPTIONS = (
+    "model",
+    "recipe",
+    "reward",
+    "reward_timeout",
+    "system_prompt",
+    "prompt_column",
+    "answer_column",
+    "max_prompt_tokens",
+    "max_new_tokens",
+    "eval_problems",
+    "eval_temperature",
+    "eval_top_p",
+    "seed",
+    "engine",
+    "cluster",
+    "number_of_actors",
+    "ray_address",
+    "kv_cache_mb",
+    "max_num_seqs",
+    "allow_unsandboxed_code",
+)
+
+
+def evaluate(
+    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
+    dataset: list[str] = typer.Option(
+        None, help="Evaluation problems: SOURCE or NAME=SOURCE, repeated; not set: as in its run."
+    ),
+    n: int = typer.Option(
+        None, "--n", min=1, help="Completions a problem; not set: as in its run."
+    ),
+    base: bool = typer.Option(True, "--base/--no_base", help="Evaluate the base alone as well."),
+    output: str = typer.Option(
+        None, help="JSONL file for every completion; not set: evals/ in its run's folder."
+    ),
+    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    **flags: str | bool | list[str] | None,
+) -> int:
+    """Evaluate an adapter beside its base: pass@k, majority vote, intervals, a paired test."""
+    from unslothrl.commands.eval import evaluate as run
+
+    chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
+    run(adapter, dataset or (), chosen, with_base=base, output=output, as_json=json)
+    return 0
+
+
 def plan(
     card: str = typer.Option(
         None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
@@ -206,6 +253,7 @@ def cluster(
 
 
 app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
+app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
 app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)

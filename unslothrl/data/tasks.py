@@ -125,6 +125,14 @@ class Data:
     notes: tuple[str, ...] = ()  # on rows that are not used
 
 
+@dataclass(frozen=True)
+class Evals:
+    """What a policy is evaluated on; as in `Data`."""
+
+    evals: dict[str, list[Task]]
+    notes: tuple[str, ...] = ()
+
+
 def load(options: DataOptions, tokenizer) -> Data:
     """The data of a run. Raises UserError."""
     renderer = renderer_of(options, tokenizer)
@@ -139,14 +147,32 @@ def load(options: DataOptions, tokenizer) -> Data:
         tasks, skipped = rendered(source.label, rows, renderer)
         train = FiniteTasks(tasks, options.seed)
         notes += notes_on(source.label, skipped, renderer)
-    evals = {}
+    evals, more = evals_of(options, renderer, held_out)
+    return Data(train, evals, tuple(notes + more))
+
+
+def load_evals(options: DataOptions, tokenizer) -> Evals:
+    """The evaluation sets of a run, without what it trains on. Raises UserError."""
+    held_out: Rows = []
+    names_held_out = None in sources.eval_sources(options.eval_dataset).values()
+    if names_held_out and options.dataset != EMBEDDED:
+        _, held_out = splits.split(options, sources.parse(options.dataset))
+    evals, notes = evals_of(options, renderer_of(options, tokenizer), held_out)
+    return Evals(evals, tuple(notes))
+
+
+def evals_of(
+    options: DataOptions, renderer: Renderer, held_out: Rows
+) -> tuple[dict[str, list[Task]], list[str]]:
+    """-> (the tasks of each set, notes on rows that are not used)."""
+    evals, notes = {}, []
     for name, text in sources.eval_sources(options.eval_dataset).items():
         rows, columns = eval_rows(options, text, held_out)
         reader = dataclasses.replace(renderer.reader, columns=columns)
         of_set = dataclasses.replace(renderer, reader=reader)
         evals[name], skipped = eval_tasks(name, rows, options.eval_problems, of_set)
         notes += notes_on(f"eval set {name}", skipped, renderer)
-    return Data(train, evals, tuple(notes))
+    return evals, notes
 
 
 def renderer_of(options: DataOptions, tokenizer) -> Renderer:

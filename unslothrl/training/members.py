@@ -9,6 +9,9 @@ from unslothrl.cluster.handles import Call, GeneratorHandle
 from unslothrl.training.patience import Speed
 from unslothrl.types import Adapter
 
+Version = Call[Adapter] | Adapter
+"""A policy version that processes load: what a learner will have published, or has."""
+
 
 @dataclass
 class Pending:
@@ -19,7 +22,7 @@ class Pending:
     done: Callable[[Any], None]
     told_s: float = 0.0  # that it was told to take
     began: float = 0.0  # when the call before it ended
-    version: Call[Adapter] | None = None  # that it loads
+    version: Version | None = None  # that it loads
 
 
 @dataclass(eq=False)

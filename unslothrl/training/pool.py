@@ -14,7 +14,7 @@ from unslothrl.cluster.failures import summary_of
 from unslothrl.cluster.handles import Call
 from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
-from unslothrl.training.members import Member, Owner, Pending
+from unslothrl.training.members import Member, Owner, Pending, Version
 from unslothrl.training.patience import (
     ASK_S,
     HELD_UP_S,
@@ -24,7 +24,7 @@ from unslothrl.training.patience import (
     SLOW_S,
     Patience,
 )
-from unslothrl.types import Adapter, Loaded
+from unslothrl.types import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
@@ -60,7 +60,7 @@ class Pool:
         for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
             self.members[handle.name] = Member(handle)
         self.patience = Patience()
-        self.newest: Call[Adapter] | None = None
+        self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.extra: set[str] = set()  # that a node which has joined got
         self.starts: dict[str, int] = {}  # since an actor last handed something over
@@ -89,7 +89,7 @@ class Pool:
         call: Call[Any],
         done: Callable[[Any], None] = ignore,
         told_s: float = 0.0,
-        version: Call[Adapter] | None = None,
+        version: Version | None = None,
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
         member.pending.append(Pending(call, kind, done, told_s, time.monotonic(), version))
@@ -141,7 +141,7 @@ class Pool:
         else:
             raise error from error.__cause__
 
-    def _version_lost(self, member: Member, version: Call[Adapter], error: ProcessLost) -> None:
+    def _version_lost(self, member: Member, version: Version, error: ProcessLost) -> None:
         """The learner has died before what it published was there: no fault of `member`, which
         goes on with what comes next. Raises `error`, once a version."""
         is_newest = version is self.newest
@@ -244,7 +244,7 @@ class Pool:
             self.note(f"{member.name} is there")
             self.owner.ready(member)
 
-    def publish(self, adapter: Call[Adapter]) -> list[Loaded]:
+    def publish(self, adapter: Version) -> list[Loaded]:
         """Has every process load a version, before what it is given from now on. -> what came of
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.checks import Checks
-from unslothrl.cluster.handles import Call
-from unslothrl.training.members import Member
+from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
-from unslothrl.types import Adapter, Assignment, Collected, Group, Loaded, Sampling, Task
+from unslothrl.types import Assignment, Collected, Group, Loaded, Sampling, Task
 
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
@@ -122,13 +121,16 @@ class RolloutStream:
     def _deal(self, indices: Sequence[int]) -> None:
         """Gives each generator its share, in order."""
         members = self.pool.ready()
-        learners = {learner.name for learner in self.cluster.learners}
-        actors = sum(member.name not in learners for member in members)
-        counts = task_counts(len(indices), actors, len(members) - actors, self.learner_chunk)
+        learners = sum(self.pool.is_learner(member) for member in members)
         start = 0
-        for member, count in zip(members, counts, strict=True):
+        for member, count in zip(members, self._counts(len(indices), learners), strict=True):
             self._give(member, indices[start : start + count])
             start += count
+
+    def _counts(self, total: int, learners: int) -> Sequence[int]:
+        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
+        actors = len(self.pool.ready()) - learners
+        return task_counts(total, actors, learners, self.learner_chunk)
 
     def _give(self, member: Member, indices: Sequence[int]) -> None:
         """They go with its next `collect`."""
@@ -241,7 +243,7 @@ class RolloutStream:
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
 
-    def publish(self, adapter: Call[Adapter], version: int) -> list[Loaded]:
+    def publish(self, adapter: Version, version: int) -> list[Loaded]:
         """Has all that draw load a version, the newest from now on; while overlapping in between
         their other calls. -> what came of it, as far as it has."""
         self.policy_version = version

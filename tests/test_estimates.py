@@ -1,0 +1,117 @@
+"""What completions say of a policy: by hand, by counting every case, and by drawing many sets."""
+
+import itertools
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from unslothrl.evaluation.estimates import (
+    best_of,
+    estimate,
+    paired,
+    pass_at_k,
+    sign_test,
+    t_quantile,
+)
+
+
+def test_pass_at_k_by_hand():
+    # 2 of 4 right: a pair has none in 1 of 6 cases
+    assert pass_at_k(2, 4, 2) == pytest.approx(5 / 6)
+    assert [pass_at_k(c, 4, 1) for c in range(5)] == [0, 0.25, 0.5, 0.75, 1]
+    assert pass_at_k(0, 4, 4) == 0 and pass_at_k(1, 4, 4) == 1 and pass_at_k(3, 4, 2) == 1
+    for wrong in ((5, 4, 1), (1, 4, 5), (1, 4, 0), (-1, 4, 1)):
+        with pytest.raises(ValueError, match="pass@"):
+            pass_at_k(*wrong)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_the_best_of_k_is_the_mean_over_all_choices(k):
+    scores = [0.0, 1.0, 0.5, 1.0, 0.25]
+    every = [max(chosen) for chosen in itertools.combinations(scores, k)]
+    assert best_of(scores, k) == pytest.approx(statistics.fmean(every))
+    for right in range(6):
+        binary = [1.0] * right + [0.0] * (5 - right)
+        assert best_of(binary, k) == pytest.approx(pass_at_k(right, 5, k))
+
+
+def test_quantiles_are_those_of_the_tables():
+    by_freedom = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 199: 1.972}
+    for freedom, expected in by_freedom.items():
+        assert t_quantile(0.975, freedom) == pytest.approx(expected, abs=5e-4)
+    assert t_quantile(0.9, 5) == pytest.approx(1.476, abs=5e-4)
+    normal = statistics.NormalDist().inv_cdf(0.975)
+    assert t_quantile(0.975, 100_000) == pytest.approx(normal, abs=1e-4)
+
+
+def test_an_interval_of_independent_draws_is_wilsons():
+    """60 of 100: 0.502 to 0.691 for the normal quantile (Wilson 1927), a little wider for t."""
+    result = estimate([1.0] * 60 + [0.0] * 40)
+    assert result.mean == 0.6
+    assert result.low == pytest.approx(0.502, abs=3e-3) and result.low < 0.502
+    assert result.high == pytest.approx(0.691, abs=3e-3) and result.high > 0.691
+
+
+def test_intervals_at_the_edges():
+    all_right = estimate([1.0] * 30)
+    assert all_right.high == all_right.mean == 1 and all_right.low == pytest.approx(0.88, abs=0.01)
+    none = estimate([0.0] * 30)
+    assert none.low == none.mean == 0 and none.high == pytest.approx(1 - all_right.low)
+    alike = estimate([0.5] * 30)  # as if each were one draw: nothing says that others are alike
+    assert alike.low < 0.35 and alike.high > 0.65
+    one = estimate([0.25])
+    assert (one.mean, one.low, one.high) == (0.25, 0, 1)
+
+
+@pytest.mark.parametrize("n", [1, 4, 8])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)])
+def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
+    """2,000 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
+    draw = np.random.default_rng(0)
+    truth = a / (a + b)
+    right = draw.binomial(n, draw.beta(a, b, (2000, 200))) / n
+    found = [estimate(values.tolist()) for values in right]
+    share = statistics.fmean(each.low <= truth <= each.high for each in found)
+    assert 0.93 <= share <= 0.97
+
+
+def test_intervals_of_pass_at_k_cover():
+    """pass@4 of 8 completions each."""
+    draw = np.random.default_rng(1)
+    chances = draw.beta(0.5, 2, (2000, 200))
+    truth = statistics.fmean(1 - (1 - draw.beta(0.5, 2, 1_000_000)) ** 4)
+    table = [pass_at_k(c, 8, 4) for c in range(9)]
+    sets = np.array(table)[draw.binomial(8, chances)]
+    found = [estimate(values.tolist()) for values in sets]
+    assert 0.93 <= statistics.fmean(e.low <= truth <= e.high for e in found) <= 0.97
+
+
+def test_a_difference_by_hand():
+    # differences 0.5, 0.5, 0, 1: mean 0.5, standard error sqrt(1/6) / 2, t of 3 degrees 3.182
+    result = paired([0.0, 0.5, 0.5, 0.0], [0.5, 1.0, 0.5, 1.0])
+    error = math.sqrt(1 / 6) / 2
+    assert result.mean == 0.5
+    assert result.high - result.mean == pytest.approx(3.1824 * error, abs=1e-3)
+    assert result.mean - result.low == pytest.approx(3.1824 * error, abs=1e-3)
+    # of the 8 ways to give three differences signs, two are as far from 0
+    assert result.p == 2 / 8
+
+
+def test_signs_are_random_where_nothing_differs():
+    assert sign_test([0.0, 0.0]) == 1 and paired([0.5] * 5, [0.5] * 5).p == 1
+    draw = np.random.default_rng(2)
+    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(300)]
+    assert statistics.fmean(share < 0.1 for share in shares) == pytest.approx(0.1, abs=0.05)
+
+
+def test_many_differences_are_drawn_and_few_are_counted():
+    few = [0.1] * 10 + [-0.1] * 4
+    # at least 10 of 14 of one sign, either way
+    exact = 2 * sum(math.comb(14, k) for k in range(10, 15)) / 2**14
+    assert sign_test(few) == pytest.approx(exact)
+    many = [0.1] * 25 + [-0.1] * 10
+    exact = 2 * sum(math.comb(35, k) for k in range(25, 36)) / 2**35
+    assert sign_test(many) == pytest.approx(exact, abs=0.003)
+    assert sign_test([0.1] * 60) == pytest.approx(0, abs=1e-4)

@@ -1,0 +1,92 @@
+"""`unslothrl eval`: a run's own figures come out again, beside the base's, and every completion."""
+
+import json
+
+import pytest
+from fakes import completion, task
+
+from unslothrl import rewards
+from unslothrl.commands import cli
+from unslothrl.commands.eval import find
+from unslothrl.errors import UserError
+from unslothrl.evaluation.figures import Grading, compared, values_of
+from unslothrl.evaluation.voting import winner, winners
+from unslothrl.types import Group
+
+RUN = (
+    "train --learner grpo --cluster local --engine transformers --max_steps 3 --batch_size 8 "
+    "--num_candidates 4 --topk 3 --learner_chunk_size 2 --train_batch_size 8 --eval_problems 6 "
+    "--eval_candidates 2 --eval_every 2 --lr 3e-3 --run_name run"
+)
+
+
+def test_the_vote_goes_to_the_answer_that_most_give():
+    assert winner(["3", "4", "4", None], frozenset()) == 1
+    assert winner(["4", "3", "3", "4"], frozenset()) == 0  # as many: the earlier one
+    assert winner([None, None], frozenset()) is None
+    assert winner(["1/2", "3", "3", "0.5", "50%"], frozenset({("1/2", "0.5"), ("1/2", "50%")})) == 0
+
+
+def test_votes_for_the_same_number_are_one():
+    read = [["\\frac{1}{2}", "7", "0.5", "7", "1/2"], ["1,000", "1000", "3"], [None, None, None]]
+    assert winners(read, is_maths=True) == [0, 0, None]
+    assert winners(read, is_maths=False) == [1, 0, None]
+
+
+def group(*texts: str, right: str) -> Group:
+    scores = tuple(float(f"<answer>{right}</answer>" in text) for text in texts)
+    drawn = tuple(completion(text=text) for text in texts)
+    return Group(task("0"), drawn, {"accuracy": scores}, scores)
+
+
+def test_figures_by_hand():
+    says = "<answer>{}</answer>".format
+    groups = [
+        group(says(7), says(7), says(3), "no", right="7"),
+        group(says(1), says(2), says(2), says(2), right="1"),
+    ]
+    (accuracy,) = rewards.choose(("accuracy",))
+    values = values_of(groups, Grading.of(accuracy))
+    assert values["pass@1"] == [0.5, 0.25]
+    assert values["pass@2"] == pytest.approx([1 - 1 / 6, 1 / 2])
+    assert values["pass@4"] == [1, 1]
+    assert values["majority of 4"] == [1, 0]
+    assert values["has an answer"] == [0.75, 1]
+    better = values_of([groups[0], groups[0]], Grading.of(accuracy))
+    row = next(each for each in compared([values, better]) if each.name == "pass@1")
+    assert [each.mean for each in row.estimates] == [0.375, 0.5]
+    assert row.difference.mean == 0.125
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet"), ("folder", "folder")],
+)
+def test_what_is_no_adapter_is_refused_in_a_line(tmp_path, name, said):
+    (tmp_path / "empty-run" / "adapters").mkdir(parents=True)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=said):
+        find(str(tmp_path / name))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("actors", [0, 1])
+def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
+    """To the last bit, where as many generators draw; the base's is that before the first step."""
+    more = ["--number_of_actors", str(actors), "--output_dir", str(tmp_path)]
+    assert cli.main([*RUN.split(), *more]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    evals = [row for row in rows if "eval/held_out/pass@1" in row]
+    capsys.readouterr()
+    assert cli.main(["eval", "--adapter", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    of_set = found["sets"]["held_out"]
+    before, after = [each["mean"] for each in of_set["figures"]["pass@1"]["estimates"]]
+    assert before == evals[0]["eval/held_out/pass@1"]
+    assert after == evals[-1]["eval/held_out/pass@1"]
+    assert of_set["mean_length"] == [evals[i]["eval/held_out/mean_length"] for i in (0, -1)]
+    samples = (tmp_path / "run" / "evals" / "v000003.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in samples]
+    assert len(rows) == 2 * 6 * 2 and {row["policy"] for row in rows} == {"base", "adapter"}
+    of_adapter = [row["score"] for row in rows if row["policy"] == "adapter"]
+    assert sum(of_adapter) / len(of_adapter) == pytest.approx(after)

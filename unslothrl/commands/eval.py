@@ -1,0 +1,264 @@
+"""Evaluates an adapter beside its base: figures with their intervals, and every completion."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from unslothrl import cluster, rewards, variables
+from unslothrl.build import data_options
+from unslothrl.config.options import Config
+from unslothrl.data import tasks
+from unslothrl.embedded import EMBEDDED
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, write_whole
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
+from unslothrl.run import check_rewards
+from unslothrl.tracking.run_folder import json_line
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.types import Adapter, Group, Task
+from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+
+BASE, ADAPTER = "base", "adapter"
+ADAPTERS, CONFIG, EVALS = "adapters", "config.toml", "evals"  # in a run's folder
+HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
+    "gsm8k": "gsm8k_cot_llama",
+    "math-500": "minerva_math500",
+    "aime": "aime24",
+    "humaneval": "humaneval_instruct",
+    "mbpp": "mbpp_instruct",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """An adapter that is evaluated, and the run that it is of, if it lies in one."""
+
+    folder: Path
+    run: Path | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def evaluate(
+    adapter: str,
+    datasets: Sequence[str],
+    flags: Mapping[str, Any],
+    *,
+    with_base: bool = True,
+    output: str | None = None,
+    as_json: bool = False,
+    out: TextIO | None = None,
+) -> None:
+    """Prints the figures of an adapter on evaluation sets, by default those of its run, drawn as in
+    its run; writes every completion to `output`, by default into its run's folder. UserError."""
+    out = out or sys.stdout
+    found = find(adapter)
+    config, notes = config_of(found, datasets, flags)
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
+    cluster.import_first(config)
+    adapter_check.check(str(found.folder), base_model.find(config.model, weights=False))
+    base = base_model.prepare(config.model)
+    level = check_rewards(config)
+    tokenizer = base_model.load_tokenizer(base)
+    data = tasks.load_evals(data_options(config), tokenizer)
+    from unslothrl.evaluation.run import Policy, evaluator
+
+    policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
+    with Terminal() as view:
+        view.header(header(config, found, data, [*notes, *data.notes]))
+        with evaluator(config, base, data.evals, policies, level, view) as drawing:
+            drawn = {policy.name: drawing.draw(policy) for policy in policies}
+            view.stage("stopping")
+    path = written_to(found, output)
+    if path is not None:
+        write_samples(path, data.evals, drawn)
+    results = figures(config, drawn)
+    if as_json:
+        print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
+    else:
+        print("\n".join(table(results)), file=out)
+        for line in last_lines(config, found, path):
+            print(line, file=out)
+
+
+def find(adapter: str) -> Found:
+    """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
+    folder = expanded(adapter)
+    if (folder / ADAPTERS).is_dir():
+        versions = sorted(each for each in (folder / ADAPTERS).iterdir() if each.name[:1] == "v")
+        if not versions:
+            raise UserError(f"adapter {adapter}: this run has saved none yet")
+        return Found(versions[-1], folder)
+    adapter_check.check_format(adapter)
+    run = folder.resolve().parent.parent
+    return Found(folder, run if (run / CONFIG).is_file() else None)
+
+
+def config_of(
+    found: Found, datasets: Sequence[str], flags: Mapping[str, Any]
+) -> tuple[Config, tuple[str, ...]]:
+    """-> (what is drawn and how, notes). UserError."""
+    layers: dict[str, Any] = {}
+    if found.run is not None:
+        layers["recipe"] = str(found.run / CONFIG)
+    else:
+        use = adapter_use.read(found.folder)
+        lora = adapter_check.check_settings(str(found.folder))
+        model = flags.get("model") or (use.base if use else lora.base)
+        if not model:
+            raise UserError(f"adapter {found.folder}: it does not name its base: set --model")
+        layers["model"] = model
+        if use is not None:
+            layers |= {
+                "system_prompt": use.system_prompt,
+                "eval_temperature": use.temperature,
+                "eval_top_p": use.top_p,
+                "max_new_tokens": use.max_new_tokens,
+            }
+        if not datasets and model != EMBEDDED:
+            raise UserError("dataset is not set, and the adapter lies in no run: set --dataset")
+        layers["dataset"] = EMBEDDED  # nothing is trained on
+        layers["eval_dataset"] = (EMBEDDED,)
+    if datasets:
+        layers["eval_dataset"] = tuple(datasets)
+    resolved = resolve({**layers, **flags, "adapter": str(found.folder), "eval_every": 0})
+    return replace(resolved.config, adapter=None, eval_every=1), resolved.notes
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """A saved adapter, as it travelled."""
+    digits = folder.name.removeprefix("v")
+    version = int(digits) if digits.isdecimal() else 1
+    weights = (folder / WEIGHTS_FILE).read_bytes()
+    return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text())
+
+
+def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
+    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
+    return [
+        f"{found.folder} on {sets}",
+        f"base {config.model}, {config.engine}, {config.eval_candidates} completions a problem at "
+        f"temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
+        *notes,
+    ]
+
+
+def figures(
+    config: Config, drawn: Mapping[str, Mapping[str, list[Group]]]
+) -> dict[str, dict[str, Any]]:
+    """-> by set: candidates, problems, and each figure of each policy."""
+    from unslothrl.evaluation.figures import Grading, compared, lengths_of, values_of
+
+    grading = Grading.of(rewards.choose(config.reward)[0])
+    results: dict[str, dict[str, Any]] = {}
+    for name in next(iter(drawn.values())):
+        groups = [of_policy[name] for of_policy in drawn.values()]
+        rows = compared([values_of(each, grading) for each in groups])
+        results[name] = {
+            "problems": len(groups[0]),
+            "candidates": config.eval_candidates,
+            "policies": list(drawn),
+            "figures": {
+                row.name: {
+                    "estimates": [dataclasses.asdict(each) for each in row.estimates],
+                    "difference": row.difference and dataclasses.asdict(row.difference),
+                }
+                for row in rows
+            },
+            "mean_length": [lengths_of(each) for each in groups],
+        }
+    return results
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The figures for people."""
+    lines: list[str] = []
+    for name, result in results.items():
+        policies = result["policies"]
+        lines += [
+            "",
+            f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
+            "intervals over problems",
+            " " * 16 + "".join(f"{policy:<24}" for policy in policies)
+            + ("difference" if len(policies) > 1 else ""),
+        ]  # fmt: skip
+        for figure, values in result["figures"].items():
+            cells = [interval(each) for each in values["estimates"]]
+            lines.append(f"{figure:<16}" + "".join(f"{cell:<24}" for cell in cells))
+            if values["difference"]:
+                lines[-1] += difference(values["difference"])
+        cells = [f"{length:.0f} tokens" for length in result["mean_length"]]
+        lines.append(f"{'mean length':<16}" + "".join(f"{cell:<24}" for cell in cells))
+    return [line.rstrip() for line in lines]
+
+
+def interval(estimate: Mapping[str, float]) -> str:
+    return f"{estimate['mean']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
+
+
+def difference(values: Mapping[str, float]) -> str:
+    p = values["p"]
+    shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return f"{values['mean']:+.3f} ({values['low']:+.3f} to {values['high']:+.3f}), {shown}"
+
+
+def written_to(found: Found, output: str | None) -> Path | None:
+    """The file that the completions are written to."""
+    if output is not None:
+        return expanded(output)
+    return None if found.run is None else found.run / EVALS / f"{found.name}.jsonl"
+
+
+def write_samples(
+    path: Path,
+    sets: Mapping[str, list[Task]],
+    drawn: Mapping[str, Mapping[str, list[Group]]],
+) -> None:
+    """A line of JSON for each completion. UserError where it cannot be written."""
+    lines: list[bytes] = []
+    for policy, of_sets in drawn.items():
+        for name, groups in of_sets.items():
+            for task, group in zip(sets[name], groups, strict=True):
+                for i, completion in enumerate(group.completions):
+                    row = {
+                        "policy": policy,
+                        "set": name,
+                        "task": task.id,
+                        "prompt": task.prompt,
+                        "answer": task.answer,
+                        "candidate": i,
+                        "completion": completion.text,
+                        "score": group.scores[i],
+                        "rewards": {key: of[i] for key, of in group.rewards.items()},
+                        "tokens": len(completion.token_ids),
+                        "finish_reason": completion.finish_reason,
+                    }
+                    lines.append(json_line(row))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, b"".join(lines))
+    except OSError as error:
+        raise UserError(f"output {path}: {error.strerror}: set --output") from None
+
+
+def last_lines(config: Config, found: Found, path: Path | None) -> list[str]:
+    """Where the completions are, and how others measure the same adapter."""
+    names = " ".join(config.eval_dataset).lower()
+    task = next((task for part, task in HARNESS.items() if part in names), "TASK")
+    model = f"pretrained={config.model},peft={found.folder.resolve()},load_in_4bit=True"
+    lines = [""] if path is None else ["", f"completions: {path}"]
+    if config.model != EMBEDDED:
+        lines.append(
+            "lm-evaluation-harness: lm_eval --model hf --model_args "
+            f"{model} --tasks {task} --apply_chat_template"
+        )
+    return lines

@@ -1,0 +1,135 @@
+"""Estimates over problems, each with several completions, and how sure they are.
+
+pass@k      1 - C(n - c, k) / C(n, k), for c right ones among n: the probability that one of k is
+            right, without bias (Chen et al. 2021, "Evaluating Large Language Models Trained on
+            Code", section 2.1)
+interval    Wilson's for a proportion (1927), with the number of problems replaced by the effective
+            one, p (1 - p) / (variance of the mean over problems), and that shortened for the
+            degrees of freedom, as Korn and Graubard (1998) do for surveys: completions of one
+            problem are alike, so they are no independent draws
+paired      the mean difference of two policies on the same problems, its interval by Student's t,
+            and the probability of one as large if signs were random: a permutation test
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEVEL = 0.95
+EXACT = 16  # problems that differ, up to which every way to give signs is tried
+DRAWS = 20_000  # of signs, beyond
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over problems, with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of two policies on the same problems."""
+
+    mean: float
+    low: float
+    high: float
+    p: float  # of a difference as large, either way, if there were none
+
+
+def pass_at_k(right: int, n: int, k: int) -> float:
+    """The probability that at least one of k completions is right, where `right` of n are.
+
+    ValueError where k is not from 1 to n.
+    """
+    if not 1 <= k <= n or not 0 <= right <= n:
+        raise ValueError(f"pass@{k} of {right} right ones among {n}")
+    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+
+
+def best_of(scores: Sequence[float], k: int) -> float:
+    """The mean, over all choices of k of a problem's scores, of the best: pass@k where they are 0
+    or 1. Each score is the best of those C(its rank - 1, k - 1) in which the others are below."""
+    ordered = sorted(scores)
+    ways = math.comb(len(ordered), k)
+    return math.fsum(
+        score * math.comb(rank, k - 1) / ways for rank, score in enumerate(ordered) if rank >= k - 1
+    )
+
+
+def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """The mean of the problems' values, each from 0 to 1, and its interval."""
+    count, mean = len(values), statistics.fmean(values)
+    z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
+    if count < 2:
+        return Estimate(mean, 0.0, 1.0)
+    variance = statistics.variance(values, mean) / count
+    effective = mean * (1 - mean) / variance if variance > 0 else count
+    effective *= (z / t_quantile(0.5 + level / 2, count - 1)) ** 2
+    square = z * z / effective
+    middle = (mean + square / 2) / (1 + square)
+    half = (
+        z
+        / (1 + square)
+        * math.sqrt(max(0.0, mean * (1 - mean)) / effective + square / (4 * effective))
+    )
+    return Estimate(mean, max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """Of Student's t with so many degrees of freedom, for a share from a half to 1: where the
+    probability of being within +-t reaches it, by halving the angle that t stands for."""
+    low, high = 0.0, math.pi / 2
+    while low < (angle := (low + high) / 2) < high:
+        low, high = (angle, high) if t_within(angle, freedom) < 2 * share - 1 else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def t_within(angle: float, freedom: int) -> float:
+    """The probability of |t| < sqrt(freedom) tan(angle): a finite sum (Abramowitz and Stegun 1964,
+    26.7.3 and 26.7.4)."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2
+    term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)
+    for n in range(2 + is_odd, freedom + 1, 2):
+        total += term
+        term *= cosine * cosine * (n - 1) / n
+    return (angle + sine * total) * 2 / math.pi if is_odd else sine * total
+
+
+def paired(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Difference:
+    """`after` less `before`, over the same problems in the same order."""
+    differences = [b - a for a, b in zip(before, after, strict=True)]
+    count, mean = len(differences), statistics.fmean(differences)
+    if count < 2:
+        return Difference(mean, -1.0, 1.0, 1.0)
+    error = statistics.stdev(differences, mean) / math.sqrt(count)
+    half = t_quantile(0.5 + level / 2, count - 1) * error
+    return Difference(mean, mean - half, mean + half, sign_test(differences))
+
+
+def sign_test(differences: Sequence[float]) -> float:
+    """The share of all ways to give the differences signs whose sum is as far from 0 as theirs;
+    of `DRAWS` random ones, theirs counted, where there are too many ways."""
+    sizes = [abs(each) for each in differences if each]
+    if not sizes:
+        return 1.0
+    observed = abs(math.fsum(differences)) * (1 - 1e-12)
+    if len(sizes) <= EXACT:
+        sums = [0.0]
+        for size in sizes:
+            sums = [*(each + size for each in sums), *(each - size for each in sums)]
+        return sum(abs(each) >= observed for each in sums) / len(sums)
+    draw, as_far = random.Random(0), 1
+    for _ in range(DRAWS):
+        signs = draw.getrandbits(len(sizes))
+        total = 0.0
+        for size in sizes:
+            total += size if signs & 1 else -size
+            signs >>= 1
+        as_far += abs(total) >= observed
+    return as_far / (DRAWS + 1)

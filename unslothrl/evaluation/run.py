@@ -1,0 +1,96 @@
+"""Draws the completions of evaluation sets under a base and an adapter over it, by what a run draws
+its evaluations with: the same stream, seeds and processes, without a learner."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unslothrl import cluster
+from unslothrl.cluster.base import Cluster
+from unslothrl.cluster.checks import Checks
+from unslothrl.config import sampling
+from unslothrl.config.options import Config
+from unslothrl.planning.machine import Machine
+from unslothrl.rewards.failures import FailureReport
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.types import Adapter, Group, Task
+
+
+class EvaluationStream(RolloutStream):
+    """Deals tasks as the run did, whose learners may have drawn some: here actors stand in."""
+
+    def __init__(self, processes: Cluster, config: Config, note: Callable[[str], None]):
+        super().__init__(processes, config.learner_chunk_size, note=note)
+        self.stand_ins = stand_ins(config)
+
+    def _counts(self, total: int, learners: int) -> Sequence[int]:
+        return super()._counts(total, min(self.stand_ins, len(self.pool.ready())))
+
+
+def stand_ins(config: Config) -> int:
+    """Actors for learners that draw."""
+    return config.number_of_learners if config.learner_generates else 0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is evaluated: an adapter over the base, or the base alone."""
+
+    name: str
+    adapter: Adapter | None = None
+
+
+class Evaluator:
+    """Actors that draw under one policy after the other."""
+
+    def __init__(
+        self, config: Config, processes: Cluster, sets: Mapping[str, list[Task]], view: Terminal
+    ):
+        self.config, self.cluster, self.sets, self.view = config, processes, sets, view
+        self.stream = EvaluationStream(processes, config, note=view.note)
+        self.failures = FailureReport(view.note)
+
+    def draw(self, policy: Policy) -> dict[str, list[Group]]:
+        """`eval_candidates` completions of every task of every set. -> name of the set -> groups"""
+        config = self.config
+        if policy.adapter is not None:
+            self.stream.publish(policy.adapter, policy.adapter.version)
+        tasks = [task for of_set in self.sets.values() for task in of_set]
+        total = len(tasks) * config.eval_candidates
+        indices = self.stream.send(
+            tasks, config.eval_candidates, sampling.evaluation(config), (config.seed, "eval")
+        )
+        groups = self.stream.wait(
+            indices, lambda done, tokens: self.view.progress(policy.name, done, total, tokens)
+        )
+        self.failures.check(groups)
+        rest = iter(groups)
+        sizes = {name: len(of_set) for name, of_set in self.sets.items()}
+        return {name: list(itertools.islice(rest, size)) for name, size in sizes.items()}
+
+
+@contextlib.contextmanager
+def evaluator(
+    config: Config,
+    base: Path,
+    sets: Mapping[str, list[Task]],
+    policies: Sequence[Policy],
+    level: str | None,
+    view: Terminal,
+) -> Iterator[Evaluator]:
+    """Inside it the actors of a run of `config` are there, and no learner. `level`: of the sandbox.
+    Raises UserError, RunError."""
+    from unslothrl.weights.published import Published
+
+    shapes = [Published(each.adapter).shape() for each in policies if each.adapter is not None]
+    generators = config.number_of_actors + stand_ins(config)
+    alone = replace(config, number_of_learners=0, number_of_actors=generators, max_staleness=0)
+    processes = cluster.start(alone, base, Machine.detect(), view.stage)
+    try:
+        Checks(level, shape=shapes[0] if shapes else None).check_all(processes)
+        yield Evaluator(config, processes, sets, view)
+    finally:
+        processes.close()
