@@ -130,8 +130,9 @@ def config_of(
         layers["eval_dataset"] = (EMBEDDED,)
     if datasets:
         layers["eval_dataset"] = tuple(datasets)
-    resolved = resolve({**layers, **flags, "adapter": str(found.folder), "eval_every": 0})
-    return replace(resolved.config, adapter=None, eval_every=1), resolved.notes
+    resolved = resolve({**layers, **flags, "adapter": str(found.folder), "eval_every": 1})
+    notes = tuple(note for note in resolved.notes if note.split()[0] in flags)
+    return replace(resolved.config, adapter=None), notes
 
 
 def read_adapter(folder: Path) -> Adapter:
