@@ -1,6 +1,9 @@
 """`unslothrl eval`: a run's own figures come out again, beside the base's, and every completion."""
 
 import json
+import operator
+import subprocess
+import sys
 
 import pytest
 from fakes import completion, task
@@ -85,8 +88,39 @@ def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     assert before == evals[0]["eval/held_out/pass@1"]
     assert after == evals[-1]["eval/held_out/pass@1"]
     assert of_set["mean_length"] == [evals[i]["eval/held_out/mean_length"] for i in (0, -1)]
-    samples = (tmp_path / "run" / "evals" / "v000003.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in samples]
+    rows = read(tmp_path / "run" / "evals" / "v000003.jsonl")
     assert len(rows) == 2 * 6 * 2 and {row["policy"] for row in rows} == {"base", "adapter"}
-    of_adapter = [row["score"] for row in rows if row["policy"] == "adapter"]
-    assert sum(of_adapter) / len(of_adapter) == pytest.approx(after)
+    for policy, step in (("base", 0), ("adapter", 3)):
+        assert [drawn for drawn in completions(rows) if drawn[0] == policy] == [
+            (policy, *drawn[1:])
+            for drawn in completions(read(tmp_path / f"run/evals/step_{step:06d}.jsonl"))
+        ]
+
+
+def read(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def completions(rows: list[dict]) -> list[tuple]:
+    return [
+        (row.get("policy"), row["set"], row["task"], row["candidate"], row["completion"])
+        for row in rows
+    ]
+
+
+@pytest.mark.slow
+def test_with_vllm_nearly_every_completion_comes_out_again(tmp_path):
+    """Batches change bits there."""
+    options = ["--number_of_actors", "1", "--output_dir", str(tmp_path), "--eval_problems", "100"]
+    run = [*RUN.replace("local --engine transformers", "ray --engine vllm").split(), *options]
+    for command in (run, ["eval", "--adapter", str(tmp_path / "run")]):
+        done = subprocess.run([sys.executable, "-m", "unslothrl", *command], timeout=600)
+        assert done.returncode == 0
+    rows = read(tmp_path / "run" / "evals" / "v000003.jsonl")
+    for policy, step in (("base", 0), ("adapter", 3)):
+        again = [drawn[1:] for drawn in completions(rows) if drawn[0] == policy]
+        before = [
+            drawn[1:] for drawn in completions(read(tmp_path / f"run/evals/step_{step:06d}.jsonl"))
+        ]
+        assert len(again) == len(before) == 200
+        assert sum(map(operator.eq, again, before)) >= 0.995 * 200

@@ -239,6 +239,19 @@ def plan(
     return 0
 
 
+def recipes(
+    card: str = typer.Option(
+        None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
+    ),
+    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+) -> int:
+    """List the recipes, and which fit this machine."""
+    from unslothrl.commands.recipes import show
+
+    show(card, json)
+    return 0
+
+
 def cluster(
     ray_address: str = typer.Option(
         None, "--ray_address", help="HOST:PORT or auto; not set: RAY_ADDRESS, else this machine's."
@@ -258,4 +271,5 @@ app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(recipes)
 app.command(cls=GroupedCommand)(cluster)

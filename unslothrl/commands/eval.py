@@ -18,14 +18,13 @@ from unslothrl.files import expanded, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
-from unslothrl.tracking.run_folder import json_line
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.types import Adapter, Group, Task
+from unslothrl.types import Adapter, Group
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
-ADAPTERS, CONFIG, EVALS = "adapters", "config.toml", "evals"  # in a run's folder
 HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "gsm8k": "gsm8k_cot_llama",
     "math-500": "minerva_math500",
@@ -80,7 +79,7 @@ def evaluate(
             view.stage("stopping")
     path = written_to(found, output)
     if path is not None:
-        write_samples(path, data.evals, drawn)
+        write_samples(path, drawn)
     results = figures(config, drawn)
     if as_json:
         print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
@@ -219,34 +218,14 @@ def written_to(found: Found, output: str | None) -> Path | None:
     return None if found.run is None else found.run / EVALS / f"{found.name}.jsonl"
 
 
-def write_samples(
-    path: Path,
-    sets: Mapping[str, list[Task]],
-    drawn: Mapping[str, Mapping[str, list[Group]]],
-) -> None:
+def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
     """A line of JSON for each completion. UserError where it cannot be written."""
-    lines: list[bytes] = []
-    for policy, of_sets in drawn.items():
-        for name, groups in of_sets.items():
-            for task, group in zip(sets[name], groups, strict=True):
-                for i, completion in enumerate(group.completions):
-                    row = {
-                        "policy": policy,
-                        "set": name,
-                        "task": task.id,
-                        "prompt": task.prompt,
-                        "answer": task.answer,
-                        "candidate": i,
-                        "completion": completion.text,
-                        "score": group.scores[i],
-                        "rewards": {key: of[i] for key, of in group.rewards.items()},
-                        "tokens": len(completion.token_ids),
-                        "finish_reason": completion.finish_reason,
-                    }
-                    lines.append(json_line(row))
+    rows = [
+        row for policy, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=policy)
+    ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, b"".join(lines))
+        write_whole(path, b"".join(map(json_line, rows)))
     except OSError as error:
         raise UserError(f"output {path}: {error.strerror}: set --output") from None
 

@@ -2,7 +2,6 @@
 its evaluations with: the same stream, seeds and processes, without a learner."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 from unslothrl import cluster
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
-from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.planning.machine import Machine
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Adapter, Group, Task
 
@@ -49,27 +48,15 @@ class Evaluator:
     def __init__(
         self, config: Config, processes: Cluster, sets: Mapping[str, list[Task]], view: Terminal
     ):
-        self.config, self.cluster, self.sets, self.view = config, processes, sets, view
         self.stream = EvaluationStream(processes, config, note=view.note)
-        self.failures = FailureReport(view.note)
+        failures = FailureReport(view.note)
+        self.evaluation = Evaluation(config, sets, self.stream, failures, view)
 
     def draw(self, policy: Policy) -> dict[str, list[Group]]:
-        """`eval_candidates` completions of every task of every set. -> name of the set -> groups"""
-        config = self.config
+        """What a policy draws: see `Evaluation.draw`."""
         if policy.adapter is not None:
             self.stream.publish(policy.adapter, policy.adapter.version)
-        tasks = [task for of_set in self.sets.values() for task in of_set]
-        total = len(tasks) * config.eval_candidates
-        indices = self.stream.send(
-            tasks, config.eval_candidates, sampling.evaluation(config), (config.seed, "eval")
-        )
-        groups = self.stream.wait(
-            indices, lambda done, tokens: self.view.progress(policy.name, done, total, tokens)
-        )
-        self.failures.check(groups)
-        rest = iter(groups)
-        sizes = {name: len(of_set) for name, of_set in self.sets.items()}
-        return {name: list(itertools.islice(rest, size)) for name, size in sizes.items()}
+        return self.evaluation.draw(policy.name)
 
 
 @contextlib.contextmanager

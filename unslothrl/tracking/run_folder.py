@@ -5,6 +5,7 @@
       metrics.jsonl                one object a step; step 0 is the evaluation before the first
       summary.json                 how the run ended
       rollouts/step_000010.jsonl   what was generated and what it earned
+      evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
       adapters/v000010/            PEFT format
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
       report.html
@@ -33,6 +34,7 @@ from unslothrl.weights.adapter import write_adapter
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR = "error.txt"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
+EVALS = "evals"
 KEPT_CHECKPOINTS = 2  # the older one is the fallback if the newest is unreadable
 
 
@@ -89,9 +91,10 @@ class RunFolder:
         if (self.path / METRICS).exists():
             kept = [row for row in self.read_metrics() if row["step"] <= step]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
-        for later in self.rollout_steps():
-            if later > step:
-                self._rollouts(later).unlink()
+        for folder in (ROLLOUTS, EVALS):
+            for later in self._steps(folder):
+                if later > step:
+                    self._of_step(folder, later).unlink()
         for later, checkpoint in self._checkpoints():
             if later > step:
                 shutil.rmtree(checkpoint)
@@ -108,21 +111,24 @@ class RunFolder:
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes the rollouts of a step: see `rollout_rows`."""
-        path = self._rollouts(step)
+        return self._write_rows(self._of_step(ROLLOUTS, step), rows)
+
+    def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes what an evaluation drew: see `evaluation_rows`."""
+        return self._write_rows(self.path / EVALS / f"{name}.jsonl", rows)
+
+    def _write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
         path.parent.mkdir(exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
         """The rows of a step's rollouts, see `rollout_rows`; [] if it has none."""
-        return read_jsonl(self._rollouts(step))
+        return read_jsonl(self._of_step(ROLLOUTS, step))
 
     def rollout_steps(self) -> list[int]:
         """The steps that have rollouts, ascending."""
-        return sorted(
-            int(path.stem.removeprefix("step_"))
-            for path in (self.path / ROLLOUTS).glob("step_*.jsonl")
-        )
+        return self._steps(ROLLOUTS)
 
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt."""
@@ -196,8 +202,15 @@ class RunFolder:
         path = self.path / SUMMARY
         return json.loads(path.read_bytes()) if path.exists() else {}
 
-    def _rollouts(self, step: int) -> Path:
-        return self.path / ROLLOUTS / f"{step_name(step)}.jsonl"
+    def _steps(self, folder: str) -> list[int]:
+        """The steps that have a file in a folder, ascending."""
+        return sorted(
+            int(path.stem.removeprefix("step_"))
+            for path in (self.path / folder).glob("step_*.jsonl")
+        )
+
+    def _of_step(self, folder: str, step: int) -> Path:
+        return self.path / folder / f"{step_name(step)}.jsonl"
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
         """(step, folder) of every complete checkpoint, ascending."""
@@ -230,6 +243,26 @@ def rollout_rows(
                 "selected": index in picked,
                 "policy_version": completion.policy_version,
             }
+
+
+def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterator[dict[str, Any]]:
+    """One row per candidate of an evaluation, by set; each with `more`."""
+    for name, groups in drawn.items():
+        for group in groups:
+            for index, completion in enumerate(group.completions):
+                yield {
+                    **more,
+                    "set": name,
+                    "task": group.task.id,
+                    "candidate": index,
+                    "prompt": group.task.prompt,
+                    "answer": group.task.answer,
+                    "completion": completion.text,
+                    "finish_reason": completion.finish_reason,
+                    "tokens": sum(completion.version_counts.values()),
+                    "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
+                    "score": group.scores[index],
+                }
 
 
 def step_name(step: int) -> str:

@@ -2,14 +2,15 @@
 
 import itertools
 import time
+from collections.abc import Mapping
 
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
-from unslothrl.data.tasks import Data
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.metrics import Metrics, eval_metrics
 from unslothrl.training.rollouts import RolloutStream
+from unslothrl.types import Group, Task
 
 
 class Evaluation:
@@ -18,29 +19,35 @@ class Evaluation:
     def __init__(
         self,
         config: Config,
-        data: Data,
+        sets: Mapping[str, list[Task]],
         stream: RolloutStream,
         failures: FailureReport,
         view: Terminal,
     ):
-        self.config, self.sets, self.stream = config, data.evals, stream
+        self.config, self.sets, self.stream = config, sets, stream
         self.failures, self.view = failures, view
 
-    def run(self) -> Metrics:
-        """The metrics of every set, and the seconds that they took."""
+    def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
+        """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what
+        the display calls it."""
         config = self.config
-        started = time.perf_counter()
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates
         indices = self.stream.send(
             tasks, config.eval_candidates, sampling.evaluation(config), (config.seed, "eval")
         )
         groups = self.stream.wait(
-            indices, lambda done, tokens: self.view.progress("eval", done, total, tokens)
+            indices, lambda done, tokens: self.view.progress(kind, done, total, tokens)
         )
         self.failures.check(groups)
-        rest, metrics = iter(groups), Metrics()
-        for name, of_set in self.sets.items():
-            metrics |= eval_metrics(f"eval/{name}", list(itertools.islice(rest, len(of_set))))
+        rest, sizes = iter(groups), {name: len(of_set) for name, of_set in self.sets.items()}
+        return {name: list(itertools.islice(rest, size)) for name, size in sizes.items()}
+
+    def run(self) -> tuple[Metrics, dict[str, list[Group]]]:
+        """-> (the metrics of every set, with the seconds that they took; what was drawn)."""
+        started = time.perf_counter()
+        drawn, metrics = self.draw(), Metrics()
+        for name, groups in drawn.items():
+            metrics |= eval_metrics(f"eval/{name}", groups)
         metrics["timing/eval_s"] = time.perf_counter() - started
-        return metrics
+        return metrics, drawn

@@ -1,16 +1,16 @@
 """What a run writes besides its metrics: adapters, rollouts, checkpoints, in a thread."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.tracking.run_folder import RunFolder, rollout_rows
+from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name
 from unslothrl.training.background import Background
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
-from unslothrl.types import Adapter
+from unslothrl.types import Adapter, Group
 
 
 class Saving:
@@ -26,6 +26,10 @@ class Saving:
     def _write_rollouts(self, step: int, groups: StepGroups, selected: Selected) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
         self.folder.write_rollouts(step, [*trained, *rollout_rows(groups.left_out)])
+
+    def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
+        """Every completion of an evaluation, by set."""
+        self.background.run(self.folder.write_evaluation, step_name(step), evaluation_rows(drawn))
 
     def adapter(self, adapter: Adapter) -> None:
         self.background.run(self.folder.save_adapter, adapter)

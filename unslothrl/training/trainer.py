@@ -70,7 +70,7 @@ class Trainer:
             config, self.objective, self.tasks, self.stream, failures, view, steps
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
-        self.evaluation = Evaluation(config, data, self.stream, failures, view)
+        self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
         self.saving = Saving(folder)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
@@ -216,7 +216,8 @@ class Trainer:
 
     def evaluate(self) -> Metrics:
         """The evaluation of the newest version, which the state keeps."""
-        metrics = self.evaluation.run()
+        metrics, drawn = self.evaluation.run()
+        self.saving.evaluation(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics)
         return metrics

@@ -1,0 +1,101 @@
+"""`unslothrl recipes`: the recipes of the package, and which fit this machine."""
+
+import json
+import re
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from unslothrl.commands.plan import sizes_of, with_cards
+from unslothrl.config.reading import RECIPES
+from unslothrl.errors import UserError
+from unslothrl.planning import shapes
+from unslothrl.planning.forecast import forecast_of
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
+
+FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward")
+FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
+UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe's header says, and whether it fits."""
+
+    name: str
+    hardware: str
+    task: str
+    memory: str
+    time: str
+    reward: str
+    is_measured: bool
+    fits: bool
+    why_not: str = ""
+
+
+def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
+    """Prints every recipe; `card`: as if there were cards of so many GB. UserError."""
+    out = out or sys.stdout
+    machine = Machine.detect()
+    if card is not None:
+        machine = with_cards(machine, sizes_of(card))
+    found = [look(name, path, machine) for name, path in RECIPES.items()]
+    if as_json:
+        print(json.dumps([asdict(each) for each in found]), file=out)
+    else:
+        print("\n".join(lines(found)), file=out)
+
+
+def look(name: str, path: Path, machine: Machine) -> Recipe:
+    """A recipe by its header, and by the planner of a run with it on `machine`."""
+    text = path.read_text()
+    said = dict(FIELD.findall(text))
+    why_not = refusal(name, machine)
+    return Recipe(
+        name,
+        *(said.get(field, "") for field in FIELDS),
+        is_measured=UNMEASURED not in text,
+        fits=not why_not,
+        why_not=why_not,
+    )
+
+
+def refusal(name: str, machine: Machine) -> str:
+    """Why a run with a recipe would not fit; "" where it does."""
+    try:
+        config = resolve({"recipe": name}, machine).config
+        shape = shapes.shape_of(config.model)
+        if shape is None:
+            return shapes.why_unknown(config.model)
+        forecast = forecast_of(config, shape, machine)
+    except UserError as error:
+        return str(error)
+    if not machine.gpus and name != "tiny-cpu":
+        return "no card"
+    if forecast.fits:
+        return ""
+    cards = [card for card in forecast.placement.cards if not card.fits]
+    if cards:
+        needed, usable = cards[0].needed_mb() / 1024, cards[0].usable_mb / 1024
+        return f"a card needs {needed:.1f} GB and has {usable:.1f}"
+    store = next(store for store in forecast.stores if not store.fits)
+    return f"{store.name} needs {store.needed_mb / 1024:.1f} GB"
+
+
+def lines(found: list[Recipe]) -> list[str]:
+    """The list for people: those that fit first."""
+    written = []
+    for recipe in sorted(found, key=lambda each: not each.fits):
+        fits = "fits here" if recipe.fits else f"does not fit here: {recipe.why_not}"
+        written += [
+            f"{recipe.name}: {fits}",
+            f"  {recipe.task}",
+            f"  {recipe.hardware}",
+            f"  time {recipe.time}; reward {recipe.reward}"
+            if recipe.is_measured
+            else "  planned, not measured yet",
+            "",
+        ]
+    return [*written, "use one: unslothrl train --recipe NAME"]
