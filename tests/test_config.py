@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl.config import option, options, sampling
+from unslothrl.config import option, options, other_names, sampling
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
@@ -398,6 +398,27 @@ def test_others_names_of_tensor_parallelism_are_answered_with_ours(name, tmp_pat
     (tmp_path / "r.toml").write_text(f"{name.replace('-', '_')} = 2\n")
     with pytest.raises(UserError, match=r"is not an option: set actor_tensor_parallel \("):
         resolve({"recipe": str(tmp_path / "r.toml")}, CPU)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ("num_generations", "set --num_candidates"),
+        ("max-completion-length", "set --max_new_tokens"),
+        ("learning_rate", "set --lr"),
+        ("actor_rollout_ref.actor.kl_loss_coef", "set --kl and --kl_coefficient (--kl loss"),
+        ("per_device_train_batch_size", "set --batch_size and --num_candidates and --train_batch"),
+        ("load_in_4bit", "the base is always in 4 bit: leave it out"),
+    ],
+)
+def test_names_of_other_systems_are_answered_with_ours(theirs, said):
+    assert unknown_option(theirs).startswith(f"--{theirs} is not an option: {said}")
+
+
+def test_every_name_that_is_answered_is_another_ones_and_ours_exist():
+    for theirs, (ours, _) in other_names.OTHERS.items():
+        assert theirs not in OPTIONS and set(ours) <= OPTIONS.keys()
+    assert not other_names.WITHOUT.keys() & (OPTIONS.keys() | other_names.OTHERS.keys())
 
 
 def test_other_unknown_names_are_not_taken_for_it():

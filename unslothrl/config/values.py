@@ -8,13 +8,13 @@ TOML (lr = 2e-5).
 import difflib
 import json
 import math
-import re
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
 from unslothrl.algorithms import objectives
+from unslothrl.config import other_names
 from unslothrl.config.options import OPTIONS, RETIRED, Config
 from unslothrl.errors import UserError
 from unslothrl.untrusted import shown
@@ -170,13 +170,10 @@ def unknown_option(name: str, is_flag: bool = True) -> str:
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
             f"{top_k} (sampling from the k likeliest tokens)"
         )
-    if re.search(r"tensor_(model_)?parallel|(^|_)tp(_size)?$", name.replace("-", "_").lower()):
-        return (
-            f"{style.format(name)} is not an option: set {style.format('actor_tensor_parallel')} "
-            "(cards that each actor's vLLM is split over)"
-        )
     if name in RETIRED:
         return f"{style.format(name)} is not an option any more: {RETIRED[name]}: leave it out"
+    if (known := other_names.answer(name, style)) is not None:
+        return f"{style.format(name)} is not an option: {known}"
     near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
     hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl train --help"
     return f"{style.format(name)} is not an option: {hint}"
