@@ -51,14 +51,13 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
 def look(name: str, path: Path, machine: Machine) -> Recipe:
     """A recipe by its header, and by the planner of a run with it on `machine`."""
     text = path.read_text()
-    said = dict(FIELD.findall(text))
+    hardware, task, memory, time, reward = (
+        dict(FIELD.findall(text)).get(field, "") for field in FIELDS
+    )
     why_not = refusal(name, machine)
+    is_measured = UNMEASURED not in text
     return Recipe(
-        name,
-        *(said.get(field, "") for field in FIELDS),
-        is_measured=UNMEASURED not in text,
-        fits=not why_not,
-        why_not=why_not,
+        name, hardware, task, memory, time, reward, is_measured, fits=not why_not, why_not=why_not
     )
 
 
