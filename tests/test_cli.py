@@ -60,7 +60,7 @@ BAD = [
     ("--qqq 1", ["--qqq is not an option", "--help"]),
     ("trian --lr 1e-3", ["trian is not a command: did you mean train?"]),
     ("Plan --card 8", ["Plan is not a command: did you mean plan?"]),
-    ("qqq", ["qqq is not a command: use one of train, plan, data, score, ask"]),
+    ("qqq", ["qqq is not a command: use one of train, eval, plan, data, score, ask"]),
     ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
     ("--engine VLLM", ["engine", "'VLLM'", "set --engine vllm"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--help"]),
@@ -183,7 +183,7 @@ def test_help_imports_no_numerics():
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
-    commands = ("train", "plan", "data", "score", "ask")
+    commands = ("train", "eval", "plan", "data", "score", "ask", "recipes")
     named = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
     assert named[: len(commands)] == list(commands) and err == ""
     assert "--learner grpo" in out and not runs

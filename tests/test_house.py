@@ -39,7 +39,7 @@ LAYERS = (
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base"),
     ("training",),
-    ("run", "ending"),
+    ("run", "ending", "evaluation"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it
