@@ -12,7 +12,7 @@ bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
 .PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
-	split-test trl-test card-test lint lock clean
+	split-test cluster-test trl-test card-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -32,7 +32,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
-slow: unsloth-test trl-test card-test mutation-test learn-test split-test  ## every long proof, then whole runs (resumable)
+slow: unsloth-test trl-test card-test mutation-test learn-test split-test cluster-test ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
@@ -43,6 +43,10 @@ document-test: setup ## what the documents show, and which committed results are
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
+
+cluster-test: setup ## nodes that join, drain and die; runs that take minutes
+	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
+	    tests/test_simulated_benches.py tests/test_eval.py $(ARGS)
 
 split-test: setup ## vLLM over two workers: what it draws, what it proves, that none is left behind
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)

@@ -10,7 +10,7 @@ from fakes import completion, task
 
 from unslothrl import rewards
 from unslothrl.commands import cli
-from unslothrl.commands.eval import find
+from unslothrl.commands.adapters import find
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
 from unslothrl.evaluation.voting import winner, winners

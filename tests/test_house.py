@@ -39,7 +39,7 @@ LAYERS = (
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base"),
     ("training",),
-    ("run", "ending", "evaluation"),
+    ("run", "ending", "evaluation", "export"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it

@@ -26,6 +26,7 @@ def run(*options: str) -> dict:
     return result
 
 
+@pytest.mark.slow
 def test_a_node_that_joins_gets_an_actor():
     result = run("--until", "joined")
     assert [each["what"] for each in result["happened"]] == ALL[:2]

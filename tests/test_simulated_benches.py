@@ -234,7 +234,9 @@ def test_a_completions_tokens_are_counted_as_the_engine_drew_them():
         ("overlap.py", "--simulated", "--only", "equal, staleness 1"),
         ("failures.py", "--only", "killed, staleness 1"),
         ("scale.py", "--only", "8 actors"),
-        ("overlap_real.py", "--only", "reward, staleness 1, seed 0"),
+        pytest.param(
+            ("overlap_real.py", "--only", "reward, staleness 1, seed 0"), marks=pytest.mark.slow
+        ),
     ],
     ids=lambda command: command[0],
 )

@@ -222,6 +222,25 @@ def evaluate(
     return 0
 
 
+def export(
+    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
+    output: str = typer.Option(help="Folder to write, which is not there yet."),
+    to: str = typer.Option(
+        "merged",
+        metavar="NAME",
+        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer.",
+    ),
+    model: str = typer.Option(
+        None, help="Its base: hub id, folder, or embedded; not set: its own."
+    ),
+) -> int:
+    """Write an adapter as others use it: merged into its base, or with all that it needs."""
+    from unslothrl.commands.export import export as write
+
+    write(adapter, to, output, model)
+    return 0
+
+
 def plan(
     card: str = typer.Option(
         None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
@@ -271,5 +290,6 @@ app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(export)
 app.command(cls=GroupedCommand)(recipes)
 app.command(cls=GroupedCommand)(cluster)

@@ -4,12 +4,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
+from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
 from unslothrl.data import tasks
 from unslothrl.embedded import EMBEDDED
@@ -18,7 +19,7 @@ from unslothrl.files import expanded, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, EVALS, evaluation_rows, json_line
+from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter, Group
 from unslothrl.weights import adapter_check, adapter_use, base_model
@@ -32,18 +33,6 @@ HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "humaneval": "humaneval_instruct",
     "mbpp": "mbpp_instruct",
 }
-
-
-@dataclass(frozen=True)
-class Found:
-    """An adapter that is evaluated, and the run that it is of, if it lies in one."""
-
-    folder: Path
-    run: Path | None
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
 
 def evaluate(
@@ -89,19 +78,6 @@ def evaluate(
             print(line, file=out)
 
 
-def find(adapter: str) -> Found:
-    """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
-    folder = expanded(adapter)
-    if (folder / ADAPTERS).is_dir():
-        versions = sorted(each for each in (folder / ADAPTERS).iterdir() if each.name[:1] == "v")
-        if not versions:
-            raise UserError(f"adapter {adapter}: this run has saved none yet")
-        return Found(versions[-1], folder)
-    adapter_check.check_format(adapter)
-    run = folder.resolve().parent.parent
-    return Found(folder, run if (run / CONFIG).is_file() else None)
-
-
 def config_of(
     found: Found, datasets: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[Config, tuple[str, ...]]:
@@ -111,11 +87,7 @@ def config_of(
         layers["recipe"] = str(found.run / CONFIG)
     else:
         use = adapter_use.read(found.folder)
-        lora = adapter_check.check_settings(str(found.folder))
-        model = flags.get("model") or (use.base if use else lora.base)
-        if not model:
-            raise UserError(f"adapter {found.folder}: it does not name its base: set --model")
-        layers["model"] = model
+        model = layers["model"] = base_of(found, flags.get("model"))
         if use is not None:
             layers |= {
                 "system_prompt": use.system_prompt,

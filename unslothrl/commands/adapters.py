@@ -1,0 +1,49 @@
+"""Which adapter a command is given: a folder of its own, or a run's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl.errors import UserError
+from unslothrl.files import expanded
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
+from unslothrl.weights import adapter_check, adapter_use
+
+
+@dataclass(frozen=True)
+class Found:
+    """An adapter, and the run that it is of, if it lies in one."""
+
+    folder: Path
+    run: Path | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def title(self) -> str:
+        return self.name if self.run is None else f"{self.run.name} {self.name}"
+
+
+def find(adapter: str) -> Found:
+    """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
+    folder = expanded(adapter)
+    if (folder / ADAPTERS).is_dir():
+        versions = sorted(each for each in (folder / ADAPTERS).iterdir() if each.name[:1] == "v")
+        if not versions:
+            raise UserError(f"adapter {adapter}: this run has saved none yet")
+        return Found(versions[-1], folder)
+    adapter_check.check_format(adapter)
+    run = folder.resolve().parent.parent
+    return Found(folder, run if (run / CONFIG).is_file() else None)
+
+
+def base_of(found: Found, model: str | None) -> str:
+    """What an adapter's base is called: `model`, else what lies beside its weights says. UserError
+    where nothing does."""
+    use = adapter_use.read(found.folder)
+    settings = adapter_check.check_settings(str(found.folder))
+    name = model or (use.base if use is not None else settings.base)
+    if not name:
+        raise UserError(f"adapter {found.folder}: it does not name its base: set --model")
+    return name

@@ -1,0 +1,1 @@
+"""Adapters in the forms in which others use them."""

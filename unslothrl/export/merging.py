@@ -1,0 +1,101 @@
+"""An adapter merged into its base, in 16 bit.
+
+The base is the 4-bit checkpoint that the adapter was trained on, dequantised: merged into the
+original 16-bit weights an adapter meets another base than the one whose errors it has learnt to
+live with. W + s B A is summed in float32 and rounded once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bitsandbytes
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from unslothrl.backends import peft
+from unslothrl.errors import RunError
+
+LORA, WRAPPED = ".lora_", ".base_layer"
+QUANTISED = "quantization_config"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How far the merged model's logits are from those of the adapter over its 4-bit base."""
+
+    prompts: int
+    largest: float  # difference of two logits
+    mean: float
+    same_choice: float  # share of the positions at which both find the same token likeliest
+
+
+def merged(base: Path, adapter: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    """-> (the model of `base` with `adapter` on it, the merged one in `dtype`, on the host)."""
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device)
+    peft.keep_4bit_weights_packed(plain, dtype)
+    with_adapter = peft.add_lora(plain, 1, 1, 0.0, 0, start=adapter).eval()
+    config = AutoConfig.from_pretrained(base)
+    if hasattr(config, QUANTISED):
+        del config.quantization_config
+    config.dtype = dtype
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    weights = dict(weights_of(with_adapter.get_base_model(), dtype))
+    wrong = model.load_state_dict(weights, strict=False, assign=True)
+    model.tie_weights()
+    missing = [name for name in wrong.missing_keys if name in dict(model.named_parameters())
+               and model.get_parameter(name).is_meta]  # fmt: skip
+    if missing or wrong.unexpected_keys:
+        names = ", ".join([*missing, *wrong.unexpected_keys][:5])
+        raise RunError(f"base {base}: its weights are not those of its configuration ({names})")
+    model.generation_config = plain.generation_config
+    return with_adapter, model.eval()
+
+
+@torch.no_grad()
+def weights_of(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """The merged weights of a model with a LoRA on it, by the names that they have without."""
+    linears = {
+        name.removesuffix(WRAPPED): module
+        for name, module in model.named_modules()
+        if isinstance(module, bitsandbytes.nn.Linear4bit)
+    }
+    for name, module in linears.items():
+        weight = dequantised(module)
+        owner = model.get_submodule(name)
+        if owner is not module:
+            weight += owner.get_delta_weight("default").float()
+        yield f"{name}.weight", weight.to(dtype).cpu()
+    for key, tensor in model.state_dict().items():
+        name, _, _ = key.replace(WRAPPED, "").partition(".weight")
+        is_quantised = name in linears and ".weight" in key
+        if LORA not in key and not is_quantised:
+            yield key.replace(WRAPPED, ""), tensor.to(dtype).cpu()
+
+
+def dequantised(linear: bitsandbytes.nn.Linear4bit) -> torch.Tensor:
+    """[out, in], float32: the values that the layer computes with."""
+    weight: Any = linear.weight  # a Params4bit
+    if weight.device.type == "cpu":  # as in its forward pass there
+        weight.quant_state.dtype = linear.compute_dtype
+    values = bitsandbytes.functional.dequantize_4bit(weight.data, weight.quant_state)
+    return values.float().reshape(linear.out_features, linear.in_features)
+
+
+@torch.no_grad()
+def likeness(one: Any, other: Any, prompts: Sequence[Sequence[int]]) -> Likeness:
+    """Compares the logits of two models at every position of some prompts' ids."""
+    largest, total, same, count, positions = 0.0, 0.0, 0, 0, 0
+    for ids in prompts:
+        first, second = (
+            model(torch.tensor([list(ids)], device=model.device)).logits[0].float().cpu()
+            for model in (one, other)
+        )
+        gap = (first - second).abs()
+        largest, total = max(largest, float(gap.max())), total + float(gap.sum())
+        same += int((first.argmax(-1) == second.argmax(-1)).sum())
+        count, positions = count + gap.numel(), positions + len(ids)
+    return Likeness(len(prompts), largest, total / count, same / positions)
