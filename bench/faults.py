@@ -318,10 +318,12 @@ def raylet(inject: Injection) -> None:
         with contextlib.suppress(psutil.Error, IndexError):
             if process.cmdline()[0].endswith("/raylet"):
                 process.kill()
-    inject.wait_back(fault, READY)
+    inject.run.wait(
+        "noticed", lambda: inject.run.line_after(fault.at, gone) or inject.is_over(), START_S
+    )
     other.stop_ray()
     other.start_ray(head, MEMORY_FLAG)
-    inject.wait_back(inject.record("its node joins again", gone, is_failure=False), READY)
+    inject.wait_back(fault, READY)
 
 
 def host(inject: Injection) -> None:
