@@ -93,3 +93,17 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     assert lost.value.name == "learner-0"
     processes.restart_learners()
     processes.check_learners()
+
+    actor = processes.actors[0]  # and one that is stopped for a while, which its silence shows
+    host = processes.hosts[actor.name]
+    pid = processes.ray.get(host.pid.remote())
+    processes.silence_s(actor)
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 60
+    while (silent := processes.silence_s(actor)) < 1.5 and time.monotonic() < end:
+        pass
+    os.kill(pid, signal.SIGCONT)
+    while processes.silence_s(actor) > 0 and time.monotonic() < end:
+        pass
+    assert silent >= 1.5 and time.monotonic() < end
+    assert processes.watches[host].longest[host] >= 1.5  # it may be as slow again

@@ -17,6 +17,7 @@ from unslothrl.errors import ResultLost
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
+USUAL, MOST_USUAL_S = 2.0, 10.0  # times as long as the longest answer so far is no silence yet
 
 
 LARGE = ("update", "measure", "load_state")  # methods whose arguments fill the object store
@@ -175,6 +176,7 @@ class Watch:
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
         self.last: dict[Any, float] = {}  # when a host was asked last
+        self.longest: dict[Any, float] = {}  # that a host has taken to answer
         self.death: Exception | None = None  # what Ray says of a host that has died
         self.stalls = Stalls()
 
@@ -190,7 +192,9 @@ class Watch:
         for host in self.hosts:
             if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
                 try:
-                    self.states[host] = ray.get(self.asked.pop(host)[0], timeout=GET_S)
+                    ref, at = self.asked.pop(host)
+                    self.states[host] = ray.get(ref, timeout=GET_S)
+                    self.longest[host] = max(self.longest.get(host, 0.0), now - at)
                 except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
                     self.death = error
                 except Exception:  # it is not to be reached: its call will say so
@@ -207,8 +211,12 @@ class Watch:
         )
 
     def silence_s(self, host: Any) -> float:
-        """For how long a host has not answered; 0 where it has."""
-        return time.monotonic() - self.asked[host][1] if host in self.asked else 0.0
+        """For how long a host has not answered, beyond what answers of it have taken on a machine
+        that may be busy; 0 where it has."""
+        if host not in self.asked:
+            return 0.0
+        usual = min(USUAL * self.longest.get(host, 0.0), MOST_USUAL_S)
+        return max(0.0, time.monotonic() - self.asked[host][1] - usual)
 
     def hung(self) -> list[Any]:
         """The hosts that have not answered for `PING_S`."""

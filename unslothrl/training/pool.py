@@ -373,7 +373,8 @@ class Pool:
 
     def _look_at_number(self, now: float) -> None:
         """Sets `failure` where the run cannot go on, for whoever waits for groups to raise."""
-        ready = sum(not self.is_learner(member) for member in self.ready())
+        at_work = [m for m in self.actors() if m.is_ready and not m.is_leaving]  # or only late
+        ready = len(at_work)
         coming = len(self.actors()) - ready + len(self.waiting)
         if ready >= self.min_actors:
             self.waiting_since = None
