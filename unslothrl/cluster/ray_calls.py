@@ -17,7 +17,8 @@ from unslothrl.errors import ResultLost
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
-USUAL, MOST_USUAL_S = 2.0, 10.0  # times as long as the longest answer so far is no silence yet
+USUAL, MOST_USUAL_S = 2.0, 10.0  # times as long as the longest answer of late is no silence yet
+FORGET_S = 10.0  # in which half of that is forgotten
 
 
 LARGE = ("update", "measure", "load_state")  # methods whose arguments fill the object store
@@ -176,7 +177,7 @@ class Watch:
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
         self.last: dict[Any, float] = {}  # when a host was asked last
-        self.longest: dict[Any, float] = {}  # that a host has taken to answer
+        self.longest: dict[Any, tuple[float, float]] = {}  # seconds of a host's answer, and when
         self.death: Exception | None = None  # what Ray says of a host that has died
         self.stalls = Stalls()
 
@@ -194,7 +195,7 @@ class Watch:
                 try:
                     ref, at = self.asked.pop(host)
                     self.states[host] = ray.get(ref, timeout=GET_S)
-                    self.longest[host] = max(self.longest.get(host, 0.0), now - at)
+                    self.longest[host] = max(self.usual_s(host), now - at), now
                 except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
                     self.death = error
                 except Exception:  # it is not to be reached: its call will say so
@@ -215,8 +216,16 @@ class Watch:
         that may be busy; 0 where it has."""
         if host not in self.asked:
             return 0.0
-        usual = min(USUAL * self.longest.get(host, 0.0), MOST_USUAL_S)
-        return max(0.0, time.monotonic() - self.asked[host][1] - usual)
+        at = self.asked[host][1]
+        usual = min(USUAL * self.usual_s(host, at), MOST_USUAL_S)
+        return max(0.0, time.monotonic() - at - usual)
+
+    def usual_s(self, host: Any, at: float | None = None) -> float:
+        """How long answers of a host take at a time, by default now: the longest, less the longer
+        ago it is."""
+        seconds, when = self.longest.get(host, (0.0, 0.0))
+        now = time.monotonic() if at is None else at
+        return float(seconds * 0.5 ** (max(0.0, now - when) / FORGET_S))
 
     def hung(self) -> list[Any]:
         """The hosts that have not answered for `PING_S`."""
