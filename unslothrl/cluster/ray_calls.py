@@ -177,6 +177,7 @@ class Watch:
         self.states: dict[Any, tuple[int, int]] = {}
         self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
         self.last: dict[Any, float] = {}  # when a host was asked last
+        self.waited: dict[Any, float] = {}  # seconds after which a host had not answered yet
         self.longest: dict[Any, tuple[float, float]] = {}  # seconds of a host's answer, and when
         self.death: Exception | None = None  # what Ray says of a host that has died
         self.stalls = Stalls()
@@ -193,13 +194,16 @@ class Watch:
         for host in self.hosts:
             if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
                 try:
-                    ref, at = self.asked.pop(host)
+                    ref, _ = self.asked.pop(host)
+                    waited = self.waited.pop(host, 0.0)  # not until now: nobody looked
                     self.states[host] = ray.get(ref, timeout=GET_S)
-                    self.longest[host] = max(self.usual_s(host), now - at), now
+                    self.longest[host] = max(self.usual_s(host), waited), now
                 except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
                     self.death = error
                 except Exception:  # it is not to be reached: its call will say so
                     continue
+            elif host in self.asked:
+                self.waited[host] = now - self.asked[host][1]
             if host not in self.asked and now - self.last.get(host, 0.0) >= ASK_S:
                 self.asked[host] = host.progress.remote(), now
                 self.last[host] = now
