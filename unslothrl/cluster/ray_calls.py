@@ -17,7 +17,7 @@ from unslothrl.errors import ResultLost
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
-USUAL, MOST_USUAL_S = 2.0, 10.0  # times as long as the longest answer of late is no silence yet
+USUAL, MOST_USUAL_S = 2.0, 3.0  # times as long as the longest answer of late is no silence yet
 FORGET_S = 10.0  # in which half of that is forgotten
 
 
