@@ -26,7 +26,7 @@ class Grading:
 
 
 Values = dict[str, list[float]]
-"""A figure's name -> its value for each problem, from 0 to 1, or tokens for a length."""
+"""A figure's name -> its value for each problem, from 0 to 1."""
 
 
 def values_of(groups: Sequence[Group], grading: Grading) -> Values:
