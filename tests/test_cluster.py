@@ -10,7 +10,7 @@ import pytest
 from test_engines import bias_towards
 
 from unslothrl import cluster
-from unslothrl.cluster import failures
+from unslothrl.cluster import failures, watching
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
 from unslothrl.cluster.base import everyone
@@ -96,7 +96,7 @@ def test_every_process_has_the_same_threads(ray_cluster):
 def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster, monkeypatch):
     learner = ray_cluster.learners[0]
     pid = ray_cluster.ray.get(learner.transport.host.pid.remote())
-    monkeypatch.setattr(ray_module, "PING_S", 0.5)
+    monkeypatch.setattr(watching, "PING_S", 0.5)
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ProcessLost, match="learner-0 does not answer"):

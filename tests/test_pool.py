@@ -15,11 +15,13 @@ from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import (
     FACTOR,
     FIRST_S,
+    FIRST_SILENT_S,
     FLOOR_S,
     HELD_UP_S,
     LATE_FACTOR,
     LATE_S,
     LATE_SILENT_S,
+    MOST_USUAL_S,
     SILENT_S,
     SLOW_S,
     Patience,
@@ -203,7 +205,24 @@ def test_a_first_call_may_take_long_unless_the_process_is_silent():
     assert cluster.started == []
     cluster.silent["actor-0"] = SILENT_S + 1
     stream.pump()
+    assert cluster.started == []  # what compiles may hold the interpreter's lock
+    cluster.silent["actor-0"] = FIRST_SILENT_S + 1
+    stream.pump()
     assert cluster.started == ["actor-0"]
+
+
+@pytest.mark.parametrize(("silent_s", "started"), [(SILENT_S - 1, []), (SILENT_S + 1, ["actor-0"])])
+def test_a_process_that_has_done_such_calls_may_be_silent_for_less_long(clock, silent_s, started):
+    clock.look_s = 1.0
+    cluster = FakeCluster(1)
+    stream = stream_of(cluster)
+    assert len(stream.wait(send(stream, 2))) == 2
+    cluster.processes["actor-0"].is_hanging = True
+    cluster.silent["actor-0"] = silent_s
+    send(stream, 1)
+    for _ in range(5):
+        stream.pump()
+    assert cluster.started == started
 
 
 def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
@@ -213,6 +232,25 @@ def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
     cluster.silent["actor-1"] = LATE_SILENT_S + 0.5
     assert names_of(stream.wait(send(stream, 4))) == ["0", "1", "2", "3"]
     assert cluster.started == [] and stream.pool.members["actor-1"].is_late
+
+
+def test_a_busy_machine_is_given_more_time():
+    cluster = FakeCluster(2)
+    stream = stream_of(cluster)
+    cluster.processes["actor-1"].is_hanging = True
+    cluster.silent["actor-1"] = LATE_SILENT_S + 0.9
+    cluster.answers_take_s = 0.5  # twice as long is allowed
+    send(stream, 4)
+    for _ in range(100):
+        stream.pump()
+    assert not stream.pool.members["actor-1"].is_late
+    cluster.silent["actor-1"] = LATE_SILENT_S + 1.1
+    while not stream.pool.members["actor-1"].is_late:
+        stream.pump()
+
+
+def test_a_busy_machine_is_not_given_more_time_for_ever():
+    assert Patience().late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():

@@ -78,6 +78,10 @@ class Cluster(Protocol):
         """For how long a process has left a question of this method's unanswered, which a thread
         answers beside its calls; 0 where it answers."""
 
+    def answer_s(self) -> float:
+        """Seconds that such answers take now, of processes that have been asked of late: long where
+        the machines are busy."""
+
     def check_learners(self) -> None:
         """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
 

@@ -89,6 +89,9 @@ class LocalCluster:
     def silence_s(self, handle: GeneratorHandle) -> float:
         return 0.0
 
+    def answer_s(self) -> float:
+        return 0.0
+
     def check_learners(self) -> None:
         """They are in this process."""
 

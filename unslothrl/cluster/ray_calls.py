@@ -3,7 +3,7 @@
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,9 @@ from typing import Any
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import ResultLost
 
-ASK_S = 0.25  # between two questions to a process
-PING_S = 30.0  # without an answer of its watching thread, a process hangs
 GET_S = 60.0  # in which a result that is there must arrive
-USUAL, MOST_USUAL_S = 2.0, 3.0  # times as long as the longest answer of late is no silence yet
-FORGET_S = 10.0  # in which half of that is forgotten
-
-
 LARGE = ("update", "measure", "load_state")  # methods whose arguments fill the object store
 
 Asked = str | bytes | tuple[str, tuple[Any, ...]]
@@ -167,70 +160,3 @@ class Results:
             return failures.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
         assert isinstance(cause, Exception)
         return cause
-
-
-class Watch:
-    """Asks processes how far they are, and notices those that do not answer."""
-
-    def __init__(self, hosts: Sequence[Any]):
-        self.hosts = list(dict.fromkeys(hosts))
-        self.states: dict[Any, tuple[int, int]] = {}
-        self.asked: dict[Any, tuple[Any, float]] = {}  # host -> (where the answer will be, since)
-        self.last: dict[Any, float] = {}  # when a host was asked last
-        self.waited: dict[Any, float] = {}  # seconds after which a host had not answered yet
-        self.longest: dict[Any, tuple[float, float]] = {}  # seconds of a host's answer, and when
-        self.death: Exception | None = None  # what Ray says of a host that has died
-        self.stalls = Stalls()
-
-    def ask(self) -> float:
-        """Takes the answers that are there, and asks again. Does not wait. -> the seconds for which
-        this process was stopped since it did so last, in which nobody could answer."""
-        import ray
-
-        stall_s = self.stalls.look()
-        if stall_s:
-            self.asked = {host: (ref, at + stall_s) for host, (ref, at) in self.asked.items()}
-        now = time.monotonic()
-        for host in self.hosts:
-            if host in self.asked and ray.wait([self.asked[host][0]], timeout=0)[0]:
-                try:
-                    ref, _ = self.asked.pop(host)
-                    waited = self.waited.pop(host, 0.0)  # not until now: nobody looked
-                    self.states[host] = ray.get(ref, timeout=GET_S)
-                    self.longest[host] = max(self.usual_s(host), waited), now
-                except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
-                    self.death = error
-                except Exception:  # it is not to be reached: its call will say so
-                    continue
-            elif host in self.asked:
-                self.waited[host] = now - self.asked[host][1]
-            if host not in self.asked and now - self.last.get(host, 0.0) >= ASK_S:
-                self.asked[host] = host.progress.remote(), now
-                self.last[host] = now
-        return stall_s
-
-    def sums(self) -> tuple[int, int]:
-        """(done, tokens) over all, as far as they have answered."""
-        return sum(done for done, _ in self.states.values()), sum(
-            tokens for _, tokens in self.states.values()
-        )
-
-    def silence_s(self, host: Any) -> float:
-        """For how long a host has not answered, beyond what answers of it have taken on a machine
-        that may be busy; 0 where it has."""
-        if host not in self.asked:
-            return 0.0
-        at = self.asked[host][1]
-        usual = min(USUAL * self.usual_s(host, at), MOST_USUAL_S)
-        return max(0.0, time.monotonic() - at - usual)
-
-    def usual_s(self, host: Any, at: float | None = None) -> float:
-        """How long answers of a host take at a time, by default now: the longest, less the longer
-        ago it is."""
-        seconds, when = self.longest.get(host, (0.0, 0.0))
-        now = time.monotonic() if at is None else at
-        return float(seconds * 0.5 ** (max(0.0, now - when) / FORGET_S))
-
-    def hung(self) -> list[Any]:
-        """The hosts that have not answered for `PING_S`."""
-        return [host for host in self.asked if self.silence_s(host) > PING_S]

@@ -32,9 +32,10 @@ from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, Learne
 from unslothrl.cluster.head import Head
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
-from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
+from unslothrl.cluster.ray_calls import RayTransport, Results, watched_host
 from unslothrl.cluster.run_entry import RunEntry
 from unslothrl.cluster.stalls import Stalls
+from unslothrl.cluster.watching import PING_S, Watch, Watches
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
@@ -78,7 +79,7 @@ class RayCluster:
         self.head: Head | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
-        self.watches: dict[Any, Watch] = {}  # of those that have been asked whether they live
+        self.watches = Watches()
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
             self._init(config, machine)
@@ -280,19 +281,16 @@ class RayCluster:
         return self.results.poll(calls, timeout_s)
 
     def silence_s(self, handle: GeneratorHandle) -> float:
-        return self._asked(handle).silence_s(self.hosts[handle.name])
+        host = self.hosts[handle.name]
+        return self.watches.ask(host).silence_s(host)
+
+    def answer_s(self) -> float:
+        return self.watches.answer_s()
 
     def check_learners(self) -> None:
         for learner in self.learners:
-            if (error := self._asked(learner).death) is not None:
+            if (error := self.watches.ask(self.hosts[learner.name]).death) is not None:
                 raise self.results.error_of(error)
-
-    def _asked(self, handle: GeneratorHandle) -> Watch:
-        """What watches a process, which has been asked again."""
-        host = self.hosts[handle.name]
-        watch = self.watches.setdefault(host, Watch([host]))
-        watch.ask()
-        return watch
 
     def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
         """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended
@@ -384,7 +382,7 @@ class RayCluster:
 
     def _end(self, name: str) -> None:
         host = self.hosts.pop(name, None)
-        self.watches.pop(host, None)
+        self.watches.drop(host)
         if host is not None:
             self.ray.kill(host)  # of one that is stopped Ray makes an end after 5 s
 

@@ -11,8 +11,10 @@ FACTOR = 10.0  # times as long as the longest so far
 FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent one is noticed sooner
 LATE_S, LATE_FACTOR = 10.0, 3.0  # after which others draw as well what the process has in hand
 ASK_S = 1.0  # that a call takes before its process is asked whether it lives
-LATE_SILENT_S = 2.0  # the same as `LATE_S`, for an answer of its watching thread, beyond its usual
-SILENT_S = 30.0  # the longest that this thread may leave a question unanswered
+LATE_SILENT_S = 2.0  # the same as `LATE_S`, for an answer of its watching thread
+USUAL, MOST_USUAL_S = 2.0, 3.0  # so many times as long as answers take now is allowed beside
+SILENT_S = 15.0  # the longest that this thread may leave a question unanswered
+FIRST_SILENT_S = 30.0  # the same in a first call: what compiles may hold the interpreter's lock
 WINDOW_S, LEAST = 3.0, 2  # of an engine's steps, and hand-overs, from which its speed is judged
 SLOW = 5.0  # times the median of the others
 HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
@@ -40,6 +42,14 @@ class Patience:
         if is_first or kind not in self.longest:
             return math.inf
         return max(LATE_S, LATE_FACTOR * self.longest[kind])
+
+    def silence_s(self, is_first: bool) -> float:
+        """After so many seconds without an answer of its watching thread a process hangs."""
+        return FIRST_SILENT_S if is_first else SILENT_S
+
+    def late_silence_s(self, answer_s: float) -> float:
+        """After so many it may, where answers of processes take `answer_s` now."""
+        return LATE_SILENT_S + min(USUAL * answer_s, MOST_USUAL_S)
 
 
 @dataclass

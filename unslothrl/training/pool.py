@@ -18,8 +18,6 @@ from unslothrl.training.members import Member, Owner, Pending, Version
 from unslothrl.training.patience import (
     ASK_S,
     HELD_UP_S,
-    LATE_SILENT_S,
-    SILENT_S,
     SLOW,
     SLOW_S,
     Patience,
@@ -301,17 +299,19 @@ class Pool:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
         taken_s = age_s - pending.told_s
-        silent = 0.0
+        silent_s = 0.0
         if kind != "start" and taken_s > ASK_S:
-            silent = self.cluster.silence_s(member.handle)
+            silent_s = self.cluster.silence_s(member.handle)
         allowed_s = self.patience.allowed_s(kind, is_first)
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
-        if taken_s > allowed_s or silent > SILENT_S:
+        if taken_s > allowed_s or silent_s > self.patience.silence_s(is_first):
             how = f"has not answered for {age_s:.0f} s"
             lost = ProcessLost(member.name, f"{member.name} {how}: it hangs")
             self.lose(member, lost, elsewhere=True)
-        elif taken_s > self.patience.late_s(kind, is_first) or silent > LATE_SILENT_S:
+        elif taken_s > self.patience.late_s(kind, is_first) or (
+            silent_s > self.patience.late_silence_s(self.cluster.answer_s())
+        ):
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
