@@ -12,7 +12,7 @@ bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
 .PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
-	split-test cluster-test trl-test card-test lint lock clean
+	split-test host-test cluster-test trl-test card-test site lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -32,7 +32,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
-slow: unsloth-test trl-test card-test mutation-test learn-test split-test cluster-test ## every long proof, then whole runs (resumable)
+slow: unsloth-test trl-test card-test mutation-test learn-test split-test host-test cluster-test ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
@@ -43,6 +43,9 @@ document-test: setup ## what the documents show, and which committed results are
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
+
+host-test: setup ## a run on two nodes, and one on two hosts of which one loses an actor
+	$(PYTEST) -m slow tests/test_nodes.py tests/test_two_hosts.py $(ARGS)
 
 cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
@@ -65,6 +68,10 @@ trl-test: setup ## losses and advantages against TRL's own code
 card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its own code
 	$(bin)/python tools/peers.py vllm
 	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
+
+site: setup     ## docs/ as a site in build/site; a link that leads nowhere is an error
+	$(bin)/python tools/peers.py site
+	PYTHONPATH=.venv/peers/site $(bin)/python -m sphinx -W --keep-going -n -q docs build/site
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

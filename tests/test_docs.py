@@ -129,6 +129,40 @@ def test_every_command_that_is_named_exists(path):
     assert named <= known
 
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(path: Path) -> set[str]:
+    """Those that GitHub gives the headings of a file."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", [p for p in TEXTS if p.suffix == ".md"], ids=lambda p: p.name)
+def test_every_link_within_the_repository_leads_somewhere(path):
+    for link in LINK.findall(path.read_text()):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists() and target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_document_is_in_the_site():
+    listed = re.findall(r"^[\w-]+$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    assert sorted([*listed, "index"]) == sorted(p.stem for p in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_picture_is_of_the_committed_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import picture
+
+    assert picture.PICTURE.read_text() == picture.drawn()
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_reads(path):
     options = read_recipe(str(path))

@@ -94,6 +94,7 @@ def test_a_node_with_another_version_is_refused_by_name(cluster, tmp_path):
     assert last.endswith("install the same everywhere") and "loading" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
     """On both nodes; a second run of that name is refused meanwhile."""
     environment = cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT))

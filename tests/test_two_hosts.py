@@ -10,7 +10,7 @@ from run_on_hosts import RunOnHosts, write_problems
 
 from unslothrl.commands import cli
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 MEMORY_GB = (8, 2.5)  # so the learners are on the first host, and one actor on each
 STEPS, BATCH, CANDIDATES, PASSES = 6, 4, 4, 2

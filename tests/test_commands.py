@@ -1,0 +1,99 @@
+"""Every command of the documents, run in the order in which a newcomer would.
+
+What is replaced is in `REPLACED`; a command that trains is planned with the same flags instead, but
+for the first and for `--resume`, which run. Commands that need what is not here are in `NOT_RUN`.
+"""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from unslothrl.commands import cli
+from unslothrl.embedded import task as arithmetic
+from unslothrl.weights import base_model
+
+ROOT = Path(__file__).parents[1]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
+INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
+SMALL = "--max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers --cluster local"
+REPLACED = {"<run>": "first", "v000020": "v000002", "v000030": "v000002", "NAME": "embedded",
+            "GB": "12", "--learner X": "--learner grpo", "~/my-model": "my-model"}  # fmt: skip
+NOT_RUN = {
+    "$head": "a cluster of SLURM's",
+    "unslothrl cluster": "a cluster: tests/test_two_hosts.py",
+    "--ray_address": "a cluster: tests/test_joining.py",
+    "--reward length": "the example of docs/contributing.md: tests/test_newcomer_reward.py",
+    "--actor_tensor_parallel": "three cards: tests/test_cards.py",
+}
+ROWS = 24
+
+
+def documented() -> list[str]:
+    """Every command once, without its comment."""
+    found: dict[str, None] = {}
+    for path in TEXTS:
+        text = path.read_text()
+        for line in [*COMMAND.findall(text), *INLINE.findall(text)]:
+            found[re.sub(r"\s+# .*$", "", line).strip()] = None
+    return [line for line in found if len(line.split()) > 1]
+
+
+def is_run(command: str) -> bool:
+    return not any(part in command for part in NOT_RUN)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the commands are given: a data set, completions, a reward, a model, a run."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    problems = arithmetic.problems("test", 0)
+    rows = [next(problems) for _ in range(ROWS)]
+    for name in ("problems.jsonl", "math500.jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = [{**row, "completion": f"<answer>{row['answer']}</answer>"} for row in rows]
+    (folder / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    (folder / "mine.py").write_text(
+        "def reward(completion, answer):\n    return float(answer in completion)\n"
+    )
+    shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        flags = f"--learner grpo {SMALL} --eval_every 1 --eval_problems 4 --run_name first"
+        assert cli.main([*flags.split(), "--save_every", "1"]) == 0
+        yield folder
+
+
+def arguments(command: str) -> list[str]:
+    for old, new in REPLACED.items():
+        command = command.replace(old, new)
+    words = shlex.split(command)
+    words = words[1:] if words[0] == "unslothrl" else words[2:]
+    is_training = words[0].startswith("--") or words[0] == "train"
+    if is_training and "--resume" not in words and "--help" not in words:
+        words = ["plan", *(word for word in words if word != "train")]
+    if words[0] == "eval":
+        words += ["--n", "2", "--eval_problems", "4", "--engine", "transformers"]
+    return words
+
+
+def test_what_is_left_out_is_documented():
+    commands = documented()
+    assert len(commands) > 20
+    assert {part for part in NOT_RUN if not any(part in command for command in commands)} == set()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", filter(is_run, documented()))
+def test_a_documented_command_runs(command, folder, capsys):
+    words = arguments(command)
+    if "--output" in words:
+        shutil.rmtree(folder / words[words.index("--output") + 1], ignore_errors=True)
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert captured.out.strip()

@@ -1,0 +1,83 @@
+"""The wheel: its size, and that it works where the checkout is not."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST_MB = 12
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from the tracked files alone, as from a clean checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")[:-1]
+    for name in tracked:
+        if (ROOT / name).exists() and not name.startswith(("bench/", "tests/", "docs/")):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*command, "-w", str(folder), str(source)], check=True)
+    (built,) = folder.glob("unslothrl-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def program(wheel, tmp_path_factory) -> Path:
+    """`unslothrl` of an environment that holds the wheel and nothing else; the packages that it
+    needs are read from this one's, without the line by which this one finds the checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--prefix", str(folder)]
+    subprocess.run([*pip, "--ignore-installed", str(wheel)], check=True)
+    assert (packages / "unslothrl" / "__init__.py").is_file()
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "unslothrl"
+
+
+def said(program: Path, folder: Path, *arguments: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run(
+        [program, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
+    assert wheel.stat().st_size < MOST_MB * 2**20
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in (ROOT / "recipes").glob("*.toml"):
+        assert f"unslothrl/recipes/{name.name}" in names
+    tracked = subprocess.run(
+        ["git", "ls-files", "unslothrl"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert {name for name in tracked if name not in names} == set()
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "tools/"))]
+
+
+def test_it_works_outside_the_checkout(program, tmp_path):
+    assert said(program, tmp_path, "--version").startswith("unslothrl ")
+    where = [program.parent / "python", "-c", "import unslothrl; print(unslothrl.__file__)"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    found = subprocess.check_output(where, cwd=tmp_path, env=environment, text=True)
+    assert Path(found.strip()).is_relative_to(program.parents[1])
+    assert "tiny-cpu" in said(program, tmp_path, "recipes")
+    assert "sum" in said(program, tmp_path, "data", "embedded").lower()
+    fast = "--number_of_actors 0 --engine transformers --cluster local --max_steps 1"
+    small = "--batch_size 4 --eval_every 0 --run_name wheel"
+    said(program, tmp_path, "train", "--recipe", "tiny-cpu", *fast.split(), *small.split())
+    assert (tmp_path / "runs" / "wheel" / "report.html").is_file()
