@@ -1,6 +1,6 @@
 """Draws docs/images/learning.svg, the README's curve, from bench/results/embedded-cpu.json.
 
-    python bench/picture.py
+python bench/picture.py
 """
 
 import json
@@ -40,9 +40,8 @@ def picture(runs: dict[str, dict]) -> str:
     for tick in TICKS:
         y = up(tick)
         parts.append(f"<path class='grid' d='M{LEFT} {y:.1f}H{WIDTH - RIGHT}'/>")
-        parts.append(
-            f"<text class='quiet' x='{LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'>{tick:.1f}</text>"
-        )
+        at = f"x='{LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'"
+        parts.append(f"<text class='quiet' {at}>{tick:.1f}</text>")
     for step in steps:
         x = across(step, steps[-1])
         label = f"step {step}" if step == steps[0] else str(step)

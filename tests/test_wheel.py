@@ -76,7 +76,7 @@ def test_it_works_outside_the_checkout(program, tmp_path):
     found = subprocess.check_output(where, cwd=tmp_path, env=environment, text=True)
     assert Path(found.strip()).is_relative_to(program.parents[1])
     assert "tiny-cpu" in said(program, tmp_path, "recipes")
-    assert "sum" in said(program, tmp_path, "data", "embedded").lower()
+    assert "embedded: 2,000 rows" in said(program, tmp_path, "data", "embedded")
     fast = "--number_of_actors 0 --engine transformers --cluster local --max_steps 1"
     small = "--batch_size 4 --eval_every 0 --run_name wheel"
     said(program, tmp_path, "train", "--recipe", "tiny-cpu", *fast.split(), *small.split())
