@@ -201,6 +201,17 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "interrupted"
 
 
+def test_an_environment_on_another_disk_stays_there(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "half").write_text("installed")
+    link = tmp_path / ".venv"
+    link.symlink_to(tmp_path / "disk")
+    setup_env.fresh(link)
+    assert link.is_symlink() and [p.name for p in (tmp_path / "disk").iterdir()] == [
+        setup_env.STAMP
+    ]
+
+
 def test_pip_failures_carry_pips_own_words():
     with pytest.raises(setup_env.Failed, match="Invalid requirement"):
         setup_env.pip(sys.executable, "--no-index", "not a requirement")

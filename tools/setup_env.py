@@ -91,7 +91,8 @@ def write_stamp(folder, **content):
 
 
 def fresh(folder):
-    """An empty folder that says it is ours and unfinished."""
+    """An empty folder that says it is ours and unfinished; a link, to another disk say, stays."""
+    folder = folder.resolve()
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
