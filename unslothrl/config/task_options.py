@@ -1,4 +1,4 @@
-"""The first options of the table: the model and its task, the run, and how completions are drawn."""
+"""The first options of the table: the model and its task, the run, how completions are drawn."""
 
 from dataclasses import dataclass
 
@@ -75,6 +75,21 @@ class TaskOptions:
         None, "stop after this many steps; not set: after the episodes", RUN, at_least=1
     )
     episodes: int = option(15, "passes over the training problems", RUN, at_least=1)
+    track: tuple[str, ...] = option(
+        (),
+        "also log metrics, config and samples to this tracker, repeated for several; none: no "
+        "longer, in a run that is resumed",
+        RUN,
+        choices=("tensorboard", "trackio", "wandb", "none"),
+    )
+    profile: int = option(
+        0,
+        "record so many steps with torch's profiler, after the run's first; 0 = off",
+        RUN,
+        at_least=0,
+        at_most=20,
+        unit="steps",
+    )
 
     batch_size: int = option(
         30, "prompts a step, over all generators", SAMPLING, at_least=1, unit="prompts"
