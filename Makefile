@@ -12,7 +12,8 @@ bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
 .PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
-	split-test host-test cluster-test trl-test card-test site lint lock clean
+	split-test host-test cluster-test trl-test card-test recipe-test tracker-test notebook-test \
+	report-test llama-test site lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -32,7 +33,8 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
-slow: unsloth-test trl-test card-test mutation-test learn-test split-test host-test cluster-test ## every long proof, then whole runs (resumable)
+slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
+	mutation-test learn-test split-test host-test cluster-test ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
@@ -72,6 +74,17 @@ card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its o
 site: setup     ## docs/ as a site in build/site; a link that leads nowhere is an error
 	$(bin)/python tools/peers.py site
 	PYTHONPATH=.venv/peers/site $(bin)/python -m sphinx -W --keep-going -n -q docs build/site
+
+recipe-test: setup ## two steps of every recipe on the embedded base
+	$(PYTEST) -m real -rP tests/test_recipes.py $(ARGS)
+
+tracker-test: setup ## what TensorBoard, W&B and Trackio read of a run, by their own packages
+	$(bin)/python tools/peers.py trackers
+	PYTHONPATH=$(CURDIR)/.venv/peers/trackers:$(PYTHONPATH) $(PYTEST) -m slow tests/test_trackers.py $(ARGS)
+
+notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps the outputs)
+	$(bin)/python tools/peers.py notebooks
+	$(bin)/python tools/notebooks.py $(ARGS)
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl.config import option, options, other_names, sampling
+from unslothrl.config import option, options, other_names, sampling, task_options
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
@@ -159,6 +159,7 @@ def values(name):
     limits, kind = OPTIONS[name].metadata, kind_of(name)
     if choices_of(name):
         known = st.sampled_from(choices_of(name))
+        known = st.lists(known, max_size=3).map(tuple) if kind is tuple else known
     elif kind is bool:
         known = st.booleans()
     elif kind is tuple:
@@ -308,10 +309,13 @@ def test_the_table_of_options_imports_nothing_of_ours_but_what_an_option_is():
     """So that every layer may read a config."""
     ours = {
         module.__name__: [node for node in imports_of(module) if "unslothrl" in node]
-        for module in (options, option)
+        for module in (options, task_options, option)
     }
-    (imported,) = ours[options.__name__]
-    assert imported.startswith(f"from {option.__name__} import") and not ours[option.__name__]
+    from_option, from_task_options = ours[options.__name__]
+    assert from_task_options == f"from {task_options.__name__} import TaskOptions"
+    for imported in (from_option, *ours[task_options.__name__]):
+        assert imported.startswith(f"from {option.__name__} import")
+    assert not ours[option.__name__]
 
 
 def imports_of(module) -> list[str]:

@@ -31,7 +31,7 @@ LAYERS = (
         "untrusted",
     ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
-    ("config.options",),
+    ("config.options", "config.task_options"),
     ("algorithms", "data", "rewards", "environments", "embedded"),
     ("config",),
     ("weights", "planning", "memory"),

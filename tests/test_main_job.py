@@ -1,5 +1,6 @@
 """The command itself, all parts real: Ray, vLLM, the 4-bit base, adapters, the run folder."""
 
+import gzip
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from conftest import targets_by_layer
 
 from unslothrl import cluster
 from unslothrl.commands import cli
+from unslothrl.tracking import profiler
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 
@@ -93,6 +95,37 @@ def whole(output) -> Path:
 @pytest.fixture(scope="module")
 def ray(output) -> Path:
     return train(output, "ray", cluster="ray")
+
+
+def test_a_profile_has_traces_and_changes_no_adapter(output, whole, capsys):
+    folder = train_here(output, "profiled", max_steps=4, profile=2)
+    for version in (1, 2, 3, 4):
+        name = f"adapters/v{version:06d}/adapter_model.safetensors"
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), version
+    assert not (whole / "profile").exists()
+    traces = sorted(path.name for path in (folder / "profile").glob("*.json.gz"))
+    parts = ("generation", "update")
+    assert traces == [f"step_00000{n}-learner-0-{part}.json.gz" for n in (2, 3) for part in parts]
+    for name in traces:
+        trace = json.loads(gzip.decompress((folder / "profile" / name).read_bytes()))
+        assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
+        assert (folder / "profile" / name).stat().st_size < profiler.MOST_BYTES
+    table = (folder / "profile" / "table.txt").read_text()
+    assert table.startswith("profile of steps 2 to 3: ") and "aten::" in table
+    printed = capsys.readouterr().out
+    assert all(line.strip() in printed for line in table.splitlines())
+
+
+@pytest.mark.slow
+def test_every_process_of_ray_is_profiled(output, ray):
+    folder = train(output, "ray-profiled", cluster="ray", profile=1)
+    name = "adapters/v000003/adapter_model.safetensors"
+    assert (folder / name).read_bytes() == (ray / name).read_bytes()
+    traces = {path.name for path in (folder / "profile").glob("*.json.gz")}
+    assert traces == {
+        f"step_000002-{part}.json.gz"
+        for part in ("actor-0-generation", "learner-0-generation", "learner-0-update")
+    }
 
 
 def weights(folder: Path) -> dict:

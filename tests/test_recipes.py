@@ -2,11 +2,15 @@
 
 import io
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from unslothrl.commands import cli, recipes
-from unslothrl.config.reading import RECIPES
+from unslothrl.config.reading import RECIPES, read_recipe
+from unslothrl.embedded import EMBEDDED
 from unslothrl.planning.machine import Machine
 
 MOST_LINES = 40
@@ -39,3 +43,140 @@ def test_the_command_lists_those_that_fit_first(capsys):
     assert text.startswith("tiny-cpu: fits here") and "use one: unslothrl train --recipe" in text
     assert cli.main(["recipes", "--card", "x"]) == 2
     assert "card must be GB" in capsys.readouterr().err
+
+
+# The planner
+
+
+def card_of(name: str) -> str | None:
+    """The card of a recipe for one card, by its name: the GB of gsm8k-8."""
+    card = name.rpartition("-")[2]
+    return card if card.isdigit() and name != "two-cards-24" else None
+
+
+ONE_CARD = [name for name in RECIPES if card_of(name)]
+
+
+@pytest.mark.parametrize("name", ONE_CARD)
+def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
+    card = card_of(name)
+    command = f"unslothrl plan --recipe {name} --card {card}"
+    (line,) = [row for row in RECIPES[name].read_text().splitlines() if row.startswith("# Memory")]
+    assert line.endswith(f"({command})")
+    assert cli.main([*command.split()[1:], "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (on_card,) = plan["cards"]
+    assert on_card["fits"]
+    assert [note.split()[0] for note in plan["changed_to_fit"]] == ["learner_gpu_usage"]
+    needed, usable = (round(on_card[key] / 1024, 1) for key in ("needed_mb", "usable_mb"))
+    assert f"planned: {needed} of {usable} GB" in line
+    assert usable - needed < 0.5 * usable, "a smaller card would do: name that one"
+
+
+def test_every_common_size_of_card_has_recipes():
+    sizes = {card_of(name) for name in ONE_CARD}
+    assert sizes == {"8", "12", "16", "24", "80"}
+    text = " ".join(RECIPES[name].read_text() for name in ONE_CARD)
+    assert all(family in text for family in ("Qwen2.5-", "Qwen3-", "Llama-3"))
+    assert all(task in text for task in ("gsm8k", "MATH-500", "TACO", "DAPO", "Countdown"))
+
+
+# Two steps of each
+
+
+SUM = "What is 347 + 285?"
+ROWS = {  # a row in the columns of each data set that a recipe names
+    "openai/gsm8k": {"question": SUM, "answer": "347 + 285 = <<347+285=632>>632\n#### 632"},
+    "HuggingFaceH4/MATH-500": {"problem": SUM, "answer": "632", "solution": "$\\boxed{632}$"},
+    "DigitalLearningGmbH/MATH-lighteval": {
+        "problem": SUM, "level": "Level 1", "type": "Prealgebra", "solution": "$\\boxed{632}$",
+    },
+    "HuggingFaceH4/aime_2024": {"id": 1, "problem": SUM, "solution": "So 632.", "answer": "632"},
+    "open-r1/DAPO-Math-17k-Processed": {
+        "prompt": SUM, "solution": "632", "ability": "MATH",
+        "reward_model": {"ground_truth": "632", "style": "rule-lighteval/MATH_v2"},
+    },
+    "Jiayi-Pan/Countdown-Tasks-3to4": {"nums": [3, 4, 5], "target": 12},
+    "BAAI/TACO": {
+        "question": "Print 347 times the sum of two numbers.", "difficulty": "EASY",
+        "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]}),
+    },
+}  # fmt: skip
+SIZES = {
+    "batch_size": 4,
+    "num_candidates": 4,
+    "topk": 4,
+    "max_new_tokens": 64,
+    "max_num_seqs": 16,
+    "train_batch_size": 4,
+    "max_lora_rank": 8,
+    "learner_chunk_size": 2,
+    "kv_cache_mb": 64,
+    "eval_problems": 4,
+    "eval_candidates": 2,
+}
+IN_FULL = {"max_prompt_tokens": 1200, "max_steps": 2}  # larger than before: a token is a byte here
+FAST = ("dapo-24", "ppo-16")  # in `make test`; `make recipe-test` runs all
+
+
+def file_of(source: str, folder: Path) -> str:
+    """A file with rows like those of a source, or the source where it is the embedded one."""
+    if source == EMBEDDED:
+        return source
+    name = re.split(r"[:@\[]", source)[0]
+    path = folder / f"{name.replace('/', '-')}.jsonl"
+    rows = [{**ROWS[name], "number": number} for number in range(20)]
+    for number, row in enumerate(rows):  # no two alike, or none could be held out
+        for column in ("question", "problem", "prompt"):
+            if column in row:
+                row[column] = row[column].replace("347", str(300 + number))
+        if "nums" in row:
+            row["nums"] = [3, 4, 5 + number]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def replaced(name: str, folder: Path) -> dict[str, object]:
+    """The options that a test's run has instead of the recipe's own: the model, the data, the
+    steps and the sizes, and one process for what has no actors."""
+    recipe = read_recipe(name)
+    changes: dict[str, object] = {"model": EMBEDDED, "engine": "transformers", **IN_FULL}
+    changes["dataset"] = file_of(recipe["dataset"], folder)
+    changes["system_prompt"] = ""  # which the embedded base has never seen
+    if "eval_dataset" in recipe:
+        changes["eval_dataset"] = [
+            f"{text.partition('=')[0]}={file_of(text.partition('=')[2], folder)}"
+            for text in recipe["eval_dataset"]
+        ]
+    if not recipe.get("max_staleness"):
+        changes["cluster"] = "local"
+    smaller = {k: min(v, recipe[k]) for k, v in SIZES.items() if k in recipe}
+    return changes | smaller
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES],
+)
+def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe, changes = read_recipe(name), replaced(name, tmp_path)
+    for option, value in changes.items():
+        print(f"{name}: {option} = {recipe.get(option, '(not set)')} replaced by {value}")
+    flags = [
+        word
+        for option, value in changes.items()
+        for each in (value if isinstance(value, list) else [value])
+        for word in (f"--{option}", str(each))
+    ]
+    assert cli.main(["--recipe", name, "--run_name", "two", *flags]) == 0
+    rows = [json.loads(line) for line in Path("runs/two/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
+        assert any("train/loss" in row for row in rows)
+    resolved = tomllib.loads(Path("runs/two/config.toml").read_text())
+    kept = {k: v for k, v in recipe.items() if k not in changes}
+    assert {k: resolved[k] for k in kept} == {
+        k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()
+    }

@@ -5,7 +5,7 @@ import errno
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unslothrl import __version__
@@ -17,7 +17,10 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.tracked import CLOSE_S, Trackers
 from unslothrl.training.trainer import Trainer
+
+INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Ending:
     cluster: Cluster | None = None
     trainer: Trainer | None = None
     base_hash: str = ""
+    trackers: Trackers = field(default_factory=Trackers)
 
     def close(self, status: str, error: BaseException | None = None) -> None:
         """`error` is what ended a run that failed; a dead process has no adapter to give."""
@@ -46,6 +50,7 @@ class Ending:
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()
             return
+        self.trackers.close(status, CLOSE_S if status == "finished" else INTERRUPTED_S)
         summary = self._summary(status, adapter)
         try:
             self.folder.write_summary(summary)

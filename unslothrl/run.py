@@ -5,8 +5,9 @@ import importlib.util
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
@@ -26,8 +27,10 @@ from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.tracking import trackers
+from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.tracked import Trackers
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
@@ -41,6 +44,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     """
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
+    trackers.check(config.track)
     cluster.import_first(config)
     if config.adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
@@ -68,18 +72,18 @@ def run(config: Config, notes: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
         view.header(header(config, data, notes))
-        ending = Ending(folder, view, config)
+        tracked = Trackers(config.track, folder.path, options_in_json(config), view.note)
+        ending = Ending(folder, view, config, trackers=tracked)
         try:
             processes = cluster.start(config, base, machine, view.stage)
             ending.cluster = processes
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
-            ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
+            ending.trainer = Trainer(config, data, processes, folder, view, steps, checks, tracked)
             if resumed is not None:
-                ending.trainer.restore(resumed)
-                folder.truncate_after(ending.trainer.state.step)
-                view.resumed(folder.read_metrics())
+                go_on(ending.trainer, resumed)
+            tracked.start(ending.trainer.state.step if resumed else None)
             spare_collector(processes)
             ending.trainer.train()
         except BaseException as error:
@@ -92,6 +96,13 @@ def run(config: Config, notes: Sequence[str]) -> int:
             raise unexpected(error, folder) from None
         ending.close("finished")
         return 0
+
+
+def go_on(trainer: Trainer, checkpoint: Path) -> None:
+    """Makes a new trainer continue an earlier run of its folder."""
+    trainer.restore(checkpoint)
+    trainer.folder.truncate_after(trainer.state.step)
+    trainer.view.resumed(trainer.folder.read_metrics())
 
 
 def total_steps(config: Config, data: Data) -> int:
@@ -174,6 +185,11 @@ def check_writable(folder: str | None) -> None:
         raise UserError(
             f"lora_save_path {folder} cannot be written ({error.strerror}): set another folder"
         ) from None
+
+
+def options_in_json(config: Config) -> dict[str, Any]:
+    """All options as resolved, for trackers."""
+    return plain(asdict(config))
 
 
 def overlap_line(config: Config) -> str:

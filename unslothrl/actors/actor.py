@@ -14,6 +14,7 @@ from unslothrl.environments.chat import Chat
 from unslothrl.environments.single_turn import SingleTurn
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.types import (
     Adapter,
     Assignment,
@@ -92,6 +93,7 @@ class Actor:
             self.score, at_the_end=self.scorer.takes_all and not overlaps, notify=self._wake
         )
         self.progress = ProgressMeter()
+        self.profiler = Profiler(name)
         self.loop = asyncio.new_event_loop()
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
@@ -185,7 +187,7 @@ class Actor:
         started = Work(self.done, self.engine.sampled_tokens)
         end = None if seconds is None else time.monotonic() + seconds
         try:
-            with self._named():
+            with self._named(), self.profiler.part("generation"):
                 groups = self.loop.run_until_complete(self._collect(least, end, linger_s, started))
             if not self.episodes:
                 self.engine.sleep()
@@ -227,6 +229,7 @@ class Actor:
             if not self.engine.is_finished():
                 with work.stepping():
                     finished_requests = self.engine.step()
+                self.profiler.tick()
                 for finished in finished_requests:
                     self.turns.pop(finished.id).set_result(finished.completion)
             elif self.episodes:  # all that are left wait for their environments
@@ -338,6 +341,14 @@ class Actor:
         except UserError as error:
             return str(error)
         return None
+
+    def start_profile(self) -> None:
+        """See `Profiler.arm`."""
+        self.profiler.arm()
+
+    def end_profile(self) -> list[Recording]:
+        """See `Profiler.take`."""
+        return self.profiler.take()
 
     def fingerprint(self) -> str:
         """A hash of the engine's packed 4-bit weights."""

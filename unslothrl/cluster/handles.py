@@ -8,6 +8,7 @@ to process and never through the driver.
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from unslothrl.tracking.profiler import Recording
 from unslothrl.types import (
     Adapter,
     Assignment,
@@ -69,6 +70,14 @@ class GeneratorHandle:
     def use_level(self, level: str | None) -> Call[str | None]:
         """Takes a level of the sandbox. -> why it does not work there, None where it does."""
         return self.transport.call("use_level", level)
+
+    def start_profile(self) -> Call[None]:
+        """Has it record the next call of each part of a step."""
+        return self.transport.call("start_profile")
+
+    def end_profile(self) -> Call[list[Recording]]:
+        """What it has recorded since."""
+        return self.transport.call("end_profile")
 
     def fingerprint(self) -> Call[str]:
         """A hash of the 4-bit weights that it holds."""

@@ -17,6 +17,7 @@ from unslothrl.resolve import resolve
 
 FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward")
 FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
+NOT_YET = "not measured yet"
 UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
 
@@ -92,9 +93,10 @@ def lines(found: list[Recipe]) -> list[str]:
             f"{recipe.name}: {fits}",
             f"  {recipe.task}",
             f"  {recipe.hardware}",
+            f"  memory {recipe.memory}",
             f"  time {recipe.time}; reward {recipe.reward}"
             if recipe.is_measured
-            else "  planned, not measured yet",
+            else f"  time and reward {NOT_YET}",
             "",
         ]
     return [*written, "use one: unslothrl train --recipe NAME"]

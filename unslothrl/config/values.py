@@ -60,7 +60,8 @@ def read_value(name: str, value: Any, is_flag: bool = True) -> Any:
         wanted, remedy = KINDS[kind(name)], example(name)
     elif choices and not is_choice(name, typed):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        remedy = (difflib.get_close_matches(str(typed).lower(), choices, 1) or choices)[0]
+        first = next(each for each in each_of(typed) if not is_choice(name, each))
+        remedy = (difflib.get_close_matches(str(first).lower(), choices, 1) or choices)[0]
     elif not is_inside(typed, OPTIONS[name].metadata):
         wanted, remedy = limits_text(name), example(name, typed)
     else:
@@ -91,8 +92,16 @@ def choices_of(name: str) -> tuple[str, ...]:
     return objectives.names() if name == "learner" else OPTIONS[name].metadata.get("choices", ())
 
 
-def is_choice(name: str, value: str) -> bool:
-    return value in choices_of(name) or (name == "learner" and objectives.is_file(value))
+def is_choice(name: str, value: Any) -> bool:
+    """Of several values, whether all are."""
+    return all(
+        each in choices_of(name) or (name == "learner" and objectives.is_file(each))
+        for each in each_of(value)
+    )
+
+
+def each_of(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def in_own_type(name: str, value: Any, is_flag: bool) -> Any:

@@ -11,6 +11,7 @@ from unslothrl.backends.base import Backend
 from unslothrl.checkpoints import learner_state
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
+from unslothrl.tracking.profiler import Recording
 from unslothrl.types import (
     Adapter,
     Assignment,
@@ -38,10 +39,15 @@ class Learner:
         if objective.has_critic:
             backend.add_critic(settings.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
-        self.progress = actor.progress
-        self.passes = Passes(backend, objective, settings, actor.progress.set)
+        self.progress, self.profiler = actor.progress, actor.profiler
+        self.passes = Passes(backend, objective, settings, self._report)
         self.listener: exchange.Listener | None = None
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
+
+    def _report(self, done: int, tokens: int) -> None:
+        """After each micro-batch."""
+        self.progress.set(done, tokens)
+        self.profiler.tick()
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Its learning rate comes with each step."""
@@ -97,7 +103,8 @@ class Learner:
         """See `Passes.measure`."""
         self.backend.to_device()
         self.progress.set(0, 0)
-        return self.passes.measure(samples, reference)
+        with self.profiler.part("measuring"):
+            return self.passes.measure(samples, reference)
 
     def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
         """The gradient of this learner's part of a batch: see `Passes.forward_backward`."""
@@ -105,7 +112,8 @@ class Learner:
         self.progress.set(0, 0)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
-        return self.passes.forward_backward(batch, train_policy)
+        with self.profiler.part("update"):
+            return self.passes.forward_backward(batch, train_policy)
 
     def update(
         self,
@@ -122,12 +130,13 @@ class Learner:
         learner, nothing is changed in all of them. PeerLost where another one has died, or does not
         come within `deadline_s` after this one has computed its part.
         """
-        stats = self.forward_backward(batch, train_policy)
-        finite = is_finite(stats)
-        if self.exchange is not None:
-            part = self.part_of_sum(finite)
-            finite = self.take_sum(self.exchange.sum(part, deadline_s or exchange.SUM_S))
-        return Update(stats, self.step(lrs, finite))
+        with self.profiler.part("update"):
+            stats = self.forward_backward(batch, train_policy)
+            finite = is_finite(stats)
+            if self.exchange is not None:
+                part = self.part_of_sum(finite)
+                finite = self.take_sum(self.exchange.sum(part, deadline_s or exchange.SUM_S))
+            return Update(stats, self.step(lrs, finite))
 
     @staticmethod
     def update_in_turn(
@@ -240,6 +249,14 @@ class Learner:
         ValueError if the LoRA or the optimiser differs.
         """
         learner_state.load(self._trained(), self.optimizers, data)
+
+    def start_profile(self) -> None:
+        """Of its updates, and of what it draws."""
+        self.actor.start_profile()
+
+    def end_profile(self) -> list[Recording]:
+        """See `Profiler.take`."""
+        return self.actor.end_profile()
 
     def use_level(self, level: str | None) -> str | None:
         """As an actor does: it generates too."""

@@ -11,6 +11,9 @@
       report.html
       error.txt                    the traceback of an unexpected error that ended the run
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
+      trackers.json                the run's id in each tracker of --track, for a resume
+      tensorboard/ wandb/          what these trackers write here
+      profile/                     traces of --profile, and a table of where the steps went
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.

@@ -18,6 +18,7 @@ from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
+from unslothrl.tracking.tracked import Trackers
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs
@@ -27,6 +28,7 @@ from unslothrl.training.group_source import GroupSource, SynchronousSource
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
+from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Saving
 from unslothrl.training.updates import Updates
@@ -47,6 +49,7 @@ class Trainer:
         view: Terminal,
         steps: int,
         checks: Checks | None = None,
+        trackers: Trackers | None = None,
     ):
         self.config, self.cluster, self.folder, self.view = config, cluster, folder, view
         self.objective = objective_of(config)
@@ -72,6 +75,8 @@ class Trainer:
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
         self.saving = Saving(folder)
+        self.trackers = trackers or Trackers()
+        self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
         self.boundary = self.state  # as it was after the last whole step
@@ -99,7 +104,9 @@ class Trainer:
 
     def train_step(self) -> None:
         """One step, and what is due after it."""
+        self.profile.begin(self.state.step + 1, self.total_steps)
         metrics = self.step()
+        self.profile.end(self.state.step, metrics)
         try:
             if self.is_due(self.config.eval_every):
                 metrics |= self.evaluate()
@@ -218,6 +225,7 @@ class Trainer:
         """The evaluation of the newest version, which the state keeps."""
         metrics, drawn = self.evaluation.run()
         self.saving.evaluation(self.state.step, drawn)
+        self.trackers.samples(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics)
         return metrics
@@ -231,7 +239,9 @@ class Trainer:
         """One object a step; step 0 has the evaluation before the first."""
         state = self.state
         counts = {"policy_version": state.policy_version, "samples_seen": state.samples_seen}
-        self.folder.log({"step": state.step, **counts, **metrics})
+        row = {"step": state.step, **counts, **metrics}
+        self.folder.log(row)
+        self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
         """The version that was published last."""

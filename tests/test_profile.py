@@ -1,0 +1,181 @@
+"""`--profile`: real traces of real steps, and no effect on what is trained."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+
+from unslothrl.errors import ProcessLost
+from unslothrl.tracking import profiler
+from unslothrl.tracking.profiler import Operator, Profiler, Recording
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training.profile import Profile, operator_lines, table
+
+TIMING = {
+    "timing/step_s": 4.0, "timing/generation_s": 3.0, "timing/reward_s": 0.0,
+    "timing/update_s": 0.5, "timing/sync_s": 0.25, "timing/overhead_s": 0.25,
+}  # fmt: skip
+RECORDING = Recording(
+    "learner-0",
+    "update",
+    0.5,
+    gzip.compress(b'{"traceEvents": []}'),
+    (Operator("aten::mm", 4, 300.0, 0.0), Operator("aten::add", 2, 100.0, 0.0)),
+)
+
+
+class Process:
+    """A process that records what it is asked."""
+
+    def __init__(self, recording=RECORDING):
+        self.asked, self.recording = [], recording
+
+    def start_profile(self):
+        self.asked.append("start")
+        return lambda: None
+
+    def end_profile(self):
+        self.asked.append("end")
+        return lambda: [self.recording]
+
+
+class Processes:
+    def __init__(self, *processes, error=None):
+        self.learners, self.actors, self.error = processes, (), error
+
+    def gather(self, calls, deadline_s):
+        if self.error is not None:
+            raise self.error
+        return [call() for call in calls]
+
+
+class View:
+    def __init__(self):
+        self.notes, self.lines = [], []
+
+    def note(self, line):
+        self.notes.append(line)
+
+    def header(self, lines):
+        self.lines += lines
+
+
+def profiled(tmp_path, steps, total, processes, first=1):
+    folder, view = RunFolder.create(tmp_path, "x", ""), View()
+    profile = Profile(steps, processes, folder, view)
+    for step in range(first, total + 1):
+        profile.begin(step, total)
+        profile.end(step, TIMING)
+    written = sorted(path.name for path in (folder.path / "profile").glob("*"))
+    return view, written
+
+
+@pytest.mark.parametrize(
+    ("steps", "total", "first", "recorded"),
+    [
+        (2, 9, 1, [2, 3]),  # not the first, which loads and compiles
+        (2, 9, 5, [6, 7]),  # of a run that is resumed
+        (3, 2, 1, [2]),
+        (1, 1, 1, [1]),
+        (0, 9, 1, []),
+    ],
+)
+def test_which_steps_are_recorded(tmp_path, steps, total, first, recorded):
+    process = Process()
+    view, written = profiled(tmp_path, steps, total, Processes(process), first)
+    assert process.asked == ["start", "end"] * len(recorded)
+    names = [f"step_{step:06d}-learner-0-update.json.gz" for step in recorded]
+    assert written == [*names, "table.txt"] * bool(recorded)
+    assert bool(view.lines) == bool(recorded) and view.notes == []
+
+
+def test_a_process_that_dies_costs_a_note(tmp_path):
+    lost = ProcessLost("actor-0", "actor-0 has died")
+    view, _ = profiled(tmp_path, 1, 3, Processes(Process(), error=lost))
+    assert view.notes == ["a step is not profiled: actor-0 has died"] * 2
+
+
+def test_a_trace_that_would_be_too_large_is_left_out(tmp_path):
+    view, written = profiled(tmp_path, 1, 3, Processes(Process(replace(RECORDING, trace=b""))))
+    assert written == ["table.txt"] and "would be too large" in view.notes[0]
+
+
+def test_the_table_by_hand():
+    lines = table(2, 3, [TIMING, {**TIMING, "timing/step_s": 6.0}], [RECORDING, RECORDING])
+    assert lines[:2] == ["profile of steps 2 to 3: 5.000 s a step",
+                         "generation      3.000 s   60.0%"]  # fmt: skip
+    assert "learner-0, update: 1.00 s recorded" in lines
+    (row,) = [line for line in lines if "aten::mm" in line]
+    assert row.split() == ["aten::mm", "8", "600.0", "75.0%"]
+
+
+def test_operators_are_ranked_by_the_device_where_there_is_one():
+    on_card = replace(
+        RECORDING, operators=(Operator("launch", 9, 90.0, 0.0), Operator("gemm", 1, 1.0, 40.0))
+    )
+    lines = operator_lines("actor-0, generation", [on_card])
+    assert "device ms" in lines[1] and lines[2].split() == ["gemm", "1", "40.0", "100.0%"]
+
+
+def test_a_part_is_recorded_once_and_none_without_being_asked():
+    import torch
+
+    def work(ticks):
+        with one.part("update"):
+            torch.ones(8) @ torch.ones(8)
+            for _ in range(ticks):
+                one.tick()
+
+    one = Profiler("learner-0")
+    work(1)
+    assert one.take() == []
+    one.arm()
+    work(0)  # nothing was done in it: the next call is recorded
+    work(1)
+    work(1)
+    (recording,) = one.take()
+    assert (recording.process, recording.part) == ("learner-0", "update")
+    assert any(operator.name == "aten::dot" for operator in recording.operators)
+    events = json.loads(gzip.decompress(recording.trace))["traceEvents"]
+    assert any(event["name"] == "aten::dot" for event in events)
+
+
+def test_a_long_call_is_recorded_for_a_while(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(profiler, "MOST_S", 0.0)
+    one = Profiler("actor-0")
+    one.arm()
+    with one.part("generation"):
+        for _ in range(3):
+            torch.ones(8) @ torch.ones(8)
+            one.tick()
+    (recording,) = one.take()
+    (dot,) = [each for each in recording.operators if each.name == "aten::dot"]
+    assert dot.calls == 1
+
+
+def test_a_profiler_that_fails_costs_a_note(monkeypatch, tmp_path):
+    def fails():
+        raise RuntimeError("another tool holds CUPTI")
+
+    monkeypatch.setattr(profiler, "profile_of_torch", fails)
+    one = Profiler("actor-0")
+    one.arm()
+    with one.part("generation"):
+        one.tick()
+    (recording,) = one.take()
+    view, written = profiled(tmp_path, 1, 3, Processes(Process(recording)))
+    assert written == ["table.txt"] and view.notes == [
+        "step_000002-actor-0-generation.json.gz could not be recorded: RuntimeError: another tool "
+        "holds CUPTI"
+    ]
+
+
+def test_a_call_that_raises_ends_its_recording():
+    one = Profiler("actor-0")
+    one.arm()
+    with pytest.raises(ZeroDivisionError), one.part("generation"):
+        raise ZeroDivisionError
+    assert one.running is None

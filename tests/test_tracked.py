@@ -1,0 +1,200 @@
+"""What feeds the trackers, over small ones of the test's own: the packages are in
+tests/test_trackers.py."""
+
+import json
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import completion, group
+
+from unslothrl.commands import cli
+from unslothrl.config.options import OPTIONS
+from unslothrl.errors import UserError
+from unslothrl.tracking import tracked, trackers
+from unslothrl.tracking.tracked import MOST_TEXT, Trackers, sample_rows
+from unslothrl.tracking.trackers import tensorboard
+
+
+class Kept:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, run):
+        self.run, self.told = run, []
+
+    def log(self, step, metrics):
+        self.told.append(("log", step, dict(metrics)))
+
+    def samples(self, step, rows):
+        self.told.append(("samples", step, [row["task"] for row in rows]))
+
+    def close(self, status):
+        self.told.append(("close", status))
+
+
+class Broken(Kept):
+    def log(self, step, metrics):
+        raise OSError(28, "No space left on device")
+
+
+class Exits(Kept):
+    def __init__(self, run):
+        raise SystemExit(1)
+
+
+class Started:
+    """Trackers of a run, with what they were told and the lines for the user."""
+
+    def __init__(self, folder: Path, **kinds):
+        self.notes: list[str] = []
+        self.made: dict[str, Kept] = {}
+        self.kinds = kinds
+        self.trackers = Trackers(tuple(kinds), folder, {"lr": 0.1}, self.notes.append, self.start)
+
+    def start(self, name, run):
+        self.made[name] = self.kinds[name](run)
+        return self.made[name]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "first").mkdir()
+    return tmp_path / "first"
+
+
+def test_a_tracker_is_told_everything_in_order(folder):
+    run = Started(folder, one=Kept)
+    run.trackers.start()
+    run.trackers.samples(0, {"held_out": [group("a", [1.0]), group("b", [0.0])]})
+    run.trackers.log(0, {"step": 0, "eval/held_out/pass@1": 0.5, "train/loss": None})
+    run.trackers.log(1, {"step": 1, "reward/mean": 1.0, "train/loss": float("nan"), "x": "text"})
+    run.trackers.close("finished")
+    assert run.made["one"].told == [
+        ("samples", 0, ["a", "b"]),
+        ("log", 0, {"eval/held_out/pass@1": 0.5}),
+        ("log", 1, {"reward/mean": 1.0}),
+        ("close", "finished"),
+    ]
+    assert run.notes == [] and run.made["one"].run.config == {"lr": 0.1}
+    assert (run.made["one"].run.name, run.made["one"].run.resumed_at) == ("first", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Broken, r"OSError: \[Errno 28\] No space left on device"), (Exits, "SystemExit: 1")],
+)
+def test_one_that_fails_costs_a_note_and_no_other_tracker(folder, kind, why):
+    run = Started(folder, bad=kind, good=Kept)
+    run.trackers.start()
+    for step in range(3):
+        run.trackers.log(step, {"reward/mean": 1.0})
+    run.trackers.close("finished")
+    (note,) = run.notes
+    assert re.fullmatch(rf"track bad: {why}: nothing more is logged there", note)
+    assert [told[0] for told in run.made["good"].told] == ["log", "log", "log", "close"]
+
+
+def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
+    never = threading.Event()
+
+    class Hangs(Kept):
+        def log(self, step, metrics):
+            never.wait(60)
+
+    run = Started(folder, hangs=Hangs, good=Kept)
+    run.trackers.start()
+    run.trackers.log(1, {"reward/mean": 1.0})
+    run.trackers.close("finished", within_s=0.2)
+    never.set()
+    assert run.notes == [
+        "track hangs: it has not finished within 0 s: nothing more is logged there"
+    ]
+    assert run.made["good"].told[-1] == ("close", "finished")
+
+
+def test_what_a_tracker_does_not_take_does_not_grow_for_ever(folder, monkeypatch):
+    monkeypatch.setattr(tracked, "MOST_WAITING", 3)
+    never = threading.Event()
+
+    class Hangs(Kept):
+        def __init__(self, run):
+            never.wait(60)
+
+    run = Started(folder, hangs=Hangs)
+    run.trackers.start()
+    for step in range(5):
+        run.trackers.log(step, {"reward/mean": 1.0})
+    assert run.notes == ["track hangs: it has not taken the last 3 calls: nothing more is logged "
+                         "there"]  # fmt: skip
+    assert run.trackers.threads == []
+    never.set()
+
+
+def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
+    first = Started(folder, one=Kept, two=Kept)
+    first.trackers.start()
+    first.trackers.close("interrupted")
+    ids = {name: tracker.run.id for name, tracker in first.made.items()}
+    assert json.loads((folder / "trackers.json").read_text()) == ids
+    assert ids["one"] != ids["two"]
+    again = Started(folder, one=Kept, three=Kept)
+    again.trackers.start(resumed_at=4)
+    again.trackers.close("finished")
+    assert again.made["one"].run.id == ids["one"] and again.made["one"].run.resumed_at == 4
+    assert json.loads((folder / "trackers.json").read_text()).keys() == {"one", "two", "three"}
+
+
+def test_a_damaged_file_of_ids_is_written_anew(folder):
+    (folder / "trackers.json").write_text('["one"')
+    assert tracked.run_ids(folder, ["one"]) == json.loads((folder / "trackers.json").read_text())
+
+
+def test_samples_are_few_and_cut(folder):
+    drawn = {
+        "a": [group(str(i), [1.0, 0.0]) for i in range(9)],
+        "b": [replace(group("c", [1.0]), completions=(completion(text="x" * 9999),))],
+    }
+    rows = list(sample_rows(drawn))
+    assert [row["task"] for row in rows] == ["0", "1", "2", "3", "c"]
+    assert len(rows[-1]["completion"]) == MOST_TEXT + len(" ...")
+    assert rows[0].keys() >= {"set", "prompt", "answer", "completion", "score", "finish_reason"}
+
+
+def test_the_choices_are_the_files():
+    assert OPTIONS["track"].metadata["choices"] == (*trackers.names(), trackers.NONE)
+    assert trackers.wanted(["wandb", "none", "wandb"]) == ("wandb",)
+
+
+def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(trackers, "is_installed", lambda package: False)
+    with pytest.raises(UserError, match=r"track wandb: the package wandb is not installed: run "):
+        trackers.check(["wandb"])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--learner", "grpo", "--track", "tensorboard", "--max_steps", "1"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "-m pip install tensorboard" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_tracker_has_left_is_not_its_package(monkeypatch, tmp_path):
+    (tmp_path / "wandb_like" / "run-1").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not trackers.is_installed("wandb_like")
+    (tmp_path / "wandb_like" / "__init__.py").touch()
+    assert trackers.is_installed("wandb_like")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("wanbd", "--track wandb"), ("TensorBoard", "--track tensorboard"), ("", "a list of text")],
+)
+def test_a_name_that_is_none_is_answered_with_the_nearest(given, said, capsys):
+    assert cli.main(["--track", "wandb", "--track", given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_text_stays_text_in_markdown():
+    text = "```\n<script>alert(1)</script>\n# title"
+    assert all(line.startswith("    ") for line in tensorboard.verbatim(text).splitlines())

@@ -1,0 +1,147 @@
+"""What a process does in a part of a step, recorded by torch's profiler while it is asked to.
+
+A recording is of one call of a method, in the thread that runs it, and ends after `MOST_S` seconds:
+a second has some 100,000 events, so its file stays at a few megabytes. torch is imported when one
+begins, and nothing is done here in other steps.
+"""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PARTS = ("generation", "measuring", "update")
+MOST_S = 2.0  # of a part of a step
+MOST_BYTES = 32 << 20  # of a trace, compressed; a larger one is left out
+MOST_OPERATORS = 40  # of a recording's table
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All calls of an operator in a recording. Own time is without the operators that it calls."""
+
+    name: str
+    calls: int
+    cpu_ms: float  # own
+    device_ms: float  # own, of its kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A part of a step in a process, e.g. ("actor-0", "generation")."""
+
+    process: str
+    part: str
+    seconds: float
+    trace: bytes  # Chrome's trace format, gzip; empty where it was too large
+    operators: tuple[Operator, ...]  # those with the most own time
+    problem: str = ""  # why there is nothing in it
+
+
+class Profiler:
+    """Of one process: records each part once after `arm`."""
+
+    def __init__(self, process: str):
+        self.process = process
+        self.armed: set[str] = set()
+        self.recordings: list[Recording] = []
+        self.running: Any = None  # torch's
+        self.running_part = ""
+        self.began = 0.0
+        self.ticks = 0
+
+    def arm(self) -> None:
+        """Records the next call of every part."""
+        self.armed = set(PARTS)
+
+    def take(self) -> list[Recording]:
+        """What has been recorded since `arm`; no more is recorded."""
+        self.armed = set()
+        recordings, self.recordings = self.recordings, []
+        return recordings
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Around a call; parts inside it belong to it."""
+        if name not in self.armed or self.running is not None:
+            yield
+            return
+        self._start(name)
+        try:
+            yield
+        finally:
+            self._stop()
+
+    def tick(self) -> None:
+        """After each step of an engine and each micro-batch: ends a recording that is long."""
+        if self.running is None:
+            return
+        self.ticks += 1
+        if time.perf_counter() - self.began > MOST_S:
+            self._stop()
+
+    def _start(self, name: str) -> None:
+        try:
+            self.running = profile_of_torch()
+        except Exception as error:  # of the profiler, which must not end the run
+            self._failed(name, error)
+        self.running_part, self.ticks, self.began = name, 0, time.perf_counter()
+
+    def _failed(self, part: str, error: Exception) -> None:
+        self.armed = set()
+        problem = f"{type(error).__name__}: {error}"
+        self.recordings.append(Recording(self.process, part, 0.0, b"", (), problem))
+
+    def _stop(self) -> None:
+        """Ends the recording that runs; one without a step of the engine is tried again."""
+        if self.running is None:
+            return
+        running, self.running = self.running, None
+        seconds, part = time.perf_counter() - self.began, self.running_part
+        try:
+            running.stop()
+            if self.ticks:
+                self.armed.discard(part)
+                trace, operators = trace_of(running), operators_of(running)
+                self.recordings.append(Recording(self.process, part, seconds, trace, operators))
+        except Exception as error:  # likewise: a full disk, say
+            self._failed(part, error)
+
+
+def profile_of_torch() -> Any:
+    """torch's profiler, started: of the CPU, and of the card where there is one."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    running = profile(activities=activities)
+    running.start()
+    return running
+
+
+def trace_of(running: Any) -> bytes:
+    """The file that Perfetto and chrome://tracing open."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json.gz"
+        running.export_chrome_trace(str(path))
+        return path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
+
+
+def operators_of(running: Any) -> tuple[Operator, ...]:
+    """The operators with the most own time, on the device where it was used, else on the CPU."""
+    found = [
+        Operator(
+            event.key,
+            event.count,
+            event.self_cpu_time_total / 1000,
+            event.self_device_time_total / 1000,
+        )
+        for event in running.key_averages()
+    ]
+    found.sort(key=lambda one: (one.device_ms, one.cpu_ms), reverse=True)
+    return tuple(found[:MOST_OPERATORS])

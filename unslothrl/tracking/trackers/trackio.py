@@ -1,0 +1,37 @@
+"""Trackio: a database on this machine, or a Space on the Hugging Face hub."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unslothrl.tracking.trackers.base import PROJECT, TrackedRun
+
+
+class Trackio:
+    def __init__(self, run: TrackedRun):
+        import trackio
+
+        self.trackio = trackio
+        self.run = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+            name=f"{run.name}-{run.id}",  # a name is all that it knows a run by
+            config=dict(run.config),
+            resume="never" if run.resumed_at is None else "allow",
+            embed=False,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log(dict(metrics), step=step)
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            columns = list(rows[0])
+            data = [[row[name] for name in columns] for row in rows]
+            self.run.log({"samples": self.trackio.Table(columns, data)}, step=step)
+
+    def close(self, status: str) -> None:
+        self.run.finish()
+
+
+def start(run: TrackedRun) -> Trackio:
+    return Trackio(run)
