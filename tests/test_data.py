@@ -14,7 +14,7 @@ from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, splits, tasks
+from unslothrl.data import files, formats, lines, prompts, sources, splits, tasks
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
@@ -158,7 +158,7 @@ def test_columns_can_be_chosen():
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"text": "1"}, "no column messages or prompt or problem or question; it has text"),
+        ({"text": "1"}, "no column messages or prompt or problem or .* or query; it has text"),
         ({"problem": None}, "column problem is empty"),
         ({"problem": ""}, "column problem is empty"),
         ({"problem": ["1"]}, "column problem must be text"),
@@ -426,7 +426,7 @@ def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
 
 
 def test_one_line_without_end_is_not_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    monkeypatch.setattr(lines, "LONGEST_ROW", 1000)
     (tmp_path / "a.jsonl").write_text('{"problem": "' + "x" * 5000)
     with pytest.raises(UserError, match="a line is longer than"):
         files.read(tmp_path / "a.jsonl")
@@ -518,7 +518,8 @@ def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
     path = write(tmp_path / "a.jsonl", rows)
     other = str(write(tmp_path / "e.jsonl", ROWS))
     data = tasks.load(options(path, eval_dataset=(other,)), tokenizer)
-    (note,) = data.notes
+    note, warning = data.notes
+    assert warning.startswith("warning: ") and "are also trained on" in warning
     assert note.startswith("a.jsonl: of 21 rows not used: 1 longer than 200 tokens")
     assert len(data.train.tasks) == 20
     task = data.train.tasks[0]

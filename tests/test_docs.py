@@ -18,8 +18,8 @@ from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_recipe
-from unslothrl.data import formats
-from unslothrl.rewards import builtin
+from unslothrl.data import formats, named
+from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking import run_folder
@@ -189,13 +189,25 @@ def table(path: str, heading: str) -> list[list[str]]:
 
 
 def test_every_column_that_is_documented_is_read():
-    known = {*formats.PROMPTS, *formats.ANSWERS, *code.COLUMNS, *countdown.NUMBERS}
-    known |= {"completion", "solution", "target", "messages"}
+    known = {*formats.PROMPTS, *formats.ANSWERS, *formats.WORKED, *code.COLUMNS, *code.IN_PYTHON}
+    known |= {*countdown.NUMBERS, *assertions.SETUPS, assertions.ENTRY, formats.INPUT}
+    known |= {formats.SYSTEM, "target", "text"}
     rows = table("docs/data.md", "Formats")
     assert len(rows) >= 10
-    named = {name for columns, *_ in rows for name in re.findall(r"`([a-z_.]+)`", columns)}
-    assert named - known == set()
-    assert {*formats.PROMPTS, *code.COLUMNS} <= named
+    read = {name for columns, *_ in rows for name in re.findall(r"`([a-z_.]+)`", columns)}
+    assert read - known == set()
+    assert {*formats.PROMPTS, *code.COLUMNS, *code.IN_PYTHON} <= read
+
+
+def test_every_evaluation_set_with_a_name_is_documented():
+    rows = {
+        (name, source, reward)
+        for name, source, reward in (
+            [cell.strip("`") for cell in row]
+            for row in table("docs/data.md", "Evaluation sets by name")
+        )
+    }
+    assert rows == {(name, each.source, each.reward) for name, each in named.NAMED.items()}
 
 
 def test_every_file_of_a_run_is_documented():

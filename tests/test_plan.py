@@ -309,3 +309,31 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     assert "sequences drawn at once under 3 policy versions, vllm" in capsys.readouterr().out
     assert main([*flags, "--card", "24"]) == 2
     assert "max_staleness 2: on 1 GPU" in capsys.readouterr().err
+
+
+def test_a_card_alone_gives_the_table_of_what_fits_it(capsys):
+    assert main(["plan", "--card", "12"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("a card of 12 GB: GB by context") and "qwen2.5-3b " in text
+    rows = [line for line in text.splitlines() if line.startswith("qwen2.5-7b")]
+    assert len(rows) == 1 and "qwen2.5-72b" not in text.partition("too large:")[0]
+    assert "qwen2.5-72b" in text.partition("too large:")[2]
+    assert main(["plan", "--card", "12", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"] == "a card of 12 GB"
+
+
+def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
+    flags = ["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", "--fit", "off",
+             "--engine", "transformers", "--backend", "peft", "--max_num_seqs", "8"]  # fmt: skip
+    long = [*flags, "--max_new_tokens", "8000", "--json"]
+    assert main(long) == 0
+    found = json.loads(capsys.readouterr().out)
+    tokens = found["would_fit_with"]["max_new_tokens"]
+    assert not found["fits"] and 256 <= tokens < 8000
+    for length, fits in ((tokens, True), (tokens + 64, False)):
+        assert main([*flags, "--max_new_tokens", str(length), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["fits"] is fits
+    assert main(long[:-1]) == 0
+    assert f"would fit with --max_new_tokens {tokens}\n" in capsys.readouterr().out
+    assert main([*flags, "--max_new_tokens", "300", "--card", "6", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["would_fit_with"] is None

@@ -29,6 +29,8 @@ class RowNeeds:
     # columns of the row that the readers have turned into others, which the task does without
     replaced: frozenset[str] = frozenset()
     problems: Problems = ()
+    # (row, its problem) -> the problem as the model reads it
+    asked: tuple[Callable[[Mapping, str], str], ...] = ()
 
 
 def value_of(row: Mapping, name: str) -> Any:

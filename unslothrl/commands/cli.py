@@ -202,7 +202,9 @@ EVAL_OPTIONS = (
 def evaluate(
     adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
     dataset: list[str] = typer.Option(
-        None, help="Evaluation problems: SOURCE or NAME=SOURCE, repeated; not set: as in its run."
+        None,
+        help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500, repeated; "
+        "not set: as in its run.",
     ),
     n: int = typer.Option(
         None, "--n", min=1, help="Completions a problem; not set: as in its run."
@@ -250,7 +252,7 @@ def plan(
 ) -> int:
     """Predict a run's memory by process and part, and print the flags that fit a card best.
 
-    Options are those of a run. Without any, a table of models for this machine's card.
+    Options are those of a run. Without any, a table of models that fit the card.
     """
     from unslothrl.commands.plan import forecast
 

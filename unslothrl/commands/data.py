@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from unslothrl.weights import base_model
 SHOWN = 5  # prompts
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
 BINS, BAR = 10, 40  # of the histogram: lines, characters
+LONG_ANSWER = 200  # characters
+# 3,5 and 12,75, but not 1,000 nor 3,141
+DECIMAL_COMMA = re.compile(r"[-+]?(\d+,(\d{1,2}|\d{4,})|\d{4,},\d{3}|0\d*,\d{3})")
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
 
@@ -43,6 +47,7 @@ class Description:
     max_prompt_tokens: int
     lengths: list[int]  # of every prompt, in tokens
     repeated: int  # rows with the problem of an earlier row
+    notes: list[str]  # on answers that may be others than they seem
     not_used: list[str]
     prompts: list[dict[str, object]]  # the first few
 
@@ -69,8 +74,10 @@ def look(config: Config) -> Description:
     name = sources.parse(config.dataset).label
     lengths: list[int] = []
     first: list[Task] = []
+    answers: list[str] = []
     for task in wide.tasks(name, rendering.numbered(looked_at), skipped):
         lengths.append(len(task.prompt_ids))
+        answers.append(task.answer)
         first += [task] if len(first) < SHOWN else []
     rendering.check_usable(f"dataset {name}", skipped, len(lengths), config.max_prompt_tokens)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
@@ -89,12 +96,31 @@ def look(config: Config) -> Description:
         max_prompt_tokens=config.max_prompt_tokens,
         lengths=lengths,
         repeated=len(keys) - len(np.unique(keys)),
+        notes=notes_on(answers),
         not_used=skipped.lines(config.max_prompt_tokens),
         prompts=[
             {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
             for task in first
         ],
     )
+
+
+def notes_on(answers: list[str]) -> list[str]:
+    """Lines on answers that no completion is likely to give."""
+    commas = [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
+    long = [answer for answer in answers if len(answer) > LONG_ANSWER]
+    notes = []
+    if commas:
+        notes.append(
+            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): set "
+            "a point where it is a decimal one"
+        )
+    if long:
+        notes.append(
+            f"answers of over {LONG_ANSWER} characters, with no part marked as the final one: "
+            f"{len(long):,}: set --answer_column, or a reward that needs none"
+        )
+    return notes
 
 
 def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
@@ -142,8 +168,10 @@ def lines(data: Description, bar: str = "█") -> list[str]:
         "system prompt  " + system_prompts(data),
         "",
     ]
+    written[-1:-1] = [f"note           {line}" for line in data.notes]
     for number, prompt in enumerate(data.prompts, start=1):
-        written += [f"--- prompt {number}, {prompt['tokens']} tokens, answer {prompt['answer']!r}"]
+        shown = shortened(str(prompt["answer"]))
+        written += [f"--- prompt {number}, {prompt['tokens']} tokens, answer {shown!r}"]
         written += [str(prompt["prompt"])]
     written += [f"--- prompt lengths in tokens of {data.model}"]
     written += histogram(data.lengths, bar)
@@ -155,6 +183,10 @@ def lines(data: Description, bar: str = "█") -> list[str]:
             f"{max(data.lengths)}"
         ]
     return written
+
+
+def shortened(answer: str) -> str:
+    return answer if len(answer) <= LONG_ANSWER else f"{answer[:LONG_ANSWER]} ..."
 
 
 def system_prompts(data: Description) -> str:

@@ -12,7 +12,7 @@ from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
 from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
-from unslothrl.data import tasks
+from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, write_whole
@@ -103,7 +103,21 @@ def config_of(
         layers["eval_dataset"] = tuple(datasets)
     resolved = resolve({**layers, **flags, "adapter": str(found.folder), "eval_every": 1})
     notes = tuple(note for note in resolved.notes if note.split()[0] in flags)
-    return replace(resolved.config, adapter=None), notes
+    config, graded = with_reward(replace(resolved.config, adapter=None), flags)
+    return config, (*notes, *graded)
+
+
+def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
+    """-> (the config with a reward that can grade the sets that are known by name, a note where it
+    is another one than the run's)."""
+    first = rewards.choose(config.reward)[0].name
+    names = sources.eval_sources(config.eval_dataset)
+    reward = None if "reward" in flags else named.reward_of(names, first)
+    if reward is None:
+        return config, ()
+    known = ", ".join(name for name in names if named.name_of(name) is not None)
+    note = f"reward {first} -> {reward}, which grades {known}: --reward sets another"
+    return replace(config, reward=(reward,)), (note,)
 
 
 def read_adapter(folder: Path) -> Adapter:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from unslothrl.config.hardware import half_precision, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning import search, shapes
+from unslothrl.planning import search, shapes, speed
 from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.forecast import Forecast, forecast_of
 from unslothrl.planning.machine import Gpu, Machine
@@ -22,6 +22,7 @@ from unslothrl.resolve import resolve
 
 LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
+STEP = 64  # tokens that a length is searched by
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 NOT_MEASURED = "an estimate: no card has measured it yet"
 
@@ -37,7 +38,7 @@ def forecast(
     machine = Machine.detect()
     if cards is not None:
         machine = with_cards(machine, sizes_of(cards))
-    if not given and cards is None:
+    if not given:
         models = table(machine)
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
         return
@@ -51,6 +52,8 @@ def forecast(
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
+        "step_seconds": speed.step_seconds(config, shape, needs.placement),
+        "would_fit_with": remedy(config, resolved.given, shape, machine, needs),
         "settings": settings(config, resolved.given, shape, machine),
         "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
     }
@@ -119,6 +122,32 @@ def settings(
     return best_of
 
 
+def remedy(
+    config: Config,
+    given: frozenset[str],
+    shape: shapes.Shape,
+    machine: Machine,
+    needs: Forecast,
+) -> dict[str, int] | None:
+    """The longest completion with which a run that does not fit its cards would, all else as it is;
+    None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
+    if all(card.fits for card in needs.placement.cards):
+        return None
+    resources = Resources.of_machine(config, machine)
+
+    def fits(tokens: int) -> bool:
+        tried = replace(config, max_new_tokens=tokens)
+        tried = with_engines(tried, given, shape, resources)
+        return all(card.fits for card in place(tried, resources, shape=shape).cards)
+
+    low, high = search.LEAST_NEW_TOKENS // STEP - 1, (config.max_new_tokens - 1) // STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(STEP * middle) else (low, middle - 1)
+    found = STEP * low
+    return {"max_new_tokens": found} if found >= search.LEAST_NEW_TOKENS else None
+
+
 def command(config: Config, options: Mapping[str, Any]) -> str:
     """What to paste into a shell."""
     flags = {"learner": config.learner, "model": config.model, **options, "fit": "off"}
@@ -145,6 +174,8 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         verdict = "fits" if card.fits else "DOES NOT FIT"
         of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
         text += ["", f"{card.gpu.name}: {verdict}: {of}"]
+        if not card.fits and (lower := report["would_fit_with"]):
+            text.append(f"would fit with --max_new_tokens {lower['max_new_tokens']}")
         text += [line for process in card.processes for line in process_lines(process)]
     if needs.without_card:
         text += ["", "no card: the processes lie in the host's memory"]
@@ -155,11 +186,16 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         verdict = "" if store.holds else ": TOO LITTLE"
         verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
         text.append(f"{store.name}: {gb(store.needed_mb)}{has}{verdict}")
+    if report["step_seconds"] is not None:
+        low, high = map(duration, report["step_seconds"])
+        text += ["", f"a step of {config.batch_size} x {config.num_candidates} completions: {low} "
+                 f"to {high} (a rough estimate by the speed of such cards)"]  # fmt: skip
     for name, best in report["settings"].items():
         text.append("")
         if best is None:
+            has_card = bool(needs.placement.cards)
             text.append(
-                f"{name}: nothing fits" if needs.placement.cards else f"{name}: needs a card"
+                f"{name}: " + ("nothing fits with what is set" if has_card else "needs a card")
             )
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
@@ -246,10 +282,21 @@ def table_lines(models: dict[str, Any]) -> list[str]:
     names = list(next(iter(models["models"].values())))
     text = [f"{card}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f"{name:>9}" for name in names))
-    for model, cells in models["models"].items():
+    fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
+    for model, cells in fitting.items():
         values = ["-" if v is None else f"{v:,}" for v in cells.values()]
         text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
+    if others := [name for name in models["models"] if name not in fitting]:
+        text += ["", f"too large: {', '.join(others)}"]
     return [*text, "", "more: unslothrl plan --model NAME --card GB"]
+
+
+def duration(seconds: float) -> str:
+    """In the unit that leaves one to three digits."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(1, seconds):.0f} s"
 
 
 def gb(mb: float) -> str:

@@ -31,15 +31,17 @@ def score(
     err: TextIO | None = None,
 ) -> None:
     """One JSON object a row to `out`: rewards, score, the answer that was read, seconds; a summary
-    to `err`. Raises UserError for a row that lacks its problem, what the reward needs, or its
-    completion.
+    to `err`. What a custom function prints goes to this process's stderr. Raises UserError for a
+    row that lacks its problem, what the reward needs, or its completion.
     """
     out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(tuple(texts))
     reader = Reader(columns or Columns(), rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
-    scorer = Scorer(chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed)
+    scorer = Scorer(
+        chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed, shows_prints=True
+    )
     reported: set[tuple[str, str]] = set()  # kinds of failures
     count = failed = 0
     total = seconds = 0.0

@@ -1,4 +1,4 @@
-"""Local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow.
+"""Local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
 
 A text file is gone through once, so that everything that is wrong with it is known, with its line,
 before a run begins; of each row only where it stands is kept. Tables are read whole up to
@@ -6,34 +6,59 @@ before a run begins; of each row only where it stands is kept. Tables are read w
 """
 
 import codecs
-import csv
+import gzip
 import json
+import shutil
+import tempfile
+import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any
 
 from unslothrl import long_json
-from unslothrl.data.rows import BatchRows, CsvParser, Rows, TableRows, TextRows, parse_json
+from unslothrl.data.csv_files import read_csv
+from unslothrl.data.lines import (
+    BOM,
+    CHUNK,
+    LONGEST_ROW,
+    lines_of,
+    one_line,
+    refuse,
+    refuse_encoding,
+    with_end,
+)
+from unslothrl.data.rows import BatchRows, Row, Rows, TableRows, TextRows, parse_json
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 
-LONGEST_ROW = 64 << 20  # bytes
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole
-CHUNK = 1 << 20
-BOM = codecs.BOM_UTF8  # Windows begins files with it
+GZIP = ".gz"
+ADVICE = {  # for files that are no data sets yet
+    ".xlsx": "save the sheet as CSV UTF-8",
+    ".xls": "save the sheet as CSV UTF-8",
+    ".ods": "save the sheet as CSV UTF-8",
+    ".zip": "unpack it and give the folder",
+}
+
+
+def kind_of(name: str) -> str | None:
+    """The ending of a file's name that says how it is read, None where none does."""
+    path = Path(name.lower().removesuffix(GZIP))
+    return path.suffix if path.suffix in READERS else None
 
 
 def read(path: Path) -> Rows:
     """The rows of a file. UserError where it is not there, empty, or damaged."""
-    if path.suffix.lower() not in READERS:
-        raise UserError(f"dataset {path}: unknown kind of file: use {', '.join(READERS)}")
+    kind = kind_of(path.name)
+    if kind is None:
+        advice = ADVICE.get(path.suffix.lower(), f"use {', '.join(READERS)}")
+        raise UserError(f"dataset {path}: unknown kind of file: {advice}")
     if not is_file(path):
         raise UserError(f"dataset {path}: no such file: check the path")
     try:
-        rows = READERS[path.suffix.lower()](path)
+        is_packed = path.suffix.lower() == GZIP
+        rows = unpacked(path, kind) if is_packed else READERS[kind](path)
     except OSError as error:
         refuse(path, f"it cannot be read ({error.strerror or one_line(error)}): check it")
     if not len(rows):
@@ -41,14 +66,20 @@ def read(path: Path) -> Rows:
     return rows
 
 
-def refuse(path: Path, what: str) -> NoReturn:
-    """Raises UserError that names the file."""
-    raise UserError(f"dataset {path}: {what}")
-
-
-def one_line(error: Exception) -> str:
-    """An error's message without line breaks, cut to 200 characters."""
-    return " ".join(str(error).split())[:200]
+def unpacked(path: Path, kind: str) -> Rows:
+    """The rows of a file that gzip has compressed: of a copy in a temporary file, whose name is
+    gone when this returns. UserError, OSError."""
+    with tempfile.NamedTemporaryFile(suffix=kind) as copy:
+        try:
+            with gzip.open(path) as file:
+                shutil.copyfileobj(file, copy)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            refuse(path, f"it is not whole ({one_line(error)}): get it again")
+        copy.flush()
+        try:
+            return READERS[kind](Path(copy.name))
+        except UserError as error:
+            raise UserError(str(error).replace(copy.name, str(path))) from None
 
 
 def read_lines(path: Path) -> Rows:
@@ -60,34 +91,6 @@ def read_lines(path: Path) -> Rows:
             starts.append(begin)
             last = end
     return TextRows(path, with_end(starts, last), parse_json)
-
-
-def with_end(starts: array, end: int) -> np.ndarray:
-    """Where rows begin, and where the last one ends."""
-    starts.append(end)
-    return np.frombuffer(starts, np.int64)
-
-
-def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
-    """(first byte, the byte after the last, text) of every line."""
-    begin = 0
-    with path.open("rb") as file:
-        if file.read(len(BOM)) == BOM:
-            begin = len(BOM)
-        file.seek(begin)
-        while line := file.readline(LONGEST_ROW + 1):
-            if len(line) > LONGEST_ROW:
-                refuse(path, f"a line is longer than {LONGEST_ROW >> 20} MB: is it JSONL?")
-            yield begin, begin + len(line), decoded(path, line, begin)
-            begin += len(line)
-
-
-def decoded(path: Path, data: bytes, begin: int) -> str:
-    """The text of bytes that begin at `begin` of the file. UserError where they are not UTF-8."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        refuse(path, f"byte {begin + error.start} is not UTF-8: save it as UTF-8")
 
 
 def check_object(path: Path, text: str, where: str) -> None:
@@ -112,10 +115,45 @@ def reason_of(error: Exception) -> str:
 
 
 def read_json(path: Path) -> Rows:
-    """A list of objects; or, as the hub names many files, an object a line."""
+    """A list of objects; or, as the hub names many files, an object a line; or an object that holds
+    such a list, or a list for each column."""
     with path.open("rb") as file:
         first = file.read(CHUNK).removeprefix(BOM).lstrip()[:1]
-    return read_array(path) if first == b"[" else read_lines(path)
+    if first == b"[":
+        return read_array(path)
+    nested = read_nested(path) if path.stat().st_size <= IN_MEMORY else None
+    return read_lines(path) if nested is None else nested
+
+
+def read_nested(path: Path) -> list[Row] | None:
+    """The rows of a file that is one object with a list of objects in it, or with columns as lists
+    or by number, as pandas writes them; None for any other. UserError where it has several lists.
+    """
+    try:
+        whole = long_json.loads(path.read_text("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(whole, dict):
+        return None
+    lists = {name: value for name, value in whole.items() if is_rows(value)}
+    if len(lists) > 1:
+        refuse(path, f"it has several lists of rows ({', '.join(lists)}): write each to a file")
+    if lists:
+        return next(iter(lists.values()))
+    columns = [list(v.values()) if isinstance(v, dict) else v for v in whole.values()]
+    lengths = {len(column) if isinstance(column, list) else -1 for column in columns}
+    if len(columns) < 2 or len(lengths) != 1 or lengths <= {-1, 0}:
+        return None
+    return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def is_rows(value: Any) -> bool:
+    """Whether this is a list of objects that are no turns of a conversation."""
+    return (
+        isinstance(value, list)
+        and value != []
+        and all(isinstance(row, dict) and not {"role", "from"} & row.keys() for row in value)
+    )
 
 
 def read_array(path: Path) -> Rows:
@@ -153,8 +191,7 @@ class Window:
         try:
             text = self.decode(data, not data)
         except UnicodeDecodeError as error:
-            at = self.file.tell() - len(data) + error.start
-            refuse(self.path, f"byte {at} is not UTF-8: save it as UTF-8")
+            refuse_encoding(self.path, self.file.tell() - len(data) + error.start)
         self.text, self.at = self.text[self.at :] + text, 0
         return bool(data)
 
@@ -205,59 +242,6 @@ class Window:
         begin = self.byte
         self.use(end)
         return begin, self.byte
-
-
-def read_csv(path: Path) -> Rows:
-    """Records under a header; every value is text."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    csv.field_size_limit(LONGEST_ROW)
-    lines = Lines(path)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    starts, last = array("q"), 0
-    header: list[str] | None = None
-    try:
-        while True:
-            begin = lines.end
-            fields = next(reader, None)
-            if fields is None:
-                break
-            if header is None:
-                header = check_header(path, fields)
-            elif fields and len(fields) != len(header):
-                refuse(
-                    path,
-                    f"line {reader.line_num} has {len(fields)} fields, the header {len(header)}: "
-                    "fix it, or quote fields that hold a comma",
-                )
-            elif fields:
-                starts.append(begin)
-                last = lines.end
-    except csv.Error as error:
-        refuse(path, f"line {reader.line_num} is not CSV ({error}): fix it")
-    parser = CsvParser(header or [], delimiter)
-    return TextRows(path, with_end(starts, last), parser)
-
-
-class Lines:
-    """The lines of a file, and the byte after the last that was given out."""
-
-    def __init__(self, path: Path):
-        self.lines, self.end = lines_of(path), 0
-
-    def __iter__(self) -> "Lines":
-        return self
-
-    def __next__(self) -> str:
-        _, self.end, text = next(self.lines)
-        return text
-
-
-def check_header(path: Path, header: list[str]) -> list[str]:
-    """The names of a CSV file's columns. UserError where one stands twice."""
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        refuse(path, f"its header has {twice[0]!r} twice: rename one")
-    return header
 
 
 def read_parquet(path: Path) -> Rows:

@@ -1,16 +1,21 @@
 """What a row means: its conversation and its gold answers, recognised by its columns.
 
-    prompt   messages | prompt | problem | question          text, or a list of {"role", "content"}
+    prompt   messages | prompt | problem | question | query  text, or a list of {"role", "content"}
+             conversations                                   ... or of {"from", "value"}: ShareGPT
+             instruction                                     with `input` and `system`: Alpaca
     answer   answer | gt_answer | ground_truth | extra_info.answer | reward_model.ground_truth
              as it stands; of GSM8K's the part after `####`; a list: any of them is right
-             solution | completion | the conversation's last turn, where the assistant has it
-             what stands in the last \\boxed{}, between the last <answer> tags or after `####`
+             solution | completion | output | response | the conversation's last turn, where the
+             assistant has it: what stands in the last \\boxed{}, between the last <answer> tags,
+             after `####`, or after "the answer is" at the end
 
-A name with dots goes into what a column holds; where that is text it is read as JSON. Any column
-can be chosen instead (`Columns`). What else a reward needs of a row, the reward reads itself.
+A name with dots goes into what a column holds; where that is text it is read as JSON. The case of
+letters does not count. Any column can be chosen instead (`Columns`). What else a reward needs of a
+row, the reward reads itself.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +30,7 @@ from unslothrl.columns import (
     value_of,
 )
 
-PROMPTS = ("messages", "prompt", "problem", "question")
+PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = (
     "answer",
     "gt_answer",
@@ -33,10 +38,20 @@ ANSWERS = (
     "extra_info.answer",
     "reward_model.ground_truth",
 )
-WORKED = ("solution", "completion")  # the answer is somewhere in there
+WORKED = ("solution", "completion", "output", "response")  # the answer is somewhere in there
+INSTRUCTION, INPUT, SYSTEM = "instruction", "input", "system"  # of Alpaca
 LAST_TURN = "the last turn"
 MAY_HOLD_OBJECT = ("reward_model.ground_truth",)  # such as tests, in place of an answer
 ROLES = ("system", "user", "assistant", "tool")
+OTHER_ROLES = {  # of ShareGPT and its relatives
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
+}
+_SAID = re.compile(r"\bthe (?:final )?answer is:?[ \t]*([^\n]*\w[^\n]*?)\.?\s*\Z", re.IGNORECASE)
 Turns = tuple[tuple[str, str], ...]  # (role, content) of each
 
 
@@ -70,6 +85,7 @@ class Record:
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
     """Raises UnusableRow."""
+    row = with_known_names(row)
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
     for name, flag in ((columns.prompt, "prompt"), (columns.answer, "answer")):
         if name is not None and value_of(row, name) is None:
@@ -86,7 +102,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
         worked = last if answer is None else text_of(row[answer], answer)
         answer = answer or (LAST_TURN if last is not None else None)
         golds = (final_answer(worked),) if worked else ()
-    used = {prompt, answer}
+    used = {prompt, *prompt.split(" + "), answer}
     extra = {str(name): plain_value(value) for name, value in row.items() if name not in used}
     return Record(messages, golds, extra, Columns(prompt, answer))
 
@@ -99,8 +115,13 @@ def read_prompt(
     A row without a prompt asks what the first of `problems` that recognises it writes.
     """
     column = column or next((name for name in PROMPTS if row.get(name) is not None), None)
+    if column == INSTRUCTION:
+        return instructed(row)
     if column is not None:
-        return *conversation(value_of(row, column), column), column
+        turns, last = conversation(value_of(row, column), column)
+        if column == "conversations" and turns[0][0] != "system" and filled(row.get(SYSTEM)):
+            turns = (("system", text_of(row[SYSTEM], SYSTEM)), *turns)
+        return turns, last, column
     for columns, write in problems:
         problem = write(row)
         if problem is not None:
@@ -110,6 +131,29 @@ def read_prompt(
     raise UnusableRow(
         f"no column {' or '.join(PROMPTS)}; it has {names_of(row)}: set --prompt_column"
     )
+
+
+def with_known_names(row: Mapping) -> Mapping:
+    """The row with columns such as "Question" or " answer" under the names that are known."""
+    known = {*PROMPTS, *ANSWERS, *WORKED, INPUT, SYSTEM}
+    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
+    others = {name: plain for name, plain in names.items() if plain in known and plain not in row}
+    if not others:
+        return row
+    return {others.get(name, name): value for name, value in row.items()}
+
+
+def instructed(row: Mapping) -> tuple[Turns, None, str]:
+    """Alpaca's turns: the instruction with its input, after a system turn where there is one."""
+    parts = [name for name in (INSTRUCTION, INPUT) if filled(row.get(name))]
+    asked = "\n\n".join(text_of(row[name], name) for name in parts or [INSTRUCTION])
+    system = [("system", text_of(row[SYSTEM], SYSTEM))] if filled(row.get(SYSTEM)) else []
+    columns = [*parts, *([SYSTEM] if system else [])]
+    return (*system, ("user", asked)), None, " + ".join(columns)
+
+
+def filled(value: Any) -> bool:
+    return value is not None and str(value).strip() != ""
 
 
 def has_answer(row: Mapping, name: str) -> bool:
@@ -123,7 +167,7 @@ def conversation(value: Any, column: str) -> tuple[Turns, str | None]:
     """-> (turns up to the last that is not the assistant's, what the assistant says after it)."""
     as_json = parsed(value)
     turns_only = isinstance(as_json, list) and all(
-        isinstance(turn, Mapping) and "role" in turn for turn in as_json
+        isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in as_json
     )
     if not turns_only or not as_json:
         return (("user", text_of(value, column)),), None
@@ -136,7 +180,8 @@ def conversation(value: Any, column: str) -> tuple[Turns, str | None]:
 
 def role_of(turn: Mapping, column: str) -> str:
     """A turn's role, one of `ROLES`. Raises UnusableRow."""
-    role = turn.get("role")
+    role = turn.get("role", turn.get("from"))
+    role = OTHER_ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ROLES:
         roles = ", ".join(ROLES)
         raise UnusableRow(f"column {column} has a turn with role {role!r:.60}: use {roles}")
@@ -145,7 +190,7 @@ def role_of(turn: Mapping, column: str) -> str:
 
 def content_of(turn: Mapping, column: str) -> str:
     """A turn's text; parts of the type "text" are joined."""
-    content = turn.get("content")
+    content = turn.get("content", turn.get("value"))
     if isinstance(content, list) and content:
         parts = [part for part in content if isinstance(part, Mapping)]
         if len(parts) < len(content) or any(part.get("type") != "text" for part in parts):
@@ -169,6 +214,8 @@ def all_answers(value: Any, column: str) -> tuple[str, ...]:
 def final_answer(worked: str) -> str:
     """The answer at the end of a worked solution, or all of it where nothing marks one."""
     marked = answers.boxed(worked) or answers.tagged(worked)
+    if marked is None and "####" not in worked and (said := _SAID.search(worked)) is not None:
+        return said[1]
     return marked or worked.rpartition("####")[2].strip()
 
 

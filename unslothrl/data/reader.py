@@ -18,11 +18,19 @@ class Reader:
 
     def prompt(self, row: Mapping) -> Turns:
         """The row's conversation, whatever else it may lack. Raises UnusableRow."""
-        return formats.read(row, self.columns, self.needs.problems).messages
+        return self.read(row).messages
+
+    def read(self, row: Mapping) -> Record:
+        """A row with its problem as the rewards have it asked. Raises UnusableRow."""
+        record = formats.read(row, self.columns, self.needs.problems)
+        *turns, (role, problem) = record.messages
+        for ask in self.needs.asked:
+            problem = ask(row, problem)
+        return dataclasses.replace(record, messages=(*turns, (role, problem)))
 
     def record(self, row: Mapping) -> Record:
         """Raises UnusableRow, also for a row that lacks what is needed."""
-        record = formats.read(row, self.columns, self.needs.problems)
+        record = self.read(row)
         if self.needs.answer and not record.answers:
             raise no_answer(row)
         extra = dict(record.extra)

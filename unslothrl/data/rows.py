@@ -49,11 +49,11 @@ class TextRows:
 class CsvParser:
     """One record of a CSV file as a dict."""
 
-    def __init__(self, header: list[str], delimiter: str):
-        self.header, self.delimiter = header, delimiter
+    def __init__(self, header: list[str], options: dict[str, Any]):
+        self.header, self.options = header, options  # as `csv.reader` takes them
 
     def __call__(self, text: str) -> Row:
-        fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter))
+        fields = next(csv.reader(io.StringIO(text, newline=""), **self.options))
         return dict(zip(self.header, fields, strict=True))
 
 

@@ -1,6 +1,7 @@
 """Where rows come from: the embedded generator, local files and folders, the Hugging Face hub.
 
     NAME[:CONFIG][@SPLIT][[FROM:TO]]      openai/gsm8k:main@train[:1000]
+    MATH-500, GSM8K, HumanEval, ...       evaluation sets that `named` knows
 
 NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say what split they
 are. Without a split, a slice is one of the training rows.
@@ -10,10 +11,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.data import files
+from unslothrl.data import files, hub, named
 from unslothrl.data.rows import PickedRows, Rows, joined
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -41,13 +42,15 @@ class Source:
     split: str | None = None
     start: int | None = None
     stop: int | None = None
+    known: str | None = None  # the name that it has in `named`
 
     @property
     def is_local(self) -> bool:
         """Whether the name can only mean a file: it exists, or it is written like a path."""
         return (
             exists(self.name)
-            or self.name.lower().endswith(tuple(files.READERS))
+            or files.kind_of(self.name) is not None
+            or Path(self.name).suffix.lower() in files.ADVICE
             or self.name.startswith((".", "/", "~"))
         )
 
@@ -58,13 +61,15 @@ class Source:
     @property
     def label(self) -> str:
         """Its name, wherever it lies: task ids and names of eval sets are made of it."""
-        return self.path.name if self.is_local else self.name
+        return self.known or (self.path.name if self.is_local else self.name)
 
 
 def parse(text: str) -> Source:
     """UserError for a text that names nothing."""
     if exists(text):
         return Source(text)
+    if (known := named.name_of(text)) is not None:
+        return replace(parse(named.NAMED[known].source), known=known)
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(
@@ -82,7 +87,10 @@ def parse(text: str) -> Source:
 
 def load_splits(source: Source) -> dict[str, Rows]:
     """Split name -> rows, only the one that the source names if it names one. UserError."""
-    splits = local_splits(source.path) if source.is_local else from_hub(source)
+    if source.is_local:
+        splits = local_splits(source.path)
+    else:
+        splits = hub.load(source.name, source.config, source.known)
     if source.split is not None:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
@@ -120,7 +128,7 @@ def local_splits(path: Path) -> dict[str, Rows]:
         return {WHOLE: files.read(path)}
     by_split: dict[str, list[Rows]] = {}
     for file in files_below(path):
-        if file.suffix.lower() in files.READERS and file.is_file() and file.name not in NOT_ROWS:
+        if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
             by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not by_split:
         raise UserError(
@@ -154,28 +162,6 @@ def split_of(file: Path) -> str:
 
 def words_of(name: str) -> Iterator[str]:
     yield from re.split(r"[^a-z]+", name.lower())
-
-
-def from_hub(source: Source) -> dict[str, Rows]:
-    """The data set's own files, kept on disk by the `datasets` library and read row by row."""
-    from datasets import disable_progress_bars, load_dataset
-    from datasets.exceptions import DatasetNotFoundError
-
-    disable_progress_bars()
-    try:
-        try:
-            splits = load_dataset(source.name, source.config)
-        except ValueError as error:  # several configurations, like openai/gsm8k
-            if source.config is not None or "Config name is missing" not in str(error):
-                raise
-            splits = load_dataset(source.name, "main")
-    except (DatasetNotFoundError, ConnectionError, ValueError, OSError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"dataset {source.name}: not a local file, and the hub did not give it ({reason}): "
-            "check the name and the network, or give a .jsonl file"
-        ) from None
-    return {str(split): rows for split, rows in splits.items()}
 
 
 def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:

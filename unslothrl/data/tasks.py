@@ -8,15 +8,17 @@ more, each is rendered when it is drawn.
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from unslothrl.columns import value_of
+from unslothrl.columns import UnusableRow, value_of
 from unslothrl.data import sources, splits
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
+from unslothrl.data.reader import Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
@@ -148,6 +150,8 @@ def load(options: DataOptions, tokenizer) -> Data:
         train = FiniteTasks(tasks, options.seed)
         notes += notes_on(source.label, skipped, renderer)
     evals, more = evals_of(options, renderer, held_out)
+    if isinstance(train, FiniteTasks):
+        more += notes_on_repeated(train, evals, renderer.reader)
     return Data(train, evals, tuple(notes + more))
 
 
@@ -207,6 +211,37 @@ def notes_on(name: str, skipped: Skipped, renderer: Renderer) -> list[str]:
     """A note for each reason for which rows are skipped."""
     limit = renderer.max_prompt_tokens
     return [f"{name}: of {skipped.rows} rows not used: {line}" for line in skipped.lines(limit)]
+
+
+def notes_on_repeated(
+    train: FiniteTasks, evals: Mapping[str, Sequence[Task]], reader: Reader
+) -> list[str]:
+    """A warning for each eval set with problems that are also trained on, but for their spaces."""
+    asked = {problem_text(task) for of_set in evals.values() for task in of_set}
+    trained = {text for text in problems_of(train.tasks, reader) if text in asked}
+    warnings = []
+    for name, of_set in evals.items():
+        count = sum(problem_text(task) in trained for task in of_set)
+        if count:
+            warnings.append(
+                f"warning: {count} of {len(of_set)} problems of eval set {name} are also trained "
+                "on: its figures say little about new problems"
+            )
+    return warnings
+
+
+def problem_text(task: Task) -> str:
+    return " ".join(task.problem.split())
+
+
+def problems_of(trained: Sequence[Task] | LazyTasks, reader: Reader) -> Iterator[str]:
+    """The problem of every task; of a set that is rendered as it is used, of every row."""
+    if not isinstance(trained, LazyTasks):
+        yield from map(problem_text, trained)
+        return
+    for index in range(len(trained)):
+        with suppress(UnusableRow):
+            yield " ".join(reader.prompt(trained.rows[index])[-1][1].split())
 
 
 def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[Rows, Columns]:

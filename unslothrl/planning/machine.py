@@ -8,13 +8,12 @@ import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
-import urllib.parse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unslothrl.data.hub import hub_answers
 from unslothrl.errors import UserError
 from unslothrl.variables import CARD_LIMIT
 
@@ -245,18 +244,3 @@ def _vllm_runs_on_cpu() -> bool:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return "cpu" in importlib.metadata.version("vllm")
     return False
-
-
-def hub_answers(timeout_s: float = 2.0) -> bool:
-    """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return False
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    target = urllib.parse.urlsplit(proxy or endpoint)
-    try:
-        port = target.port or (80 if target.scheme == "http" else 443)
-        with socket.create_connection((target.hostname or "", port), timeout=timeout_s):
-            return True
-    except (OSError, ValueError):
-        return False

@@ -60,6 +60,7 @@ def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
         answer=any(each.needs_answer for each in chosen),
         readers=tuple(reward.read_row for reward in rewards if reward.columns),
         replaced=frozenset(name for reward in rewards for name in reward.replaces),
+        asked=tuple(reward.asked for reward in rewards if reward.asked is not None),
         problems=tuple(
             (", ".join(reward.columns), reward.problem) for reward in package if reward.problem
         ),

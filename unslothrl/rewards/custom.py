@@ -11,6 +11,8 @@ as lists where it takes all completions; `**` gets every column.
 Functions written for TRL take `completions`. TRL gives them text, or lists of messages where the
 data set is conversational. Here one gets messages that reads their key "content", as in
 `c[0]["content"]`, itself or in a function of its file, or whose parameter is annotated with a dict.
+One that names `completion_ids`, `log_extra` or `log_metric`, as a parameter or as a key of `**`,
+gets these too; what it logs is dropped.
 """
 
 import ast
@@ -21,12 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import UserError
+from unslothrl.rewards.functions import LOGS
 from unslothrl.untrusted import MOST_CODE, read_text
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
 ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer was read from one
 CONTENT = "content"  # of a message
+IDS = "completion_ids"  # of TRL: the tokens of each completion
+NOT_GIVEN = ("trainer_state", "environments")  # of TRL
 TICK_S = 0.1
 MISSING = object()
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -40,6 +45,7 @@ class Known:
     prompt: str
     row: dict[str, Any]
     problem: str = ""  # what the user asks last; "": that is the prompt
+    token_ids: tuple[int, ...] = ()  # of the completion
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -56,6 +62,7 @@ class Signature:
     is_async: bool
     takes_rest: bool  # has **
     wants_messages: bool = False  # of TRL's conversational form
+    wants_ids: bool = False  # of the completions
 
     @property
     def takes_answer(self) -> bool:
@@ -65,7 +72,9 @@ class Signature:
 
     def value(self, name: str, known: Known) -> Any:
         """What a parameter gets; MISSING where nothing has its name."""
-        prompt = known.messages if self.wants_messages else known.prompt
+        prompt: Any = known.messages if self.wants_messages else known.prompt
+        if self.is_batch and not self.wants_messages:
+            prompt = known.problem or known.prompt  # as TRL: the row's, no template around it
         for names, value in ((ANSWER, known.answer), (PROMPT, prompt), (ROW, known.row)):
             if name in names:
                 return value
@@ -83,6 +92,8 @@ class Signature:
         columns = {name for task in tasks for name in task.row}
         names = {*self.names, *((*ANSWER, PROMPT[1], *columns) if self.takes_rest else ())}
         lists = {name: [self.value(name, task) for task in tasks] for name in names}
+        if self.wants_ids:
+            lists[IDS] = [list(task.token_ids) for task in tasks]
         return {
             name: [None if value is MISSING else value for value in values]
             for name, values in lists.items()
@@ -114,8 +125,13 @@ def signature_of(path: Path, name: str) -> Signature:
             "write file.py:function"
         )
     signature = _signature(path, functions[name])
-    wants_messages = signature.is_batch and _wants_messages(functions[name], functions)
-    return replace(signature, wants_messages=wants_messages)
+    if not signature.is_batch:
+        return signature
+    return replace(
+        signature,
+        wants_messages=_wants_messages(functions[name], functions),
+        wants_ids=_mentions(functions[name], IDS),
+    )
 
 
 def _signature(path: Path, function: Function) -> Signature:
@@ -130,7 +146,15 @@ def _signature(path: Path, function: Function) -> Signature:
     required = set(names[: len(names) - len(arguments.defaults)])
     by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     required |= {argument.arg for argument, default in by_name if default is None}
+    if missing := [name for name in NOT_GIVEN if is_batch and name in required]:
+        raise UserError(
+            f"reward {path}: {function.name} takes {missing[0]}, which TRL has and this run has "
+            f"not: give the parameter a default, {missing[0]}=None"
+        )
     others = [name for name in names if name != (ALL if is_batch else names[0])]
+    if is_batch:
+        others = [name for name in others if name not in (IDS, *LOGS)]
+        required -= {IDS, *LOGS}
     wanted = {*required, *ANSWER, *PROMPT, *ROW}  # other options keep their defaults
     by_keyword = (argument.arg for argument in arguments.kwonlyargs if argument.arg != ALL)
     return Signature(
@@ -139,6 +163,18 @@ def _signature(path: Path, function: Function) -> Signature:
         is_batch=is_batch,
         is_async=isinstance(function, ast.AsyncFunctionDef),
         takes_rest=arguments.kwarg is not None,
+    )
+
+
+def _mentions(function: Function, name: str) -> bool:
+    """Whether a function has a parameter of this name, or reads the key of its `**`."""
+    arguments = function.args
+    parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return any(each.arg == name for each in parameters) or (
+        arguments.kwarg is not None
+        and any(
+            isinstance(node, ast.Constant) and node.value == name for node in ast.walk(function)
+        )
     )
 
 

@@ -19,13 +19,13 @@ class FailureReport:
         """-> how many rewards failed in `groups`. RunError where one failed on more than half of
         the completions."""
         failures = [failure for group in groups for failure in group.failures]
+        completions = sum(len(group.completions) for group in groups)
+        for name in sorted({failure.reward for failure in failures}):
+            check_share([f for f in failures if f.reward == name], completions)
         for failure in failures:
             if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
                 self.reported.add(failure.kind)
                 self.note(str(failure))
-        completions = sum(len(group.completions) for group in groups)
-        for name in sorted({failure.reward for failure in failures}):
-            check_share([f for f in failures if f.reward == name], completions)
         return len(failures)
 
 
@@ -36,5 +36,5 @@ def check_share(failures: Sequence[Failure], completions: int) -> None:
         advice = ", or set a longer --reward_timeout" if first.was_late else ""
         raise RunError(
             f"reward {first.reward} failed on {len(failures)} of {completions} completions "
-            f"({first.reason}): fix it{advice}"
+            f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
         )

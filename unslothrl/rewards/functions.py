@@ -1,7 +1,9 @@
 """Loads functions by their names, and puts what they return or raise into JSON."""
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -10,6 +12,7 @@ from typing import Any
 
 LONGEST_ERROR = 300
 LONGEST_INTEGER = 1000  # bits
+LOGS = ("log_extra", "log_metric")  # of TRL
 _files: set[str] = set()  # of the user's functions that are loaded
 
 
@@ -23,9 +26,21 @@ def load(name: str) -> Callable[..., Any]:
         sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
         _files.add(where)
         spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(where)
-    return getattr(module, function)
+        return with_logs(getattr(module, function))
+    return getattr(importlib.import_module(where), function)
+
+
+def with_logs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with what TRL gives for its logs, where it names that; what is logged is
+    dropped."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return function
+    named = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named |= {each for each in code.co_consts if isinstance(each, str)}
+    given = {name: lambda *_, **__: None for name in LOGS if name in named}
+    return functools.partial(function, **given) if given else function
 
 
 def as_json(value: Any) -> Any:

@@ -32,12 +32,14 @@ class RewardProcess:
     It keeps what it has imported. Calls are queued here; the process works on the first.
     """
 
-    def __init__(self, memory_mb: int | None):
+    def __init__(self, memory_mb: int | None, shows_prints: bool = False):
+        """`shows_prints`: what functions print goes to this process's stderr."""
+        arguments = [str(memory_mb or 0), *(["shows-prints"] if shows_prints else [])]
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "unslothrl.rewards.process_main", str(memory_mb or 0)],
+            [sys.executable, "-m", "unslothrl.rewards.process_main", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=None if shows_prints else subprocess.DEVNULL,
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # so that what it starts is killed with it

@@ -2,7 +2,7 @@
 
     [function, arguments, named arguments]  ->  "imported" where it is new, then [value, error]
 
-What a function prints goes nowhere, so that it cannot answer for itself.
+What a function prints goes nowhere, or to stderr, so that it cannot answer for itself.
 """
 
 import json
@@ -38,8 +38,8 @@ def main() -> None:
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)
+    os.dup2(2 if sys.argv[2:] else os.open(os.devnull, os.O_RDWR), 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     known: dict[str, Callable[..., Any]] = {}
     for line in sys.stdin:
         name, arguments, named = long_json.loads(line)

@@ -36,14 +36,21 @@ class ProcessPool:
     """`count` processes that calls are made in, and one to spare."""
 
     def __init__(
-        self, count: int, deadline_s: float = DEADLINE_S, memory_mb: int | None = MEMORY_MB
+        self,
+        count: int,
+        deadline_s: float = DEADLINE_S,
+        memory_mb: int | None = MEMORY_MB,
+        shows_prints: bool = False,
     ):
-        self.deadline_s, self.memory_mb = deadline_s, memory_mb
-        self.working = [RewardProcess(memory_mb) for _ in range(count)]
-        self.spare = RewardProcess(memory_mb)
+        self.deadline_s, self.memory_mb, self.shows_prints = deadline_s, memory_mb, shows_prints
+        self.working = [self.process() for _ in range(count)]
+        self.spare = self.process()
         self.loading = Loading()
         self.closed = self.calling = False
         self.lock = threading.Lock()  # `close` may come from another thread
+
+    def process(self) -> RewardProcess:
+        return RewardProcess(self.memory_mb, self.shows_prints)
 
     def __enter__(self) -> "ProcessPool":
         return self
@@ -67,7 +74,7 @@ class ProcessPool:
                 raise Closed
             process.kill()
             process.close()
-            new, self.spare = self.spare, RewardProcess(self.memory_mb)
+            new, self.spare = self.spare, self.process()
             self.working[self.working.index(process)] = new
             return new
 

@@ -39,6 +39,8 @@ class Reward:
     read: Callable[[Mapping], dict[str, Any]] | None = None
     replaces: tuple[str, ...] = ()  # columns of the row that `read` makes superfluous in the task
     problem: Callable[[Mapping], str | None] | None = None  # of a row that lacks a prompt
+    # (row, its problem) -> the problem with what else of the row the model must see
+    asked: Callable[[Mapping, str], str] | None = None
     prompt: str = THINK_AND_ANSWER  # the system prompt that asks for the form
     answer: Callable[[str], str | None] = tagged  # the part of a completion that is graded
     weight: float = 1.0  # where the user gives none

@@ -57,9 +57,11 @@ class Scorer:
         punish: Overlong | None = None,
         deadline_s: float = DEADLINE_S,
         allow_unsandboxed: bool = False,
+        shows_prints: bool = False,
     ):
+        """`shows_prints`: what custom functions print goes to this process's stderr."""
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
-        self.allow_unsandboxed = allow_unsandboxed
+        self.allow_unsandboxed, self.shows_prints = allow_unsandboxed, shows_prints
         self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
         self._pools: dict[int | None, ProcessPool] = {}  # by the memory of a process
         self._closed = False
@@ -86,7 +88,10 @@ class Scorer:
                 raise Closed
             if memory_mb not in self._pools:
                 count = max(1, len(os.sched_getaffinity(0)))
-                self._pools[memory_mb] = ProcessPool(count, self.deadline_s, memory_mb)
+                shows_prints = self.shows_prints and memory_mb is None
+                self._pools[memory_mb] = ProcessPool(
+                    count, self.deadline_s, memory_mb, shows_prints
+                )
             return self._pools[memory_mb]
 
     def check(self) -> None:
@@ -177,7 +182,7 @@ class Scorer:
             return self._together(function, signature, completed)
         return self.custom_processes.call(
             [
-                Call(function, (done.text,), signature.named(known(task)), may_load=True)
+                Call(function, (done.text,), signature.named(known(task, done)), may_load=True)
                 for task, done in completed
             ]
         )
@@ -186,7 +191,7 @@ class Scorer:
         self, function: str, signature: Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
-        named = signature.named_for_all([known(task) for task, _ in completed])
+        named = signature.named_for_all([known(*pair) for pair in completed])
         named[ALL] = signature.completions([done.text for _, done in completed])
         (result,) = self.custom_processes.call([Call(function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
@@ -195,13 +200,14 @@ class Scorer:
             error = f"returned no list of {len(completed)}: {values!r:.60}"
         if error is not None:
             return [Result(None, error, share) for _ in completed]
-        return [Result(value, None, share) for value in values]
+        # None, as in TRL: this function does not judge that completion
+        return [Result(0.0 if value is None else value, None, share) for value in values]
 
     def _together(
         self, function: str, signature: Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """Async calls, `CONCURRENT` of them in a process at the same time."""
-        pairs = [(done.text, signature.named(known(task))) for task, done in completed]
+        pairs = [(done.text, signature.named(known(task, done))) for task, done in completed]
         parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
         deadline_s = self.deadline_s + START_S
         calls = [
@@ -230,9 +236,9 @@ def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
     return (completion.text, *columns, *(golds if reward.needs_answer else ()))
 
 
-def known(task: Task) -> Known:
+def known(task: Task, done: Completion) -> Known:
     """What a custom function may ask for by name."""
-    return Known(task.answer, task.prompt, task.extra, task.problem)
+    return Known(task.answer, task.prompt, task.extra, task.problem, done.token_ids)
 
 
 def is_late(reason: str) -> bool:

@@ -18,6 +18,7 @@ The first two have the same view and limits; the filter of system calls is the s
 
 from unslothrl.sandbox.choice import available, choose, require
 from unslothrl.sandbox.levels import LEVELS, SECURE
+from unslothrl.sandbox.pair import run_tests
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
@@ -41,4 +42,5 @@ __all__ = [
     "choose",
     "require",
     "run",
+    "run_tests",
 ]

@@ -39,10 +39,16 @@ def run(program: Program, limits: Limits, level: str) -> ProgramResult:
     OSError where the level does not work here; Overloaded, which is one, where the machine cannot
     start a sandbox in time. To be called in a process with a single thread: it forks.
     """
+    return started_in_time(lambda: run_once(program, limits, level))
+
+
+def started_in_time(attempt: Callable[[], ProgramResult]) -> ProgramResult:
+    """The result of an attempt, which is repeated for `RETRY_S` where the machine has no room.
+    OSError as in `run`."""
     started, pause = time.monotonic(), FIRST_PAUSE_S
     while True:
         try:
-            return run_once(program, limits, level)
+            return attempt()
         except OSError as error:  # before anything of the program has run
             if not is_overload(error):
                 raise
@@ -63,29 +69,62 @@ def is_overload(error: OSError) -> bool:
 
 def run_once(program: Program, limits: Limits, level: str) -> ProgramResult:
     with contextlib.ExitStack() as stack:
-        start = levels.start(level, limits)
-        for fd in start.inherited:
-            stack.callback(os.close, fd)
-        stdin, request = (
-            stack.enter_context(memory_file(content)).fileno()
-            for content in (
-                program.stdin.encode(errors="surrogatepass"),
-                request_of(program, limits, start.uid),
-            )
+        started = start(stack, program, limits, level)
+        return watch(started, limits)
+
+
+@dataclass
+class Started:
+    """A program's process, before it is known whether it has begun."""
+
+    process: subprocess.Popen
+    begun: int  # where it writes that it has begun, to be read here
+    result: int  # where it writes a function's result
+    files: "Files"
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def start(
+    stack: contextlib.ExitStack,
+    program: Program,
+    limits: Limits,
+    level: str,
+    *,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+    inherited: tuple[int, ...] = (),
+) -> Started:
+    """Starts a program, which also inherits the file descriptors `inherited`; its pipes are closed
+    with `stack`."""
+    how = levels.start(level, limits)
+    for fd in how.inherited:
+        stack.callback(os.close, fd)
+    stdin, request = (
+        stack.enter_context(memory_file(content)).fileno()
+        for content in (
+            program.stdin.encode(errors="surrogatepass"),
+            request_of(program, limits, how.uid),
         )
-        folder = stack.enter_context(temporary_folder()) if level == "none" else None
-        begun, result = (stack.enter_context(Pipe()) for _ in range(2))
-        process = subprocess.Popen(
-            [*start.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
-             start.harness, str(request), str(begun.end), str(result.end)],
-            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            pass_fds=(request, begun.end, result.end, *start.inherited),
-            preexec_fn=start.prepare, env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
-        )  # fmt: skip
-        begun.close_end()
-        result.close_end()
-        files = Files(start.count_files, limits.files)
-        return watch(process, begun.start, result.start, limits, files)
+    )
+    folder = stack.enter_context(temporary_folder()) if level == "none" else None
+    begun, result = (stack.enter_context(Pipe()) for _ in range(2))
+    process = subprocess.Popen(
+        [*how.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
+         how.harness, str(request), str(begun.end), str(result.end)],
+        stdin=stdin, stdout=stdout, stderr=stderr, bufsize=0,
+        pass_fds=(request, begun.end, result.end, *how.inherited, *inherited),
+        preexec_fn=how.prepare, env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
+    )  # fmt: skip
+    begun.close_end()
+    result.close_end()
+    return Started(process, begun.start, result.start, Files(how.count_files, limits.files))
 
 
 class Pipe:
@@ -157,11 +196,10 @@ class Files:
         return f"made more than {self.most} files" if self.count() > self.most else None
 
 
-def watch(
-    process: subprocess.Popen, begun: int, reply: int, limits: Limits, files: Files
-) -> ProgramResult:
+def watch(started: Started, limits: Limits) -> ProgramResult:
     """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
+    process, begun, reply, files = started.process, started.begun, started.result, started.files
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
     held = {out: bytearray(), error: bytearray(), reply: bytearray(), begun: bytearray()}
@@ -188,7 +226,7 @@ def watch(
                 stopped = TOO_LONG.format(limits.wall_s)
             elif has_begun:
                 stopped = files.too_many()
-        stopped = finish(process, stopped, ends, limits, files)
+        stopped = finish(started, stopped, ends, limits)
     seconds = time.monotonic() - began
     stderr = held[error].decode(errors="replace")
     if not has_begun:
@@ -206,20 +244,16 @@ def until(ends: float) -> float:
     return min(COUNT_EVERY_S, max(0.0, ends - time.monotonic()))
 
 
-def finish(
-    process: subprocess.Popen, stopped: str | None, ends: float, limits: Limits, files: Files
-) -> str | None:
+def finish(started: Started, stopped: str | None, ends: float, limits: Limits) -> str | None:
     """Waits for a program that has closed its pipes, or kills it. -> why it was stopped."""
     while stopped is None:
         try:
-            return how_it_ended(process.wait(until(ends)))
+            return how_it_ended(started.process.wait(until(ends)))
         except subprocess.TimeoutExpired:
-            stopped = files.too_many()
+            stopped = started.files.too_many()
             if time.monotonic() >= ends:
                 stopped = TOO_LONG.format(limits.wall_s)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    started.kill()
     return stopped
 
 

@@ -5,7 +5,8 @@ line by line without trailing blanks; or, where the tests name a function, calls
 and compares what it returns. Each test runs in a sandbox of its own that knows no expected answer.
 
 A row has its tests in the first of `COLUMNS` that it has, as an object or as JSON text:
-{"inputs": [...], "outputs": [...]}, with "fn_name" where a function is called.
+{"inputs": [...], "outputs": [...]}, with "fn_name" where a function is called. Or it has tests in
+Python, see `assertions`, which run in a sandbox beside the program's.
 """
 
 import math
@@ -15,10 +16,13 @@ from typing import Any
 
 from unslothrl import long_json, sandbox
 from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
 from unslothrl.sandbox import Limits, LongInteger, Program
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
+IN_PYTHON = ("test", "test_list")
+ASSERTIONS = "assertions"  # the tests that are in Python have it
 PROMPT = (
     "Solve the problem with a program in Python. Reason first, then write the whole program in one "
     "block that begins with ```python and ends with ```. Unless the problem asks for a function, "
@@ -43,10 +47,13 @@ def program(completion: str) -> str | None:
 
 
 def trials(completion: str, tests: dict[str, Any]) -> list[tuple]:
-    """The program, the function's name, the input and the expected output of each test."""
+    """The program and each of its tests: the function's name, the input and the expected output; or
+    all that is in Python as one."""
     text = program(completion)
     if not text:
         return []
+    if ASSERTIONS in tests:
+        return [(text, None, tests, None)]
     pairs = zip(tests["inputs"], tests["outputs"], strict=True)
     return [(text, tests["fn_name"], *pair) for pair in pairs]
 
@@ -59,6 +66,9 @@ def passes(
     `seconds` are of CPU time. Raises OSError where the sandbox fails.
     """
     limits = Limits(cpu_s=seconds, wall_s=WALL_OF_CPU * seconds)
+    if isinstance(given, dict) and ASSERTIONS in given:
+        outcome = sandbox.run_tests(text, given, limits, level)
+        return outcome.stopped is None and outcome.result is True
     if name is None:
         outcome = sandbox.run(Program(text, stdin=given), limits, level)
         return outcome.stopped is None and same_output(outcome.stdout, expected)
@@ -117,7 +127,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def read(row: Mapping) -> dict[str, Any]:
-    """-> {"tests": {"inputs": [...], "outputs": [...], "fn_name": name or None}}.
+    """-> {"tests": {"inputs": [...], "outputs": [...], "fn_name": name or None}}, or what
+    `assertions` reads.
 
     UnusableRow where a row has none, or where they are malformed or empty: a program that meets no
     test would be right.
@@ -126,9 +137,13 @@ def read(row: Mapping) -> dict[str, Any]:
         value = parsed(value_of(row, column))
         if isinstance(value, Mapping) and "inputs" in value and "outputs" in value:
             return {"tests": checked_tests(value, column)}
+    if (in_python := assertions.read(row)) is not None:
+        return {"tests": in_python}
+    for column in COLUMNS:
+        value = parsed(value_of(row, column))
         if value is not None and column != COLUMNS[-1]:  # which may hold an answer instead
             raise UnusableRow(f'column {column} must be {{"inputs": [...], "outputs": [...]}}')
-    raise missing("no tests", COLUMNS)
+    raise missing("no tests", (*COLUMNS, *IN_PYTHON))
 
 
 def checked_tests(value: Mapping, column: str) -> dict[str, Any]:
@@ -159,7 +174,9 @@ REWARD = Reward(
     passes,
     columns=("tests",),
     read=read,
-    replaces=COLUMNS,
+    replaces=(*COLUMNS, *IN_PYTHON, *assertions.SETUPS),
+    problem=assertions.problem,
+    asked=assertions.asked,
     prompt=PROMPT,
     answer=program,
     runs=IN_SANDBOX,

@@ -1,0 +1,160 @@
+"""Tests in Python: programs that solve them pass, programs that forge do not."""
+
+import json
+
+import pytest
+from asserted import EQUAL, FORGED, FORGING, JUDGING, ROWS, SOLVES, checked, listed
+from fakes import completed
+
+from unslothrl import rewards, sandbox
+from unslothrl.columns import UnusableRow
+from unslothrl.commands import cli
+from unslothrl.data import formats
+from unslothrl.rewards import assertions
+from unslothrl.rewards.builtin import code
+from unslothrl.rewards.scorer import Scorer
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    made = Scorer(rewards.choose(("code",)), deadline_s=1.5)
+    yield made
+    made.close()
+
+
+def block(text):
+    return f"```python\n{text}\n```"
+
+
+def scores(scorer, row, programs):
+    found = scorer.score([completed(block(text), 1, "", code.read(row)) for text in programs])
+    assert found.failures == []
+    return found.scores
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_programs_that_solve_pass_and_others_do_not(name, scorer):
+    row, solving, failing = ROWS[name]
+    made = dict.fromkeys(solving, 1.0) | dict.fromkeys(failing, 0.0)
+    assert dict(zip(made, scores(scorer, row, made), strict=True)) == made
+
+
+def test_no_program_forges_its_success(scorer):
+    found = scores(scorer, FORGED, [*FORGING.values(), SOLVES])
+    passed = [name for name, score in zip(FORGING, found, strict=False) if score]
+    assert passed == [] and found[-1] == 1.0 and len(FORGING) >= 40
+
+
+def test_a_result_does_not_judge_itself(scorer):
+    row, solves, forging = JUDGING
+    found = scores(scorer, row, [*forging.values(), solves])
+    assert dict(zip([*forging, "solves"], found, strict=True)) == {
+        **dict.fromkeys(forging, 0.0),
+        "solves": 1.0,
+    }
+
+
+@pytest.mark.parametrize("level", sandbox.LEVELS)
+def test_every_level_judges_alike(level):
+    if level != "none" and sandbox.available(level) is not None:
+        pytest.skip(f"{level} does not work here")
+    tests = code.read(FORGED)["tests"]
+    limits = sandbox.Limits(cpu_s=2, wall_s=4)
+    for text, is_right in (
+        (SOLVES, True),
+        (EQUAL + "def double(x): return Equal()", False),
+        ("import os\nos._exit(0)", False),
+    ):
+        outcome = sandbox.run_tests(text, tests, limits, level)
+        assert (outcome.stopped is None and outcome.result is True) is is_right, text
+
+
+def test_what_the_program_sees_has_no_tests(scorer):
+    """Its own arguments, and the row's code; each program reports by what it returns."""
+    row = checked("secret(x)", 'assert "the expected text" == "the expected text"\n'
+                               "assert candidate(1) is True")  # fmt: skip
+    finds = """
+import gc
+def secret(x):
+    wanted = " ".join(["the", "expected", "text"])
+    return not any(wanted in repr(each)[:99999] for each in gc.get_objects()
+                   if isinstance(each, (bytes, tuple, list, dict)))
+"""
+    assert scores(scorer, row, [finds, "def secret(x): return False"]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"test": "def check(candidate):\n    pass", "entry_point": "f"}, "asserts nothing"),
+        ({"test": "def check(candidate):\n    assert candidate(1)"}, "no column entry_point"),
+        ({"test": "def check(candidate:\n assert 1", "entry_point": "f"}, "is not Python"),
+        ({"test": "def helper():\n    assert f(1)"}, "runs no test"),
+        ({"test": "def test_it(tmp_path):\n    assert f(1)"}, "test_it takes arguments"),
+        ({"test_list": ["assert f(1) == 1", "x = 1"]}, "no tests, in no column of"),
+        ({"test_list": []}, "no tests, in no column of"),
+        (
+            {"test": "def check(c):\n    assert c(1)", "entry_point": "1 +"},
+            "entry_point is no name",
+        ),
+        ({"test_list": ["assert f(1) == 1\nreturn"]}, "is not Python"),
+    ],
+)
+def test_tests_that_test_nothing_are_an_error_of_the_data(row, said):
+    with pytest.raises(UnusableRow, match=said):
+        code.read({"problem": "p", **row})
+
+
+def test_tests_that_do_not_call_the_program_are_passed_by_none(scorer):
+    row = checked("double(x)", "assert 1 == 1")
+    assert scores(scorer, row, [SOLVES]) == [0.0]
+
+
+def test_names_are_the_tests_own_pythons_or_the_programs():
+    names = assertions.read(listed("x = 3\nassert len(f(x)) == abs(math.sqrt(9)) + y"))
+    assert (names["names"], names["modules"]) == (["f", "y"], ["math"])
+    row, *_ = ROWS["a helper of the prompt's, floats by tolerance"]
+    read = assertions.read(row)
+    assert (read["names"], read["entry_point"]) == ([], "find_root")
+    assert assertions.read(listed("assert sorted(sum(1, 2)) == 1"))["names"] == ["sum"]
+
+
+def test_the_model_is_asked_for_a_function_with_its_name():
+    row = {**FORGED}
+    needs = rewards.needs_of(rewards.choose(("code",)))
+    from unslothrl.data.reader import Reader
+
+    record = Reader(needs=needs).record(row)
+    assert (
+        record.problem.startswith("Complete this function") and "def double(x):" in record.problem
+    )
+    assert "test" not in record.extra and record.extra["tests"]["has_check"]
+    mbpp = Reader(needs=needs).record(listed("assert area(2) == 4", "assert area(3) == 9"))
+    assert mbpp.problem.endswith("assert area(2) == 4") and "area(3)" not in mbpp.problem
+    again = Reader(needs=needs).record(
+        {"prompt": mbpp.problem, "test_list": ["assert area(2) == 4"]}
+    )
+    assert again.problem == mbpp.problem  # shown once
+    plain = formats.read({"question": "q", "test_list": ["assert f(1)"]})
+    assert plain.problem == "q"
+
+
+def test_files_of_both_data_sets_are_scored(tmp_path, capfd):
+    path = tmp_path / "made.jsonl"
+    rows = [
+        {**FORGED, "task_id": "HumanEval/0", "canonical_solution": "    return 2 * x\n",
+         "completion": block(SOLVES)},
+        {**FORGED, "completion": block("def double(x): return x")},
+        {**listed("assert area(2) == 4", "assert area(3) == 9"), "code": "def area(x): return x*x",
+         "test_setup_code": "", "challenge_test_list": [],
+         "completion": block("def area(x): return x * x")},
+        {"prompt": "Square it.", "test_list": ["assert area(3) == 9"],
+         "test_imports": ["import math"],
+         "completion": block("def area(x): return math.pow(x, 2)")},
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.main(["score", str(path), "--reward", "code"]) == 0
+    out = capfd.readouterr().out
+    assert [json.loads(line)["score"] for line in out.splitlines()] == [1.0, 0.0, 1.0, 1.0]

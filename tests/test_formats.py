@@ -1,0 +1,261 @@
+"""Files as people have them: ShareGPT, Alpaca, what spreadsheets export, JSON of every shape."""
+
+import gzip
+import json
+
+import pytest
+
+from unslothrl.columns import UnusableRow
+from unslothrl.commands import cli
+from unslothrl.data import csv_files, files, formats, named, sources, tasks
+from unslothrl.data.formats import Columns
+from unslothrl.errors import UserError
+from unslothrl.types import Task
+
+ASKED = (("user", "What is 3 + 4?"),)
+TURNS = [
+    {"from": "human", "value": "What is 3 + 4?"},
+    {"from": "gpt", "value": "It is \\boxed{7}."},
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "messages", "answer", "columns"),
+    [
+        ({"conversations": TURNS}, ASKED, "7", ("conversations", formats.LAST_TURN)),
+        ({"conversations": json.dumps(TURNS)}, ASKED, "7", ("conversations", formats.LAST_TURN)),
+        (
+            {"conversations": [{"from": "system", "value": "Be brief."}, *TURNS]},
+            (("system", "Be brief."), *ASKED),
+            "7",
+            ("conversations", formats.LAST_TURN),
+        ),
+        (
+            {"conversations": TURNS, "system": "Be brief.", "id": 3},
+            (("system", "Be brief."), *ASKED),
+            "7",
+            ("conversations", formats.LAST_TURN),
+        ),
+        (
+            {"conversations": [{"role": "user", "content": "What is 3 + 4?"}], "answer": "7"},
+            ASKED,
+            "7",
+            ("conversations", "answer"),
+        ),
+        (
+            {"instruction": "What is 3 + 4?", "input": "", "output": "3 + 4 = 7\n#### 7"},
+            ASKED,
+            "7",
+            ("instruction", "output"),
+        ),
+        (
+            {"instruction": "Add.", "input": "3 and 4", "output": "The answer is: 7."},
+            (("user", "Add.\n\n3 and 4"),),
+            "7",
+            ("instruction + input", "output"),
+        ),
+        (
+            {"instruction": "Add.", "input": None, "system": "Be brief.", "output": "7"},
+            (("system", "Be brief."), ("user", "Add.")),
+            "7",
+            ("instruction + system", "output"),
+        ),
+        (
+            {"query": "What is 3 + 4?", "response": "It is 7.\nThe final answer is 7"},
+            ASKED,
+            "7",
+            ("query", "response"),
+        ),
+        ({" Question ": "What is 3 + 4?", "ANSWER": 7}, ASKED, "7", ("question", "answer")),
+    ],
+)
+def test_rows_of_other_peoples_formats(row, messages, answer, columns):
+    record = formats.read(row)
+    assert (record.messages, record.answer, record.columns) == (messages, answer, Columns(*columns))
+    used = {"conversations", "instruction", "output", "query", "response", "answer"}
+    assert used & record.extra.keys() == set()
+
+
+def test_a_role_that_is_not_known_is_said():
+    with pytest.raises(UnusableRow, match="role 'narrator': use system, user"):
+        formats.read({"conversations": [{"from": "narrator", "value": "x"}]})
+
+
+ROWS = [{"problem": f'What, "{i}";\n then|{i}?', "answer": f"{i},5"} for i in range(20)]
+
+
+def as_csv(rows, delimiter, newline="\n"):
+    import csv
+    import io
+
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, rows[0], delimiter=delimiter, lineterminator=newline)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "sep={}\n"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_every_delimiter_is_found(delimiter, start, newline, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes((start.format(delimiter) + as_csv(ROWS, delimiter, newline)).encode())
+    rows = files.read(path)
+    expected = [{**row, "problem": row["problem"]} for row in ROWS]
+    assert [rows[i] for i in (0, 19, 7)] == [expected[i] for i in (0, 19, 7)] and len(rows) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("problem,answer\n1+1,2\n", ","),
+        ("problem\nis it 1, 2; or 3?\nwhat\n", ","),
+        ("question (a, b);answer\n1;2\n3;4\n", ";"),
+        ("a;b\n1,5;2,5\n", ";"),
+        ("a\tb,c\n1\t2\n", "\t"),
+        ("", ","),
+        ('"a\nb",c\n1,2\n', ","),
+    ],
+)
+def test_the_delimiter_is_the_one_that_separates(text, delimiter, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    assert csv_files.dialect_of(path).delimiter == delimiter
+
+
+def test_blanks_after_commas_are_left_out(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('problem, answer\n"1 + 1", "2"\n')
+    assert files.read(path)[0] == {"problem": "1 + 1", "answer": "2"}
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        {"version": 1, "data": [{"a": 1}, {"a": 2}]},
+        {"a": [1, 2], "b": ["x", "y"]},
+        {"a": {"0": 1, "1": 2}, "b": {"0": "x", "1": "y"}},  # pandas
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_that_is_one_object(whole, indent, tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(whole, indent=indent))
+    rows = files.read(path)
+    assert [row["a"] for row in (rows[0], rows[1])] == [1, 2] and len(rows) == 2
+
+
+def test_json_with_several_lists_is_refused(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"train": [{"a": 1}], "test": [{"a": 2}]}))
+    with pytest.raises(UserError, match=r"several lists of rows \(train, test\)"):
+        files.read(path)
+
+
+def test_an_object_a_line_stays_that(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text('{"a": [1, 2], "b": 3}\n{"a": [3], "b": 4}\n')
+    assert [files.read(path)[i]["b"] for i in (0, 1)] == [3, 4]
+    path.write_text('{"a": [1, 2], "b": 3}\n')
+    assert len(files.read(path)) == 1
+    path.write_text(json.dumps({"conversations": TURNS}))
+    assert files.read(path)[0] == {"conversations": TURNS}
+    path.write_text('{"a": 1}\n{"a": }\n')
+    with pytest.raises(UserError, match=r"line 2 is not JSON \(column 7"):
+        files.read(path)
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
+def test_files_that_gzip_has_compressed(kind, tmp_path):
+    text = as_csv(ROWS, ",") if kind == ".csv" else "".join(json.dumps(r) + "\n" for r in ROWS)
+    path = tmp_path / f"train{kind}.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    (rows,) = sources.load_splits(sources.parse(str(path))).values()
+    assert rows[19] == ROWS[19] and len(rows) == 20
+    assert list(sources.load_splits(sources.parse(str(tmp_path)))) == ["train"]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"train\.\w+\.gz: it is not whole"):
+        files.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "a.csv",
+            "problem;answer\n1;2\n".encode("utf-16"),
+            "it is UTF-16: save it as UTF-8, or: ic",
+        ),
+        ("a.csv", b"problem;answer\n\xfc;2\n", "byte 15 is not UTF-8: save it as UTF-8, or: iconv"),
+        ("a.xlsx", b"PK", "save the sheet as CSV UTF-8"),
+        ("a.zip", b"PK", "unpack it and give the folder"),
+        ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
+        (
+            "a.jsonl",
+            b'{"a": 1}\n{"a": 2}\n\n{"a": "x" 3}\n',
+            "line 4 is not JSON (column 11: Expect",
+        ),
+    ],
+)
+def test_files_that_cannot_be_read_say_what_to_do(name, content, said, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        sources.load_splits(sources.parse(str(tmp_path / name)))
+    assert said in str(error.value)
+
+
+@pytest.mark.real
+def test_what_spreadsheets_write_is_described(tmp_path, capsys):
+    (tmp_path / "a.csv").write_bytes(b"sep=;\r\nQuestion;Answer\r\nHalf of 7?;3,5\r\n")
+    command = ["data", str(tmp_path / "a.csv"), "--model", "embedded", "--system_prompt", ""]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "columns        question -> answer\n" in out
+    assert "note           answers that are numbers with a comma: 1 ('3,5'): set a point" in out
+
+
+# Named sets
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("MATH-500", "MATH-500"), ("math500", "MATH-500"), ("gsm8k", "GSM8K"), ("AIME24", "AIME"),
+        ("human_eval", "HumanEval"), ("openai/gsm8k", None), ("mine", None),
+    ],
+)  # fmt: skip
+def test_sets_are_known_by_name(text, known):
+    assert named.name_of(text) == known
+    found = sources.parse(text)
+    assert found.known == known
+    assert known is None or (found.name.count("/") == 1 and found.split and found.label == known)
+
+
+def test_a_file_of_that_name_goes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mbpp").mkdir()
+    assert sources.parse("mbpp").known is None and sources.parse("mbpp").is_local
+
+
+def test_the_reward_is_the_runs_where_it_grades_them():
+    assert named.reward_of(["MATH-500", "AIME"], "accuracy") is None
+    assert named.reward_of(["MATH-500"], "code") == "boxed"
+    assert named.reward_of(["HumanEval", "mine"], "accuracy") == "code"
+    assert named.reward_of(["MBPP"], "code") is None and named.reward_of(["mine"], "x") is None
+    with pytest.raises(UserError, match="GSM8K and MBPP are graded by different rewards"):
+        named.reward_of(["GSM8K", "MBPP"], "accuracy")
+
+
+# Problems that are in both
+
+
+def task(problem):
+    return Task("x", problem, "", problem, (1,), {})
+
+
+def test_problems_that_are_trained_on_and_evaluated_are_counted():
+    train = tasks.FiniteTasks([task("1 + 1?"), task("2 + 2?")], 0)
+    evals = {"mine": [task(" 2 +  2? "), task("3 + 3?"), task("1 + 1?")], "other": [task("9?")]}
+    (warning,) = tasks.notes_on_repeated(train, evals, tasks.Reader())
+    assert warning.startswith("warning: 2 of 3 problems of eval set mine are also trained on")

@@ -1,0 +1,241 @@
+"""Reward functions written for TRL: one file through TRL's own calling code and through ours."""
+
+import ast
+import asyncio
+import contextlib
+import functools
+import importlib.util
+import inspect
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes import completion
+
+from unslothrl import rewards
+from unslothrl.commands import cli
+from unslothrl.errors import UserError
+from unslothrl.rewards.custom import signature_of
+from unslothrl.rewards.scorer import Scorer
+from unslothrl.types import Task
+
+pytestmark = pytest.mark.real
+
+FILE = """
+import asyncio, re
+import numpy as np
+
+def length(completions, **kwargs):  # plain text
+    return [float(len(completion)) for completion in completions]
+
+def accuracy(prompts, completions, answer, **kwargs):
+    assert all("?" in prompt for prompt in prompts)
+    return [1.0 if text.endswith(gold) else 0.0 for text, gold in zip(completions, answer)]
+
+def columns(completions, level, **kwargs):
+    tags = kwargs["tags"]
+    return [float(n) + len(tag) + len(text) for n, tag, text in zip(level, tags, completions)]
+
+def said(prompts, completions, answer, **kwargs):  # messages
+    responses = [completion[0]["content"] for completion in completions]
+    assert all(prompt[-1]["role"] == "user" and "?" in prompt[-1]["content"] for prompt in prompts)
+    return [2.0 if r.endswith(a) else 0.0 for r, a in zip(responses, answer)]
+
+def soft_format(completions, **kwargs) -> list[float]:
+    pattern = r"<think>.*?</think>"
+    responses = [completion[0].get("content", "") for completion in completions]
+    return [0.5 if re.match(pattern, r, re.DOTALL) else 0.0 for r in responses]
+
+def roles(completions: list[list[dict[str, str]]], **kwargs):
+    return [float(len(c) + (c[0]["role"] == "assistant")) for c in completions]
+
+def token_counts(completions, completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+
+def last_tokens(completions, **kwargs):
+    return [float(ids[-1]) for ids in kwargs["completion_ids"]]
+
+def some(prompts, completions, level, **kwargs):  # judges the rows that are its own
+    return [float(len(c)) if n > 1 else None for c, n in zip(completions, level)]
+
+def none(completions, **kwargs):
+    return [None] * len(completions)
+
+async def judge(prompts, completions, answer, **kwargs):
+    async def one(text, gold):
+        await asyncio.sleep(0)
+        return 1.0 if gold in text else -1.0
+    return await asyncio.gather(*map(one, completions, answer))
+
+def logs(completions, log_extra=None, log_metric=None, **kwargs):
+    log_extra("length", [len(c) for c in completions])
+    log_metric("mean", 0.5)
+    return [1.0] * len(completions)
+
+def logs_by_key(completions, **kwargs):
+    if kwargs.get("log_metric"):
+        kwargs["log_metric"]("mean", 0.5)
+        return [1.0] * len(completions)
+    return [0.0] * len(completions)
+
+def arrays(completions, **kwargs):
+    return np.array([len(c) for c in completions], dtype=np.float32)
+
+def optional(completions, trainer_state=None, **kwargs):
+    return [0.5 for _ in completions]
+"""
+PLAIN = ("length", "accuracy", "columns", "token_counts", "last_tokens", "some", "none", "judge",
+         "logs", "logs_by_key", "arrays", "optional")  # fmt: skip
+MESSAGES = ("said", "soft_format", "roles", "token_counts", "none")
+ROWS = [
+    {"prompt": "What is 3 + 4?", "answer": "7", "level": 1, "tags": "easy"},
+    {"prompt": "What is 30 + 4?", "answer": "34", "level": 2, "tags": "harder"},
+    {"prompt": "What is 1 + 1?", "answer": "2", "level": 3, "tags": "x"},
+]
+TEXTS = ["<think>3 + 4</think> 7", "it is 33", "2"]
+IDS = [(5, 6, 7), (8,), (9, 2)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    return tmp_path / "mine.py"
+
+
+@pytest.fixture(scope="module")
+def event_loop_thread():
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def calling_code(is_imported):
+    """TRL's method that calls reward functions: of its class, whose import takes half a minute; or
+    its text alone, with what that takes from elsewhere."""
+    if is_imported:
+        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        return GRPOTrainer._calculate_rewards
+    (folder,) = importlib.util.find_spec("trl").submodule_search_locations
+    names = {
+        "torch": torch,
+        "nn": torch.nn,
+        "asyncio": asyncio,
+        "inspect": inspect,
+        "functools": functools,
+        "Callable": Callable,
+        "profiling_context": lambda trainer, name: contextlib.nullcontext(),
+        "gather": lambda tensor: tensor,  # one process
+        "logger": logging.getLogger("trl"),
+    }
+    for module, name in (("utils", "is_async_callable"), ("grpo_trainer", "_calculate_rewards")):
+        tree = ast.parse(Path(folder, "trainer", f"{module}.py").read_text())
+        (found,) = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
+        found.decorator_list = []
+        exec(ast.unparse(found), names)
+    return names["_calculate_rewards"]
+
+
+def by_trl(file, names, is_conversational, loop, is_imported):
+    """-> by TRL's trainer: the rewards of each function; None where it gave none."""
+    spec = importlib.util.spec_from_file_location("mine", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(device="cpu", is_main_process=True),
+        args=SimpleNamespace(report_to=[]),
+        state=None,
+        reward_funcs=[getattr(module, name) for name in names],
+        reward_processing_classes=[None] * len(names),
+        reward_func_names=list(names),
+        environments=None,
+        async_loop=loop,
+        _log_completion_extra=lambda column, values: None,
+        _log_metric=lambda name, value: None,
+    )
+    prompts, completions = [row["prompt"] for row in ROWS], TEXTS
+    if is_conversational:
+        prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        completions = [[{"role": "assistant", "content": text}] for text in TEXTS]
+    inputs = [{**row, "prompt": prompt} for row, prompt in zip(ROWS, prompts, strict=True)]
+    ids = [list(each) for each in IDS]
+    found = calling_code(is_imported)(trainer, inputs, prompts, completions, ids)
+    return {
+        name: [None if value != value else value for value in found[:, i].tolist()]
+        for i, name in enumerate(names)
+    }
+
+
+def by_us(file, names):
+    scorer = Scorer(rewards.choose(tuple(f"{file}:{name}" for name in names)), deadline_s=30)
+    completed = []
+    for row, text, ids in zip(ROWS, TEXTS, IDS, strict=True):
+        extra = {name: row[name] for name in ("level", "tags")}
+        task = Task("0", row["prompt"], row["answer"], f"<user>{row['prompt']}", (1,), extra)
+        drawn = replace(completion(len(ids)), token_ids=ids, text=text)
+        completed.append((task, drawn))
+    try:
+        found = scorer.score(completed)
+    finally:
+        scorer.close()
+    assert found.failures == []
+    return found.rewards
+
+
+@pytest.mark.parametrize("is_imported", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("names", "is_conversational"), [(PLAIN, False), (MESSAGES, True)])
+def test_both_give_the_same_rewards(names, is_conversational, is_imported, file, event_loop_thread):
+    theirs = by_trl(file, names, is_conversational, event_loop_thread, is_imported)
+    assert (theirs["none"] == [None] * 3 and "some" not in theirs) or theirs["some"][0] is None
+    expected = {name: [value or 0.0 for value in values] for name, values in theirs.items()}
+    assert by_us(file, names) == expected
+
+
+def test_what_a_run_does_not_have_is_said_before_it_begins(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def f(completions, trainer_state, **kwargs): return [1.0]")
+    with pytest.raises(UserError, match=r"takes trainer_state, .*trainer_state=None"):
+        signature_of(path, "f")
+
+
+def test_a_function_that_forgets_to_return_is_an_error(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def f(completions, **kwargs): pass\ndef g(completion): pass")
+    scorer = Scorer(rewards.choose((f"{path}:f", f"{path}:g")))
+    try:
+        task = Task("0", "p", "", "p", (1,), {})
+        found = scorer.score([(task, replace(completion(1), text="a"))])
+    finally:
+        scorer.close()
+    assert [each.reason for each in found.failures] == [
+        "returned no list of 1: None", "returned no number: None",
+    ]  # fmt: skip
+
+
+def test_what_a_reward_prints_is_seen_in_score(tmp_path, capfd):
+    (tmp_path / "mine.py").write_text(
+        "import sys\ndef f(completion, answer):\n"
+        "    print('gold', answer, 'text', completion)\n"
+        "    print('on stderr', file=sys.stderr)\n    return 1\n"
+    )
+    row = {"problem": "p", "answer": "7", "completion": "seven"}
+    (tmp_path / "made.jsonl").write_text(json.dumps(row))
+    command = ["score", str(tmp_path / "made.jsonl"), "--reward", f"{tmp_path}/mine.py:f"]
+    assert cli.main(command) == 0
+    out, err = capfd.readouterr()
+    assert "gold 7 text seven\n" in err and "on stderr\n" in err
+    assert json.loads(out)["score"] == 1.0

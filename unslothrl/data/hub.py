@@ -1,0 +1,70 @@
+"""Data sets on the Hugging Face hub, and whether it answers."""
+
+import contextlib
+import os
+import socket
+import urllib.parse
+from collections.abc import Iterator
+
+from unslothrl.data.rows import Rows
+from unslothrl.errors import UserError
+
+
+def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
+    """Split name -> rows: the data set's own files, kept on disk by the `datasets` library and read
+    row by row. `known` is the name that it has in `named`. UserError."""
+    from datasets import disable_progress_bars, load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    disable_progress_bars()
+    try:
+        with without_waiting():
+            try:
+                splits = load_dataset(name, config)
+            except ValueError as error:  # several configurations, like openai/gsm8k
+                if config is not None or "Config name is missing" not in str(error):
+                    raise
+                splits = load_dataset(name, "main")
+    except (DatasetNotFoundError, ConnectionError, ValueError, OSError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if known is not None:
+            raise UserError(
+                f"dataset {known}: the hub did not give {name} ({reason}): check the network, or "
+                f"give a file: {known}=FILE.jsonl"
+            ) from None
+        raise UserError(
+            f"dataset {name}: not a local file, and the hub did not give it ({reason}): check the "
+            "name and the network, or give a .jsonl file"
+        ) from None
+    return {str(split): rows for split, rows in splits.items()}
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    """Where the hub does not answer, its libraries look into their caches alone, instead of trying
+    for half a minute."""
+    import datasets.config
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    if not any(before) and not hub_answers():
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
+def hub_answers(timeout_s: float = 2.0) -> bool:
+    """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    target = urllib.parse.urlsplit(proxy or endpoint)
+    try:
+        port = target.port or (80 if target.scheme == "http" else 443)
+        with socket.create_connection((target.hostname or "", port), timeout=timeout_s):
+            return True
+    except (OSError, ValueError):
+        return False

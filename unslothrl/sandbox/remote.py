@@ -1,0 +1,295 @@
+"""Two programs in a sandbox each, of which one holds tests and calls functions of the other.
+
+    verdict(...)   holds the assertions, evaluates them, and alone says whether they hold
+    serve(...)     runs the program, which knows nothing of them and is asked for names and calls
+
+This file, `link` and `values` run on both sides, where this package is not: they import the
+standard library and one another alone. Only data crosses, and objects of classes that the row's own
+code defines, by their attributes. What is no data stays on its side, and the tests have a `Remote`
+of it, which is never true and never equal to anything: no `__eq__` or `__bool__` of the program's
+decides a test.
+"""
+
+import ast
+import builtins
+import enum
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from unslothrl.sandbox.link import Link, Raised
+
+FAILED = 1  # exit code of tests that can no longer pass
+NUMPY = "np"  # the name that it is known by
+
+
+class Serving(Link):
+    """The program's side: answers all that it is asked."""
+
+    side = "p"
+
+    def __init__(
+        self, read_fd: int, write_fd: int, names: dict[str, Any], classes: dict[str, type]
+    ):
+        super().__init__(read_fd, write_fd, classes)
+        self.names = names  # the program's
+
+    def perform(self, op: str, on: str, values: list, names: list[str]) -> Any:
+        if op == "name":
+            return found(self.names, on)
+        if op == "call":
+            return called(self.objects[on], values, names)
+        return OPERATIONS[op](self.objects[on], *values)
+
+    def pack_other(self, value: Any) -> list:
+        kind = "coroutine" if isinstance(value, types.CoroutineType) else "remote"
+        return [kind, self.number_of(value)]
+
+    def unpack_other(self, kind: str, name: str) -> Any:
+        if kind == "remote":
+            return self.objects[name]
+        if kind == "builtin":
+            return getattr(builtins, name)
+        return lambda *values, **named: self.ask("call", name, [*values, *named.values()], named)
+
+
+class Asking(Link):
+    """The tests' side. What cannot be, and the end of the program, ends the tests at once, so that
+    no `except` of theirs goes on."""
+
+    side = "t"
+
+    def __init__(self, read_fd: int, write_fd: int, names: dict[str, Any]):
+        super().__init__(read_fd, write_fd, classes_of(names))
+        self.errors = errors_of(names)
+        self.calls = 0
+
+    def ask(self, op: str, on: str, values: Sequence = (), names: Iterable[str] = ()) -> Any:
+        self.calls += op == "call"
+        try:
+            return super().ask(op, on, values, names)
+        except Raised as raised:
+            kinds, message = raised.args
+            error = error_of(kinds, message, self.errors)
+        except BaseException:
+            os._exit(FAILED)
+        if not isinstance(error, Exception):
+            os._exit(FAILED)  # it wanted to end
+        raise error
+
+    def name(self, name: str) -> Any:
+        """What `solution.name` is where the tests import the program. AttributeError."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self.ask("name", name)
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def perform(self, op: str, on: str, values: list, names: list[str]) -> Any:
+        """Calls a function of the tests' that was an argument of the program's."""
+        target = self.objects[on]
+        if op != "call" or not isinstance(target, types.FunctionType):
+            os._exit(FAILED)
+        try:
+            return called(target, values, names)
+        except AssertionError:
+            os._exit(FAILED)  # the program could catch it
+
+    def pack_other(self, value: Any) -> list:
+        if type(value) is Remote:
+            return ["remote", vars(value)["_number"]]
+        name = getattr(value, "__name__", "")
+        if name and getattr(builtins, name, None) is value:
+            return ["builtin", name]
+        if isinstance(value, types.FunctionType):
+            return ["function", self.number_of(value)]
+        raise TypeError(f"a program cannot be given {type(value).__name__}")
+
+    def unpack_other(self, kind: str, name: str) -> Any:
+        if kind not in ("remote", "coroutine") or name.startswith(self.side):
+            raise ValueError(kind)
+        known = self.objects.setdefault(name, Remote(self, name))
+        if type(known) is not Remote:
+            raise ValueError("another kind of object")
+        return self.awaited(name) if kind == "coroutine" else known
+
+    async def awaited(self, name: str) -> Any:
+        return self.ask("await", name)
+
+
+# Methods of Python's own texts, sets and numbers that say whether something holds: a test that
+# calls one expects such a value, and gets no object that says yes to everything.
+VERDICTS = frozenset(
+    name
+    for kind in (str, bytes, set, float)
+    for name in dir(kind)
+    if name.startswith(("is", "startswith", "endswith"))
+)
+
+
+def refuses(*_: Any) -> Any:
+    raise TypeError("an object of the program's own is compared with nothing: compare its data")
+
+
+class Remote:
+    """An object of the program's. What its operations return is data, or a Remote again."""
+
+    def __init__(self, link: Asking, number: str):
+        vars(self).update(_link=link, _number=number)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return self._link.ask("call", self._number, [*values, *named.values()], named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__name__":
+            raise AttributeError(name)
+        if name in VERDICTS:
+            refuses()
+        return self._link.ask("get", self._number, [name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._link.ask("set", self._number, [name, value])
+
+    def __contains__(self, item: Any) -> bool:
+        return any(each == item for each in self)  # type: ignore[attr-defined]
+
+    __hash__ = object.__hash__
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = refuses
+
+
+OPERATIONS: dict[str, Callable] = {
+    "get": getattr,
+    "set": setattr,
+    "getitem": lambda target, key: target[key],
+    "setitem": lambda target, key, value: target.__setitem__(key, value),
+    "delitem": lambda target, key: target.__delitem__(key),
+    "len": len,
+    "iter": iter,
+    "next": next,
+    "str": str,
+    "repr": repr,
+    "instancecheck": lambda target, value: isinstance(value, target),
+    "await": lambda target: __import__("asyncio").run(target),
+}
+
+
+def asking(op: str) -> Callable:
+    return lambda self, *values: self._link.ask(op, self._number, values)
+
+
+for _op in OPERATIONS.keys() - {"get", "set", "await"}:
+    setattr(Remote, f"__{_op}__", asking(_op))
+
+
+def called(function: Callable, values: list, names: list[str]) -> Any:
+    """The last of the values are those of parameters with these names."""
+    count = len(values) - len(names)
+    return function(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+
+def error_of(names: list[str], message: str, own: dict[str, type]) -> BaseException:
+    """An error of the first class of the names that is of the row's code, or Python's, and takes a
+    text."""
+    for name in names:
+        kind = own.get(name) or getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, BaseException):
+            try:
+                return kind(message)
+            except TypeError:  # of Unicode, which takes more
+                continue
+    return Exception(message)
+
+
+def found(names: dict[str, Any], expression: str) -> Any:
+    """What stands for this in the program: a function, or a method of its class Solution; or the
+    value of an expression such as Solution().add."""
+    solution = names.get("Solution")
+    if expression.isidentifier() and expression not in names and hasattr(solution, expression):
+        return getattr(solution(), expression)  # type: ignore[misc]
+    return names[expression] if expression.isidentifier() else eval(expression, names)
+
+
+def serve(read_fd: int, write_fd: int, text: str, prelude: str, entry_point: str | None) -> None:
+    """The program's process: runs the row's code and the program, then answers until the end."""
+    names = module_named("solution")
+    run_each(prelude, names)
+    shared = classes_of(names)
+    if entry_point is not None:
+        names.pop(entry_point, None)  # a stub with a docstring
+    exec(compile(text, "main.py", "exec"), names)
+    shared = {name: names.get(name, each) for name, each in shared.items()}
+    link = Serving(read_fd, write_fd, names, shared)
+    while True:
+        link.send(link.answered(link.receive(), link.objects.keys()))
+
+
+def verdict(read_fd: int, write_fd: int, tests: dict[str, Any]) -> bool:
+    """The tests' process. -> True where they have called the program and all of them hold."""
+    names = module_named("tests")
+    run_each(tests["prelude"], names)
+    link = Asking(read_fd, write_fd, names)
+    for name in tests["modules"]:
+        names[name] = __import__("numpy" if name == NUMPY else name)
+    if (entry := tests["entry_point"]) is not None:
+        names["candidate"] = link.ask("name", entry)
+        if entry.isidentifier():
+            names[entry] = names["candidate"]
+    for name in tests["names"]:
+        try:
+            names[name] = link.ask("name", name)
+        except Exception:  # the program has none: a NameError will say so where it is used
+            names.pop(name, None)
+    module_named("solution")["__getattr__"] = link.name
+    exec(compile(tests["setup"], "setup.py", "exec"), names)
+    exec(compile(tests["assertions"], "tests.py", "exec"), names)
+    if tests["has_check"]:
+        names["check"](names["candidate"])
+    for name in tests["functions"]:
+        names[name]()
+    for name in tests["cases"]:
+        run_case(names[name])
+    return link.calls > 0
+
+
+def module_named(name: str) -> dict[str, Any]:
+    """The names of a new module, which can be imported."""
+    sys.modules[name] = types.ModuleType(name)
+    return sys.modules[name].__dict__
+
+
+def run_each(text: str, names: dict[str, Any]) -> None:
+    """Runs the statements of the row's code one by one, without those that fail."""
+    for node in ast.parse(text).body:
+        try:
+            exec(compile(ast.Module([node], []), "given.py", "exec"), names)
+        except Exception:  # it asks for what is not there
+            continue
+
+
+def classes_of(names: dict[str, Any]) -> dict[str, type]:
+    """The classes that a module defines itself, whose objects are made of their attributes."""
+    others = (BaseException, tuple, int, float, str, bytes, enum.Enum)
+    return {n: each for n, each in defined_in(names).items() if not issubclass(each, others)}
+
+
+def errors_of(names: dict[str, Any]) -> dict[str, type]:
+    return {n: each for n, each in defined_in(names).items() if issubclass(each, Exception)}
+
+
+def defined_in(names: dict[str, Any]) -> dict[str, type]:
+    """The classes that a module defines itself."""
+    classes = {name: each for name, each in names.items() if isinstance(each, type)}
+    return {n: each for n, each in classes.items() if each.__module__ == names["__name__"]}
+
+
+def run_case(case: type) -> None:
+    """Runs a class of unittest's. AssertionError where a test fails or there is none."""
+    import unittest
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    if not result.wasSuccessful() or not result.testsRun or result.skipped:
+        raise AssertionError(case.__name__)
