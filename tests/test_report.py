@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fakes import completion, group
 from hypothesis import given
@@ -344,6 +345,16 @@ def test_a_script_has_prompts_with_their_candidates_and_tokens(folder):
     }  # fmt: skip
     header = steps.read_header(folder, "step_000003")
     assert header.prompts == [["a", 0.5, 1, 2, 0, 0], ["b", 0.5, 0, 1, 0, 0]] and header.traced
+
+
+def test_numbers_that_json_lacks_are_none(folder):
+    (row,) = rollout_rows([group("a", [1.0])])
+    row |= {"rewards": {"accuracy": math.nan, "b": np.float32(0.5)}, "score": math.inf}
+    folder.write_rollouts(1, [row])
+    steps.write_step(folder, 1, [row])
+    (shown,) = script_of(folder, "step_000001")["prompts"][0]["candidates"]
+    assert shown["rewards"] == [None, 0.5] and shown["score"] is None
+    assert steps.read_header(folder, "step_000001").prompts == [["a", 0.0, 0, 1, 0, 0]]
 
 
 def test_long_texts_are_cut_in_the_middle_and_the_script_is_bounded(folder):

@@ -146,6 +146,7 @@
     });
   const kept = new Map(); // name -> what its script gave, the last ones that were used
   const MOST_KEPT = 20;
+  const LOADED_AT_ONCE = 8;
   const waiting = new Map();
 
   window.unslothrlShow = (name, value) => {
@@ -439,13 +440,16 @@
     const names = kinds[state.kind];
     const hits = [];
     if (text) {
-      for (const [i, name] of names.entries()) {
-        const value = await load(name).catch(() => null);
+      for (let i = 0; i < names.length; i += LOADED_AT_ONCE) {
+        find("said").textContent = `searching, ${i} of ${names.length}`;
+        const part = names.slice(i, i + LOADED_AT_ONCE);
+        const values = await Promise.all(part.map((name) => load(name).catch(() => null)));
         if (turn !== state.asked) return;
-        for (const prompt of value ? value.prompts : []) {
-          if (has(prompt, text)) hits.push({ known: { ...facts(prompt), script: name } });
+        for (const [at, value] of values.entries()) {
+          for (const prompt of value ? value.prompts : []) {
+            if (has(prompt, text)) hits.push({ known: { ...facts(prompt), script: part[at] } });
+          }
         }
-        if (i % 20 === 0) find("said").textContent = `searching, ${i + 1} of ${names.length}`;
       }
     } else {
       for (const name of names) {

@@ -18,7 +18,7 @@ from typing import Any
 from unslothrl.evaluation.estimates import estimate
 from unslothrl.files import write_whole
 from unslothrl.tracking.metrics import is_number, mean
-from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder, read_jsonl
+from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder, plain, read_jsonl
 
 FOLDER = "report"  # in a run's folder
 FORM = 1  # of a script; one of another form is written again
@@ -27,6 +27,8 @@ MOST_BYTES = 600_000
 # Characters of a text, tokens of a completion: the first that keep to MOST_BYTES.
 LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
 LONGEST_NAME = 200  # characters of a task's id, an answer
+
+ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 Rows = Sequence[Mapping[str, Any]]
 Length = tuple[int, int]
@@ -78,7 +80,7 @@ def update(folder: RunFolder) -> dict[str, Header]:
     sources = {name_of(path): path for path in _sources(folder)}
     for script in (folder.path / FOLDER).glob("*.js"):
         if script.stem not in sources:
-            script.unlink()
+            script.unlink(missing_ok=True)
     headers = {}
     for name, path in sources.items():
         header = read_header(folder, name)
@@ -172,7 +174,10 @@ def least_bytes(
 
 def embedded(value: Any) -> str:
     """JSON that may stand in a script and in a page: ASCII, no < or >, no line ends."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    try:
+        text = ENCODER.encode(value)
+    except (TypeError, ValueError):  # NumPy's numbers, or none that JSON has
+        text = ENCODER.encode(plain(value))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
