@@ -8,6 +8,7 @@ there. Then another step is chosen. Writes bench/results/report-cpu.json.
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -100,6 +101,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, chromium.Chromium() as browser:
         result["browser"] = browser.call("Browser.getVersion")["product"]
         browser.look(1280, 900)
+        result["load of the machine before"] = round(os.getloadavg()[0], 1)
         for steps in RUNS:
             result[f"{steps} steps"] = measure(browser, Path(folder) / str(steps), steps)
             print(steps, result[f"{steps} steps"], flush=True)
