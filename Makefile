@@ -86,6 +86,9 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 	$(bin)/python tools/peers.py notebooks
 	$(bin)/python tools/notebooks.py $(ARGS)
 
+report-test: setup ## the report's page in a headless Chromium, which must be installed
+	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
+
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .
 	$(bin)/python -m ruff format --check .

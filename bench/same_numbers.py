@@ -19,9 +19,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from unslothrl.tracking.run_folder import json_line  # noqa: E402
+
 RESULT = ROOT / "bench" / "results" / "same-numbers-cpu.json"
 SYNC = ("sync/put_s", "sync/fetch_s", "sync/load_s")
 LATER = ("train/sampler_gap/",)  # metrics that the record has not
+LATER_FIELDS = ("answer",)  # of rollouts, likewise
 MEASURED = ("timing/", "memory/", "rollout/tokens_per_s", *SYNC, *LATER)
 
 COMMON = (
@@ -71,7 +76,7 @@ def take(name: str, folder: Path) -> dict:
     files = [*run.glob("adapters/*/adapter_model.safetensors"), *run.glob("rollouts/*.jsonl")]
     return {
         "sha256": {
-            str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+            str(path.relative_to(run)): hashlib.sha256(recorded(path)).hexdigest()
             for path in sorted(files)
         },
         "metrics": [
@@ -79,6 +84,17 @@ def take(name: str, folder: Path) -> dict:
             for line in (run / "metrics.jsonl").read_text().splitlines()
         ],
     }
+
+
+def recorded(path: Path) -> bytes:
+    """The content of a file, of rollouts without the fields that the record has not."""
+    if path.suffix != ".jsonl":
+        return path.read_bytes()
+    rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return b"".join(
+        json_line({name: value for name, value in row.items() if name not in LATER_FIELDS})
+        for row in rows
+    )
 
 
 def differences(before: dict, now: dict) -> list[str]:

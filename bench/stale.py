@@ -46,6 +46,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends/readback.py",
         "unslothrl/weights/published.py",
     ),
+    "report-cpu": ("bench/report.py", "tests/report_runs.py", "unslothrl/tracking"),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "sync-cpu": (

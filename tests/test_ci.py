@@ -18,7 +18,12 @@ test "$1" != "$FAILS"
 def ci(tmp_path):
     """-> a function that runs .ci/run in a copy -> (exit code, output)."""
     (tmp_path / "bin").mkdir()
-    for name, text in (("make", MAKE), ("bwrap", "#!/bin/sh\n"), ("ip", "#!/bin/sh\n")):
+    for name, text in (
+        ("make", MAKE),
+        ("bwrap", "#!/bin/sh\n"),
+        ("ip", "#!/bin/sh\n"),
+        ("chromium", "#!/bin/sh\n"),
+    ):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / ".ci").mkdir()

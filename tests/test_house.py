@@ -34,7 +34,7 @@ LAYERS = (
     ("config.options", "config.task_options"),
     ("algorithms", "data", "rewards", "environments", "embedded"),
     ("config",),
-    ("weights", "planning", "memory"),
+    ("weights", "planning", "memory", "evaluation.estimates"),
     ("engines", "backends", "checkpoints", "tracking", "option_rules", "resolve"),
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base"),

@@ -214,6 +214,22 @@ def test_sampler_and_learner_agree_on_every_step(run, request):
         assert row["rollout/staleness"] == 0
 
 
+@pytest.mark.parametrize("run", ["local", "ray"])
+def test_the_report_has_the_gap_of_every_token_that_was_trained_on(run, request):
+    folder = request.getfixturevalue(run)
+    for row in metrics(folder)[1:]:
+        name = f"step_{row['step']:06d}"
+        statement = (folder / "report" / f"{name}.js").read_text().split("\n")[1]
+        shown = json.loads(statement.removeprefix(f'unslothrlShow("{name}", ').removesuffix(");"))
+        candidates = [each for prompt in shown["prompts"] for each in prompt["candidates"]]
+        gaps = [abs(gap) / 1e4 for each in candidates for gap in each["tokens"].get("gaps", ())]
+        assert gaps and abs(sum(gaps) / len(gaps) - row["train/sampler_gap"]) < 5e-5
+        for each in candidates:
+            text = "".join(each["tokens"]["pieces"]).removesuffix("<|im_end|>")
+            assert [text] == each["text"]
+    assert (folder / "report.html").stat().st_size < 200_000
+
+
 def test_only_the_adapter_is_sent_to_the_engines(ray):
     for row in metrics(ray)[1:]:
         file = ray / f"adapters/v{row['policy_version']:06d}/adapter_model.safetensors"

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +15,7 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
-from unslothrl.tracking import charts, metrics
-from unslothrl.tracking.report import write_report
+from unslothrl.tracking import metrics
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.terminal import Schedule, Terminal
 from unslothrl.types import Adapter
@@ -166,6 +164,7 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
         "task": "a",
         "candidate": 1,
         "prompt": "prompt a",
+        "answer": "7",
         "completion": "",
         "finish_reason": "stop",
         "rewards": {"accuracy": 1.0},
@@ -505,94 +504,3 @@ def test_a_resumed_run_shows_its_first_reward():
     output = written()
     assert "reward: 0.250 -> 0.750  +0.500" in output
     assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in output
-
-
-# The report
-
-
-class Page(HTMLParser):
-    """Tags, attributes and text of a page, read as a browser would."""
-
-    def __init__(self, source: str):
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], []
-        self.feed(source)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00</pre>"
-
-
-def write_run(folder: RunFolder, steps: int) -> Page:
-    folder.log({"step": 0, **EVAL})
-    for step in range(1, steps + 1):
-        timings = {"timing/generation_s": 5.0, "timing/update_s": 2.0}
-        folder.log({**STEP, **timings, "step": step, "train/loss": math.nan if step == 2 else 0.1})
-        row = next(iter(rollout_rows([group("a", [1.0])], [[0.0]], [[0]])))
-        folder.write_rollouts(step, [{**row, "completion": HOSTILE, "task": HOSTILE}])
-    folder.log({"step": steps, **AFTER})
-    folder.write_summary({**SUMMARY, "command": HOSTILE})
-    return Page(write_report(folder).read_text())
-
-
-def test_the_report_escapes_what_the_model_wrote(folder):
-    page = write_run(folder, 3)
-    assert not {"script", "img", "iframe", "link"} & set(page.tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert page.tags.count("pre") == 4  # prompt and completion of the first and the last step
-    assert HOSTILE.replace("\x00", "\ufffd") in "".join(page.text)
-    assert "\x00" not in (folder.path / "report.html").read_text()
-
-
-def test_the_report_needs_no_network(folder):
-    page = write_run(folder, 3)
-    assert not [a for a in page.attributes if a[0] in ("src", "href") or "url(" in (a[1] or "")]
-    source = (folder.path / "report.html").read_text()
-    assert "http://" not in source and "https://" not in source and "@import" not in source
-
-
-def test_the_report_has_before_after_curves_and_options(folder):
-    page = write_run(folder, 3)
-    text = "".join(page.text)
-    for part in (
-        "0.500",
-        "0.875",
-        "+0.375",
-        "Reward",
-        "Loss",
-        "Seconds of a step",
-        "shuffle_rewards",
-    ):
-        assert part in text
-    # reward, evaluation, loss, gap, length, tokens per second, seconds of a step
-    assert page.tags.count("svg") == 7
-    assert (
-        "step 1: generation 5.000, reward 0.000, update 2.000, sync 0.000, overhead 1.200" in text
-    )
-
-
-@pytest.mark.parametrize("steps", [0, 1])
-def test_the_report_of_a_run_of_no_or_one_step(folder, steps):
-    if steps:
-        write_run(folder, 1)
-    page = Page(write_report(folder.path).read_text())
-    assert ("finished" if steps else "running") in "".join(page.text)
-
-
-def test_ticks_enclose_the_values():
-    assert charts.nice_ticks(0.0, 1.0) == [0.0, 0.5, 1.0]
-    assert charts.nice_ticks(3.0, 3.0) == [3.0, 4.0, 5.0, 6.0]
-    assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
-
-
-def test_the_report_of_a_long_run_stays_small():
-    curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
-    assert len(curve.thinned) == charts.MOST_POINTS
-    assert curve.thinned[-1][0] == 10_000
-    assert len(charts.stacked("time", [curve, curve])) < 200_000

@@ -14,7 +14,7 @@ from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.tracking.report import write_report
+from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import CLOSE_S, Trackers
@@ -54,7 +54,8 @@ class Ending:
         summary = self._summary(status, adapter)
         try:
             self.folder.write_summary(summary)
-            write_report(self.folder)
+            with noting_errors(self.view.note):
+                write_report(self.folder)
         except OSError:
             if error is None:
                 raise

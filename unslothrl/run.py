@@ -27,10 +27,11 @@ from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.tracking import trackers
+from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
+from unslothrl.training.pieces import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
@@ -80,9 +81,12 @@ def run(config: Config, notes: Sequence[str]) -> int:
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
-            ending.trainer = Trainer(config, data, processes, folder, view, steps, checks, tracked)
+            pieces = Pieces.of(base)
+            ending.trainer = Trainer(
+                config, data, processes, folder, view, steps, checks, tracked, pieces
+            )
             if resumed is not None:
-                go_on(ending.trainer, resumed)
+                go_on(ending.trainer, resumed, folder, view)
             tracked.start(ending.trainer.state.step if resumed else None)
             spare_collector(processes)
             ending.trainer.train()
@@ -98,11 +102,12 @@ def run(config: Config, notes: Sequence[str]) -> int:
         return 0
 
 
-def go_on(trainer: Trainer, checkpoint: Path) -> None:
-    """Makes a new trainer continue an earlier run of its folder."""
-    trainer.restore(checkpoint)
-    trainer.folder.truncate_after(trainer.state.step)
-    trainer.view.resumed(trainer.folder.read_metrics())
+def go_on(trainer: Trainer, resumed: Path, folder: RunFolder, view: Terminal) -> None:
+    """Goes on from a checkpoint of an earlier run in the same folder."""
+    trainer.restore(resumed)
+    folder.truncate_after(trainer.state.step)
+    origin.record_resume(folder.path, trainer.state.step)
+    view.resumed(folder.read_metrics())
 
 
 def total_steps(config: Config, data: Data) -> int:
@@ -148,7 +153,9 @@ def resumable(folder: str) -> Path:
 
 def open_folder(config: Config, resumed: Path | None) -> RunFolder:
     if config.resume is None or resumed is None:
-        return RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
+        folder = RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
+        origin.record(folder.path)
+        return folder
     folder = RunFolder.reopen(config.resume)
     folder.write_config(to_toml(replace(config, resume=None)))
     return folder

@@ -16,15 +16,7 @@ import xxhash
 
 from unslothrl import compact
 
-LORA_TARGETS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-)
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,14 +273,19 @@ class Batch:
     samples: tuple[Sample, ...]
     sequences: int
     tokens: int
+    traced: dict[int, int] = field(default_factory=dict)
+    """Places of samples whose log-probabilities are asked for -> what `UpdateStats` calls them"""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch.of_table, (compact.table(self.samples), self.sequences, self.tokens)
+        table = compact.table(self.samples)
+        return Batch.of_table, (table, self.sequences, self.tokens, self.traced)
 
     @classmethod
-    def of_table(cls, table: compact.Table, sequences: int, tokens: int) -> "Batch":
+    def of_table(
+        cls, table: compact.Table, sequences: int, tokens: int, traced: dict[int, int]
+    ) -> "Batch":
         """What `__reduce__` gave."""
-        return cls(tuple(compact.records(Sample, table)), sequences, tokens)
+        return cls(tuple(compact.records(Sample, table)), sequences, tokens, traced)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,6 +314,7 @@ class UpdateStats:
     value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
+    traced: dict[int, np.ndarray] = field(default_factory=dict)  # [sampled tokens], `Batch.traced`
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,6 +243,22 @@ def export(
     return 0
 
 
+def report(
+    runs: list[str] = typer.Argument(help="Run folders, or a folder that runs are in."),
+    output: str = typer.Option(
+        None, help="File of a comparison; not set: beside the first run, with the runs' names."
+    ),
+) -> int:
+    """Write a run's report.html, a page that compares several runs, or list the runs in a folder.
+
+    unslothrl report runs/A: the report. runs/A runs/B: a comparison. runs: a table.
+    """
+    from unslothrl.commands.report import report as write
+
+    write(runs, output)
+    return 0
+
+
 def plan(
     card: str = typer.Option(
         None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
@@ -294,4 +310,5 @@ app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)
 app.command(cls=GroupedCommand)(export)
 app.command(cls=GroupedCommand)(recipes)
+app.command(cls=GroupedCommand)(report)
 app.command(cls=GroupedCommand)(cluster)

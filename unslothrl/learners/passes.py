@@ -77,9 +77,8 @@ class Passes:
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
         """
         over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
-        micro_batches = [
-            [batch.samples[i] for i in part] for part in self._micro_batches(batch.samples)
-        ]
+        parts = self._micro_batches(batch.samples)
+        micro_batches = [[batch.samples[i] for i in part] for part in parts]
         total = _Sums()
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
@@ -108,6 +107,7 @@ class Passes:
             if self.objective.has_critic
             else None,
             returns=_joined([s.returns for s in passed]) if self.objective.has_critic else None,
+            traced=_traced(batch, [i for part in parts for i in part], total.old),
         )
 
     def _policy_backward(
@@ -201,6 +201,17 @@ class _Sums:
     tokens: int = 0
     old: list[np.ndarray] = field(default_factory=list)
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def _traced(
+    batch: Batch, order: Sequence[int], logprobs: Sequence[np.ndarray]
+) -> dict[int, np.ndarray]:
+    """See `UpdateStats.traced`. `logprobs` are of the samples in `order`, before the update."""
+    if not batch.traced:
+        return {}
+    ends = np.cumsum([batch.samples[i].tokens for i in order])[:-1]
+    of_samples = dict(zip(order, np.split(_joined(logprobs), ends), strict=True))
+    return {name: of_samples[place].copy() for place, name in batch.traced.items()}
 
 
 def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:

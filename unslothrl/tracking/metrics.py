@@ -61,6 +61,14 @@ def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
     return [values[a:b] for a, b in itertools.pairwise(edges)]
 
 
+def mean(values: Sequence[float]) -> float:
+    """0 of no values."""
+    try:
+        return math.fsum(values) / len(values) if values else 0.0
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
 def duration(seconds: float) -> str:
     """4.2 -> "4 s", 83 -> "1:23", 3723 -> "1:02:03"."""
     whole = max(0, round(seconds))

@@ -2,13 +2,15 @@
 
     <output_dir>/<run_name>/
       config.toml                  all options as resolved
+      run.json                     command, date, versions, where it was resumed
       metrics.jsonl                one object a step; step 0 is the evaluation before the first
       summary.json                 how the run ended
       rollouts/step_000010.jsonl   what was generated and what it earned
       evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
       adapters/v000010/            PEFT format
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
-      report.html
+      report.html                  see docs/report.md
+      report/step_000010.js        what it loads of a step's rollouts when asked
       error.txt                    the traceback of an unexpected error that ended the run
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
       trackers.json                the run's id in each tracker of --track, for a resume
@@ -35,7 +37,7 @@ from unslothrl.types import Adapter, Batch, Group
 from unslothrl.weights.adapter import write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
-ERROR = "error.txt"
+ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
 EVALS = "evals"
 KEPT_CHECKPOINTS = 2  # the older one is the fallback if the newest is unreadable
@@ -81,7 +83,8 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
-        (self.path / CONFIG).unlink(missing_ok=True)
+        for name in (CONFIG, ORIGIN):
+            (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # what others have put there stays
             self.path.rmdir()
 
@@ -128,6 +131,10 @@ class RunFolder:
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
         """The rows of a step's rollouts, see `rollout_rows`; [] if it has none."""
         return read_jsonl(self._of_step(ROLLOUTS, step))
+
+    def rollouts_file(self, step: int) -> Path:
+        """Where the rollouts of a step are, or are to be."""
+        return self._of_step(ROLLOUTS, step)
 
     def rollout_steps(self) -> list[int]:
         """The steps that have rollouts, ascending."""
@@ -238,6 +245,7 @@ def rollout_rows(
                 "task": group.task.id,
                 "candidate": index,
                 "prompt": group.task.prompt,
+                "answer": group.task.answer,
                 "completion": completion.text,
                 "finish_reason": completion.finish_reason,
                 "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},

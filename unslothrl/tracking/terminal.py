@@ -5,7 +5,6 @@ and the remaining time. Anywhere else (a pipe, a log file, a notebook cell, whic
 cursor) every event is one plain line.
 """
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, short, sparkline
+from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, mean, short, sparkline
 
 RECENT = 10  # steps and evaluations whose mean predicts the remaining time
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
@@ -63,13 +62,13 @@ class Schedule:
         pending = self._pending_evaluations()
         if not self.step_s or not pending:
             return None
-        return self._remaining((pending[0] - self.step) * _mean(self.step_s))
+        return self._remaining((pending[0] - self.step) * mean(self.step_s))
 
     def to_end(self) -> float | None:
         if not self.step_s:
             return None
-        steps = (self.total - self.step) * _mean(self.step_s)
-        return self._remaining(steps + len(self._pending_evaluations()) * _mean(self.eval_s))
+        steps = (self.total - self.step) * mean(self.step_s)
+        return self._remaining(steps + len(self._pending_evaluations()) * mean(self.eval_s))
 
     def _pending_evaluations(self) -> list[int]:
         """The steps that an evaluation has yet to follow, the current step included."""
@@ -376,7 +375,3 @@ def cell(value: Any, write: Callable[[Any], str]) -> str:
 def printable(text: str) -> str:
     """`text` without control characters: names come from data sets and models."""
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0

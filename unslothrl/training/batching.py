@@ -39,4 +39,15 @@ def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list
     """
     ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + s.length)
     shares = balancing.balanced(ordered, learners, costs or Costs())
-    return [replace(batch, samples=tuple(ordered[i] for i in share)) for share in shares]
+    parts = [tuple(ordered[i] for i in share) for share in shares]
+    names = {id(batch.samples[place]): name for place, name in batch.traced.items()}
+    return [
+        replace(
+            batch,
+            samples=part,
+            traced={place: names[id(s)] for place, s in enumerate(part) if id(s) in names}
+            if names
+            else {},
+        )
+        for part in parts
+    ]

@@ -6,26 +6,57 @@ from pathlib import Path
 
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import RunState
+from unslothrl.tracking.report import steps
+from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name
 from unslothrl.training.background import Background
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
+from unslothrl.training.pieces import Pieces
+from unslothrl.training.tracing import Trace
 from unslothrl.types import Adapter, Group
 
 
 class Saving:
     """Writes in the order in which it was asked to. An error comes out of a later call."""
 
-    def __init__(self, folder: RunFolder):
+    def __init__(
+        self,
+        folder: RunFolder,
+        pieces: Pieces | None = None,
+        note: Callable[[str], None] = lambda line: None,
+    ):
+        """`note` gets a line where the report cannot be written, which is no reason to stop."""
         self.folder, self.background = folder, Background()
+        self.pieces, self.note = pieces, note
 
-    def rollouts(self, step: int, groups: StepGroups, selected: Selected) -> None:
+    def trace(self, selected: Selected, groups: StepGroups, is_traced: bool) -> Trace | None:
+        """What is to be asked of the learners for the report, in a step that is traced."""
+        return Trace(selected, groups.left_out) if is_traced and self.pieces else None
+
+    def rollouts(
+        self, step: int, groups: StepGroups, selected: Selected, trace: Trace | None = None
+    ) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.background.run(self._write_rollouts, step, groups, selected)
+        self.background.run(self._write_rollouts, step, groups, selected, trace)
 
-    def _write_rollouts(self, step: int, groups: StepGroups, selected: Selected) -> None:
+    def _write_rollouts(
+        self, step: int, groups: StepGroups, selected: Selected, trace: Trace | None
+    ) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
-        self.folder.write_rollouts(step, [*trained, *rollout_rows(groups.left_out)])
+        rows = [*trained, *rollout_rows(groups.left_out)]
+        self.folder.write_rollouts(step, rows)
+        with noting_errors(self.note):
+            tokens = trace.tokens(self.pieces) if trace and self.pieces else {}
+            steps.write_step(self.folder, step, rows, tokens)
+
+    def report(self) -> None:
+        """The page of the run so far."""
+        self.background.run(self._write_report)
+
+    def _write_report(self) -> None:
+        with noting_errors(self.note):
+            write_report(self.folder)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""

@@ -29,8 +29,10 @@ from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.profile import Profile
+from unslothrl.training.pieces import Pieces
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Saving
+from unslothrl.training.tracing import is_traced
 from unslothrl.training.updates import Updates
 from unslothrl.types import Adapter, Group, Loaded, Sample, seed_of
 
@@ -50,7 +52,9 @@ class Trainer:
         steps: int,
         checks: Checks | None = None,
         trackers: Trackers | None = None,
+        pieces: Pieces | None = None,
     ):
+        """`pieces` gives tokens their texts, for the report; without it none are shown there."""
         self.config, self.cluster, self.folder, self.view = config, cluster, folder, view
         self.objective = objective_of(config)
         self.total_steps = steps
@@ -74,7 +78,7 @@ class Trainer:
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
-        self.saving = Saving(folder)
+        self.saving = Saving(folder, pieces, view.note)
         self.trackers = trackers or Trackers()
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
@@ -93,6 +97,7 @@ class Trainer:
                     self.publish()
                 if self.config.eval_every and not self.state.evals:
                     self.log(self.evaluate())
+                    self.saving.report()
                 self.train_step()
             except ProcessLost as error:
                 self.recover(error)
@@ -112,6 +117,8 @@ class Trainer:
                 metrics |= self.evaluate()
         finally:  # the step is done, whatever ends its evaluation
             self.log(metrics)
+        if self.is_due(self.config.eval_every):
+            self.saving.report()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if self.is_due(self.config.checkpoint_every):
@@ -123,8 +130,9 @@ class Trainer:
         state, step = self.state, self.state.step + 1
         groups = self.source.draw(state, self.timer)
         selected = self.assign_credit(groups.kept, step)
+        trace = self.saving.trace(selected, groups, is_traced(step, self.total_steps))
         self.is_updating = True
-        trained = self.updates.run(selected, state, self.timer)
+        trained = self.updates.run(selected, state, self.timer, trace)
         metrics = {**groups.metrics, **selected.metrics(), **trained}
         if trained and not self.updates.is_frozen(step):
             state.policy_version += 1
@@ -132,7 +140,7 @@ class Trainer:
                 metrics |= self.publish()
         else:  # no new version is loaded, which would have made room for the actors
             self.learners.make_room()
-        self.saving.rollouts(step, groups, selected)
+        self.saving.rollouts(step, groups, selected, trace)
         metrics |= self.timer.metrics()
         state.step, self.is_updating = step, False
         state.samples_seen += groups.completions

@@ -14,6 +14,7 @@ from unslothrl.training.credit import Selected
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics, update_metrics
 from unslothrl.training.sampler_gap import SamplerGapWatch
+from unslothrl.training.tracing import Trace
 from unslothrl.types import Batch, Sample, StepResult, UpdateStats, seed_of
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
@@ -45,9 +46,11 @@ class Updates:
             lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
         )
 
-    def run(self, selected: Selected, state: RunState, timer: Timer) -> Metrics:
+    def run(
+        self, selected: Selected, state: RunState, timer: Timer, trace: Trace | None = None
+    ) -> Metrics:
         """All updates of the step after `state`. -> their metrics, none if there is nothing to
-        learn from."""
+        learn from. `trace` gets the log-probabilities that it asks for."""
         config, step = self.config, state.step + 1
         if not any(selected.has_gradient):
             self.view.note(
@@ -61,8 +64,12 @@ class Updates:
             for batch in batching.batches(
                 selected.samples, selected.has_gradient, config.updates_per_rollout, seed
             ):
+                if trace is not None:
+                    batch = trace.asked(batch)
                 with timer("update"):
                     parts, result = self._update(batch, step)
+                if trace is not None:
+                    trace.saw(parts)
                 stats.append(parts)
                 results.append(result)
                 self._count_skipped(result, batch, state)

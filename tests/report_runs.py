@@ -1,0 +1,154 @@
+"""Run folders as a run would write them, of any size, for the tests and the bench of the report."""
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from fakes import task
+
+from unslothrl.tracking import origin
+from unslothrl.tracking.report import steps
+from unslothrl.tracking.report.steps import Tokens
+from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
+from unslothrl.types import Completion, Group
+
+CONFIG = (
+    'learner = "grpo"\nmodel = "embedded"\ndataset = "embedded"\nreward = ["accuracy", "format"]\n'
+    "batch_size = {prompts}\nnum_candidates = {candidates}\nmax_new_tokens = 256\nlr = {lr}\n"
+    "shuffle_rewards = false\n"
+)
+TEXT = "so we add the two numbers and carry one then check the sum again 17 42 = +"
+WORDS = TEXT.split(" ")
+HOSTILE = (
+    "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2>]]>-->"
+    "\x00\x1b[2J\u202ereversed\u202c \u2028 \ud83d half {title} ${1} `x` \\u003c <b>bold</b> é 漢"
+)
+
+Write = Callable[[random.Random, int], str]
+
+
+def written(draw: random.Random, length: int) -> str:
+    return " ".join(draw.choice(WORDS) for _ in range(length))
+
+
+def made_group(
+    draw: random.Random, name: str, candidates: int, right: float, length: int, write: Write
+) -> Group:
+    """Candidates of which about a share of `right` are right."""
+    completions, scores = [], []
+    for _ in range(candidates):
+        text = write(draw, max(1, round(draw.gauss(length, length / 4))))
+        pieces = len(text.split(" "))
+        logprobs = tuple(-abs(draw.gauss(0, 0.6)) for _ in range(pieces))
+        end = "length" if draw.random() < 0.05 else "stop"
+        ids = tuple(range(pieces))
+        completions.append(
+            Completion(ids, logprobs, (True,) * pieces, (0,) * pieces, end, text, "actor-0")
+        )
+        scores.append(float(draw.random() < right))
+    tidy = tuple(draw.choice((0.5, 1.0)) for _ in scores)
+    rewards = {"accuracy": tuple(scores), "format": tidy}
+    return Group(task(name), tuple(completions), rewards, tuple(scores))
+
+
+def tokens_of(draw: random.Random, group: Group) -> list[Tokens]:
+    """As `training.tracing` makes them: words for tokens."""
+    found = []
+    for completion in group.completions:
+        words = completion.text.split(" ")
+        pieces = [f"{word} " for word in words[:-1]] + words[-1:]
+        gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
+        found.append(Tokens(pieces, list(completion.logprobs), gaps))
+    return found
+
+
+def make_run(
+    path: Path,
+    number_of_steps: int = 12,
+    prompts: int = 4,
+    candidates: int = 4,
+    length: int = 30,
+    write: Write = written,
+    lr: float = 2e-5,
+    traced_every: int = 1,
+    eval_every: int = 5,
+) -> RunFolder:
+    """A run that gets better. Every second step draws the prompts of the step before again."""
+    draw = random.Random(path.name)
+    config = CONFIG.format(prompts=prompts, candidates=candidates, lr=lr)
+    folder = RunFolder.create(path.parent, path.name, config)
+    known = origin.Origin("unslothrl --learner grpo", "2026-11-22 08:15", {"torch": "2.13.0"})
+    origin.write(folder.path, known)
+    folder.log({"step": 0, **evaluate(folder, draw, 0, 0.3, write)})
+    for step in range(1, number_of_steps + 1):
+        share = 0.3 + 0.6 * step / number_of_steps
+        groups = [
+            made_group(draw, f"{(step - 1) // 2 * prompts + i}", candidates, share, length, write)
+            for i in range(prompts)
+        ]
+        advantages = [[total - sum(g.totals) / candidates for total in g.totals] for g in groups]
+        chosen = [[i for i in range(candidates) if i % 4 != 3] for _ in groups]
+        rows = list(rollout_rows(groups, advantages, chosen))
+        folder.write_rollouts(step, rows)
+        if step % traced_every == 0 or step == 1:
+            of_rows = [each for group in groups for each in tokens_of(draw, group)]
+            steps.write_step(folder, step, rows, dict(enumerate(of_rows)))
+        metrics = metrics_of(draw, step, number_of_steps, groups)
+        if step % eval_every == 0 or step == number_of_steps:
+            metrics |= evaluate(folder, draw, step, share, write)
+        folder.log({"step": step, "policy_version": step, **metrics})
+    return folder
+
+
+def evaluate(
+    folder: RunFolder, draw: random.Random, step: int, right: float, write: Write
+) -> dict[str, float]:
+    groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
+    folder.write_evaluation(f"step_{step:06d}", evaluation_rows({"held_out": groups}))
+    scores = [score for group in groups for score in group.scores]
+    return {
+        "eval/held_out/pass@1": sum(scores) / len(scores),
+        "eval/held_out/best_of_n": sum(max(g.scores) for g in groups) / len(groups),
+        "eval/held_out/mean_length": 20.0,
+        "timing/eval_s": 4.0,
+    }
+
+
+def metrics_of(
+    draw: random.Random, step: int, number_of_steps: int, groups: list[Group]
+) -> dict[str, float]:
+    count = sum(len(group.scores) for group in groups)
+    tokens = sum(len(c.token_ids) for group in groups for c in group.completions)
+    done = step / number_of_steps
+    return {
+        "reward/mean": sum(sum(group.totals) for group in groups) / count,
+        "reward/accuracy": sum(sum(group.rewards["accuracy"]) for group in groups) / count,
+        "reward/format": sum(sum(group.rewards["format"]) for group in groups) / count,
+        "reward/failed": 0,
+        "reward/zero_signal_groups": sum(len(set(g.totals)) == 1 for g in groups),
+        "rollout/score": sum(sum(group.scores) for group in groups) / count,
+        "rollout/tokens": tokens,
+        "rollout/tokens_per_s": 2500 + draw.gauss(0, 100),
+        "rollout/mean_length": tokens / count,
+        "rollout/truncated": 0.05,
+        "rollout/staleness": 0,
+        "train/loss": draw.gauss(0, 0.01),
+        "train/entropy": 0.9 - 0.4 * done,
+        "train/sampler_gap": 0.002 + abs(draw.gauss(0, 0.0004)),
+        "train/sampler_gap_p99": 0.02 + abs(draw.gauss(0, 0.004)),
+        "train/ess": 0.99,
+        "train/kl_reference": 0.02 * done,
+        "train/grad_norm": 0.2 + abs(draw.gauss(0, 0.05)),
+        "train/clip_fraction": 0.0,
+        "train/correction_truncated": 0.0,
+        "train/skipped_updates": 0,
+        "train/lr": 2e-5 * (1 - 0.9 * done),
+        "memory/learner_peak_mb": 5200 + 20 * math.sin(step),
+        "memory/actor_peak_mb": 7900.0,
+        "timing/generation_s": 5.0 + draw.random(),
+        "timing/reward_s": 0.2,
+        "timing/update_s": 2.0 + draw.random() / 2,
+        "timing/sync_s": 0.1,
+        "timing/step_s": 8.5 + draw.random(),
+    }

@@ -1,0 +1,632 @@
+"""The report: what it says of a run, the scripts beside it, comparisons. Its script is tested in a
+browser, by test_report_page.py."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import completion, group
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import HOSTILE, make_run
+
+from unslothrl.commands import cli
+from unslothrl.tracking import charts, origin
+from unslothrl.tracking.report import compare, document, overview, signs, steps
+from unslothrl.tracking.report.page import evaluations_of, noting_errors, write_report
+from unslothrl.tracking.report.steps import Tokens
+from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
+from unslothrl.types import Group
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, read as a browser would."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.source = source
+        self.tags, self.attributes, self.text = [], [], []
+        self.scripts, self.inside = [], ""
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.inside = tag
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join("".join(self.text).split())
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.scripts[0])
+
+
+def page_of(folder: RunFolder) -> Page:
+    return Page(write_report(folder).read_text())
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs", "first", 'learner = "grpo"\nbatch_size = 2\n')
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunFolder:
+    return make_run(tmp_path_factory.mktemp("runs") / "example")
+
+
+@pytest.fixture(scope="module")
+def shown(run) -> Page:
+    return page_of(run)
+
+
+# The page
+
+
+def test_the_page_says_what_the_run_is(shown):
+    for part in (
+        "example",
+        "running",
+        "model embedded",
+        "data set embedded",
+        "learner grpo",
+        "reward accuracy, format",
+        "started 2026-11-22 08:15",
+        "Started by unslothrl --learner grpo",
+        "steps12",
+        "torch2.13.0",
+        "shuffle_rewardsfalse",
+        "Gold answer",
+    ):
+        assert part.replace(" ", "") in shown.words.replace(" ", ""), part
+
+
+def test_every_chart_of_the_issue_is_there(shown):
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown.source)
+    for part in (
+        "Reward", "Evaluation", "Completion length", "Truncated", "Entropy", "Sampler gap",
+        "Staleness", "Groups without signal", "Learning rate", "Peak memory", "Seconds of a step",
+        "Loss", "KL", "Gradient norm", "tokens per second",
+    ):  # fmt: skip
+        assert any(part in caption for caption in captions), part
+    assert shown.tags.count("svg") == len(captions)
+    assert not any("Failed" in caption for caption in captions)  # there was none
+
+
+def test_before_and_after_have_intervals_and_a_paired_difference(run, shown):
+    rows = run.read_metrics()
+    first, last = (row["eval/held_out/pass@1"] for row in (rows[0], rows[-1]))
+    row = re.search(r"<tr><th>pass@1 .*?</tr>", shown.source)[0]
+    plain = re.sub("<.*?>", "", row)
+    number = r"-?[0-9.]+"
+    found = re.fullmatch(
+        rf"pass@1 held_out({number}) \(({number}) to ({number})\)"
+        rf"({number}) \({number} to {number}\)"
+        rf"\+({number}) \(\+?({number}) to \+?({number})\), p (?:=|&lt;) {number}.*",
+        plain,
+    )
+    before, low, high, after, change, least, most = map(float, found.groups())
+    assert (before, after) == pytest.approx((first, last), abs=0.001)
+    assert low < before < high and least < change < most
+    assert change == pytest.approx(last - first, abs=0.001)
+
+
+def test_the_policy_allows_this_script_alone(shown):
+    (policy,) = [v for k, v in shown.attributes if k == "content" and "default-src" in v]
+    digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}' " in policy and "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy.partition("script-src")[2]
+    assert "unsafe-eval" not in policy and "require-trusted-types-for 'script'" in policy
+    assert len(shown.scripts) == 2 and "innerHTML" not in shown.scripts[1]
+
+
+def test_the_page_needs_no_network(shown):
+    links = [v for k, v in shown.attributes if k in ("src", "href")]
+    assert links and not any(":" in link or link.startswith("/") for link in links)
+    style = re.search("<style>(.*?)</style>", shown.source, re.DOTALL)[1]
+    assert "url(" not in style and "@import" not in style
+    assert "https://" not in shown.source
+
+
+def test_what_a_model_wrote_stays_text(tmp_path):
+    folder = make_run(tmp_path / "hostile", 2, write=lambda draw, length: HOSTILE)
+    folder.write_summary({"status": HOSTILE, "command": HOSTILE, "adapter": HOSTILE})
+    page = page_of(folder)
+    assert page.tags.count("script") == 2
+    assert not {"img", "iframe", "link"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "<b>bold</b>" not in page.source and "</script><script>window" in page.words
+    body = page.source.partition("<body>")[2]
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
+    assert "␀␛[2J⟨202e⟩reversed" in body
+
+
+def test_a_script_is_ascii_and_one_statement_whatever_it_holds(tmp_path):
+    folder = make_run(tmp_path / "hostile", 1, write=lambda draw, length: HOSTILE)
+    (script,) = (folder.path / "report").glob("step_*.js")
+    first, second, rest = script.read_bytes().decode("ascii").split("\n")
+    assert first.startswith("//{") and rest == ""
+    assert not re.search("[<>\u2028]", script.read_text())
+    value = json.loads(second.removeprefix('unslothrlShow("step_000001", ').removesuffix(");"))
+    assert value["prompts"][0]["candidates"][0]["text"] == [HOSTILE]
+    pieces = value["prompts"][0]["candidates"][0]["tokens"]["pieces"]
+    assert "".join(pieces) == HOSTILE
+
+
+@pytest.mark.parametrize("number_of_steps", [0, 1])
+def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
+    if number_of_steps:
+        folder.log({"step": 1, "reward/mean": 0.5, "train/loss": math.nan, "timing/step_s": 2.0})
+        folder.write_rollouts(1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
+    folder.write_summary({"status": "finished"})
+    page = page_of(folder)
+    assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
+    assert (("id", "rollouts") in page.attributes) == number_of_steps
+
+
+def test_a_run_of_an_older_version_has_a_report(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.log({"step": 1, "reward/mean": 0.5})
+    rows = list(rollout_rows([group("a", [1.0, 0.0])]))
+    folder.write_rollouts(1, [{k: v for k, v in row.items() if k != "answer"} for row in rows])
+    page = page_of(folder)
+    assert page.data["steps"] == ["step_000001"] and page.data["traced"] == []
+
+
+def test_resumes_are_recorded_and_marked(run, tmp_path):
+    folder = make_run(tmp_path / "resumed", 6)
+    assert 'class="mark"' not in page_of(folder).source
+    origin.record_resume(folder.path, 3)
+    origin.record_resume(folder.path, 5)
+    origin.record_resume(folder.path, 4)  # from before the second
+    assert [step for step, _ in origin.read(folder.path).resumes] == [3, 4]
+    page = page_of(folder)
+    assert "after step 3," in page.words
+    assert page.source.count('class="mark"') == 2 * page.tags.count("svg") - 2  # not in the bars
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["/x/bin/unslothrl", "train", "--lr", "1e-5"], "unslothrl train --lr 1e-5"),
+        (["train_distributed.py", "--data", "a b"], "python train_distributed.py --data 'a b'"),
+        (["/x/unslothrl/__main__.py", "--seed", "1"], "python -m unslothrl --seed 1"),
+    ],
+)  # fmt: skip
+def test_the_command_can_be_typed_again(arguments, shown):
+    assert origin.command_line(arguments) == shown
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"resumes": [[1]]}', '{"versions": 3}', "{" * 9])
+def test_a_damaged_origin_is_as_none(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    assert origin.read(tmp_path) == origin.Origin()
+
+
+# Signs
+
+
+def rows_of(**curves) -> list[dict]:
+    """`reward_mean=[...]` -> rows with reward/mean; all curves have one length."""
+    count = len(next(iter(curves.values())))
+    return [
+        {"step": i + 1, **{name.replace("_", "/", 1): v[i] for name, v in curves.items()}}
+        for i in range(count)
+    ]
+
+
+UP = [0.1 * i for i in range(10)]
+FOUND = [
+    (signs.never_right, {"rollout_score": [0.0] * 5}, "in all 5 steps"),
+    (signs.always_right, {"rollout_score": [0.98] * 5}, "never under 0.980"),
+    (signs.no_signal, {"reward_zero_signal_groups": [1, 2, 7, 8, 9]}, "In 80% of"),
+    (
+        signs.collapse,
+        {"reward_mean": [*UP, 0.9, 0.2, 0.1, 0.1]},
+        "from 0.867 about step 11 to 0.133",
+    ),
+    (
+        signs.entropy_collapse,
+        {"train_entropy": [1, 1, 1, 0.05, 0.05, 0.05]},
+        "from 1.000 to 0.0500",
+    ),
+    (signs.length_drift, {"rollout_mean_length": [100.0] * 3 + [200.0] * 3}, "from 100 to 200"),
+    (signs.length_drift, {"rollout_mean_length": [100.0] * 3 + [40.0] * 3}, "from 100 to 40.0"),
+    (signs.truncated, {"rollout_truncated": [0.0, 0.3, 0.3, 0.3]}, "30% of"),
+    (signs.growing_gap, {"train_sampler_gap": [0.01] * 3 + [0.09] * 3}, "from 0.0100 to 0.0900"),
+    (signs.large_gap, {"train_sampler_gap": [0.2] * 3}, "0.200 nats"),
+    (
+        signs.not_finite,
+        {"train_skipped_updates": [0, 1, 2]},
+        "3 updates were skipped, the first in step 2",
+    ),
+    (
+        signs.failed_rewards,
+        {"reward_failed": [0, 3, 0, 2]},
+        "5 could not be computed and counted as 0, in 2 steps",
+    ),
+    (
+        signs.silent_reward,
+        {"reward_mean": [1] * 3, "reward_a": [1] * 3, "reward_b": [0] * 3},
+        "had no part",
+    ),
+    (
+        signs.eval_fell,
+        {"reward_mean": UP, "eval_s/pass@1": [0.5] * 9 + [0.3]},
+        "from 0.500 to 0.300",
+    ),
+    (signs.few_effective, {"train_ess": [0.99, 0.7, 0.5, 0.6]}, "only 60%"),
+    (signs.too_short, {"reward_mean": [0.5]}, "There is 1 step"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "curves", "seen"), FOUND, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_sign_is_seen(rule, curves, seen):
+    sign = rule(rows_of(**curves), {"batch_size": 10, "max_new_tokens": 64})
+    assert seen in sign.seen and sign.title and sign.advice
+
+
+HEALTHY = {
+    "reward_mean": [0.3 + 0.05 * i for i in range(12)],
+    "reward_accuracy": [0.2 + 0.05 * i for i in range(12)],
+    "reward_format": [0.1] * 12,
+    "reward_failed": [0] * 12,
+    "reward_zero_signal_groups": [2, 1, 3] * 4,
+    "rollout_score": [0.2 + 0.05 * i for i in range(12)],
+    "rollout_mean_length": [100 + i for i in range(12)],
+    "rollout_truncated": [0.05] * 12,
+    "train_entropy": [0.9 - 0.04 * i for i in range(12)],
+    "train_sampler_gap": [0.002] * 12,
+    "train_skipped_updates": [0] * 12,
+    "train_ess": [0.99] * 12,
+    "eval_s/pass@1": [None] * 11 + [0.5],
+}
+
+
+def test_a_healthy_run_has_no_sign_and_every_rule_is_tested():
+    assert signs.found(rows_of(**HEALTHY), {"batch_size": 10}) == []
+    assert {rule for rule, *_ in FOUND} == set(signs.RULES)
+    for rule in signs.RULES[:-1]:
+        assert rule([], {}) is None
+
+
+def test_warnings_come_first_and_are_on_the_page(folder):
+    for step in range(1, 8):
+        folder.log({"step": step, "reward/mean": 0.0, "rollout/score": 0.0,
+                    "rollout/mean_length": 10.0 * step})  # fmt: skip
+    page = page_of(folder)
+    assert page.words.index("No completion was ever right") < page.words.index("became longer")
+    assert [sign.level for sign in signs.found(folder.read_metrics(), {})] == ["warning", "note"]
+
+
+# The scripts beside the page
+
+
+def script_of(folder: RunFolder, name: str) -> dict:
+    line = (folder.path / "report" / f"{name}.js").read_text().split("\n")[1]
+    return json.loads(line.removeprefix(f'unslothrlShow("{name}", ').removesuffix(");"))
+
+
+def test_a_script_has_prompts_with_their_candidates_and_tokens(folder):
+    rows = list(
+        rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
+    )
+    folder.write_rollouts(3, rows)
+    known = Tokens(["He", "llo"], [-0.5, None], [0.01234, None], left_out=4)
+    steps.write_step(folder, 3, rows, {1: known})
+    value = script_of(folder, "step_000003")
+    assert [prompt["name"] for prompt in value["prompts"]] == ["a", "b"]
+    first, second = value["prompts"][0]["candidates"]
+    assert (first["advantage"], first["selected"], second["selected"]) == (0.7, True, False)
+    assert "tokens" not in first
+    assert second["tokens"] == {
+        "pieces": ["He", "llo"], "logprobs": [-50, None], "left_out": 4, "gaps": [123, None],
+    }  # fmt: skip
+    header = steps.read_header(folder, "step_000003")
+    assert header.prompts == [["a", 0.5, 1, 2, 0, 0], ["b", 0.5, 0, 1, 0, 0]] and header.traced
+
+
+def test_numbers_that_json_lacks_are_none(folder):
+    (row,) = rollout_rows([group("a", [1.0])])
+    row |= {"rewards": {"accuracy": math.nan, "b": np.float32(0.5)}, "score": math.inf}
+    folder.write_rollouts(1, [row])
+    steps.write_step(folder, 1, [row])
+    (shown,) = script_of(folder, "step_000001")["prompts"][0]["candidates"]
+    assert shown["rewards"] == [None, 0.5] and shown["score"] is None
+    assert steps.read_header(folder, "step_000001").prompts == [["a", 0.0, 0, 1, 0, 0]]
+
+
+def test_long_texts_are_cut_in_the_middle_and_the_script_is_bounded(folder):
+    texts = [("x" * 50_000) + f"end {i}" for i in range(40)]
+    made = Group(
+        group("a", [1.0]).task,
+        tuple(completion(3, text=text) for text in texts),
+        {"accuracy": (1.0,) * 40},
+        (1.0,) * 40,
+    )
+    rows = list(rollout_rows([made]))
+    folder.write_rollouts(1, rows)
+    path = steps.write_step(folder, 1, rows)
+    assert path.stat().st_size <= steps.MOST_BYTES + 10_000
+    begin, left_out, end = script_of(folder, "step_000001")["prompts"][0]["candidates"][7]["text"]
+    assert begin == "x" * len(begin) and end.endswith("end 7")
+    assert len(begin) + left_out + len(end) == len(texts[7])
+
+
+def test_of_a_large_step_some_prompts_are_shown(folder):
+    rows = list(rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
+    folder.write_rollouts(1, rows)
+    steps.write_step(folder, 1, rows)
+    value = script_of(folder, "step_000001")
+    assert (value["completions"], value["shown"], value["prompts_in_all"]) == (800, 96, 100)
+    assert [prompt["name"] for prompt in value["prompts"]][::5] == ["0", "41", "83"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "shown"),
+    [([], 4, []), ([2, 2], 4, [0, 1]), ([2] * 5, 4, [0, 2]), ([9], 4, [0]), ([1, 9], 4, [0])],
+)
+def test_the_groups_that_are_shown(sizes, most, shown):
+    assert steps.chosen_groups(sizes, most) == shown
+
+
+def test_a_task_that_is_drawn_twice_is_two_prompts():
+    rows = list(rollout_rows([group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]))
+    assert steps.grouped(rows) == [[0, 1], [2, 3], [4]]
+    assert steps.by_set([{**row, "set": "s"} for row in rows]) == {
+        "s": {"a": [1.0, 0.0], "a'": [0.0, 0.0], "a''": [1.0]}
+    }
+
+
+def test_scripts_follow_their_files(run, tmp_path):
+    folder = make_run(tmp_path / "run", 4, eval_every=2)
+    headers = steps.update(folder)
+    assert list(headers) == [
+        "step_000001", "step_000002", "step_000003", "step_000004",
+        "eval_000000", "eval_000002", "eval_000004",
+    ]  # fmt: skip
+    assert all(headers[name].traced for name in headers if name.startswith("step"))
+    (figures,) = headers["eval_000004"].sets
+    measured = folder.read_metrics()[-1]["eval/held_out/pass@1"]
+    assert figures.pass_at_1[0] == pytest.approx(measured)
+    before = {p.name: p.stat().st_mtime_ns for p in (folder.path / "report").iterdir()}
+    assert steps.update(folder) == headers
+    assert {p.name: p.stat().st_mtime_ns for p in (folder.path / "report").iterdir()} == before
+    folder.truncate_after(2)  # as a resumed run does
+    folder.write_rollouts(2, list(rollout_rows([group("other", [1.0])])))
+    headers = steps.update(folder)
+    assert list(headers) == ["step_000001", "step_000002", "eval_000000", "eval_000002"]
+    assert headers["step_000002"].prompts[0][0] == "other" and not headers["step_000002"].traced
+
+
+@pytest.mark.parametrize("text", ["", "//", "//{}\n", "//[]\n", '//{"form": 0}\n', "\xff\n"])
+def test_a_damaged_script_is_written_again(tmp_path, text):
+    folder = make_run(tmp_path / "run", 1)
+    path = folder.path / "report" / "step_000001.js"
+    path.write_text(text)
+    assert steps.update(folder)["step_000001"].prompts
+    assert path.read_text().startswith("//{")
+
+
+def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path):
+    folder = make_run(tmp_path / "run", 1, eval_every=1)
+    groups = {"held_out": [group("a", [1.0, 0.0])]}
+    rows = [r for p in ("base", "adapter") for r in evaluation_rows(groups, policy=p)]
+    folder.write_evaluation("v000001", rows)
+    headers = steps.update(folder)
+    assert [each.name for each in headers["eval_v000001"].sets] == [
+        "held_out, base", "held_out, adapter",
+    ]  # fmt: skip
+    assert headers["eval_v000001"].prompts[1][0] == "held_out, adapter: a"
+    assert sorted(evaluations_of(headers)) == [0, 1]
+
+
+# Charts
+
+
+def test_ticks_enclose_the_values():
+    assert charts.nice_ticks(0.0, 1.0) == [0.0, 0.5, 1.0]
+    assert charts.nice_ticks(3.0, 3.0) == [3.0, 4.0, 5.0, 6.0]
+    assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4))
+def test_any_values_can_be_drawn(values):
+    points = list(enumerate(values))
+    low, *_, high = charts.nice_ticks(min(values), max(values))
+    assert low < high
+    figure = charts.lines("t", [charts.Curve("a", points), charts.Curve("b", points[:1])])
+    paths = re.findall(r'class="(?:line|dot)"[^>]* d="M([^"]*)"', figure)
+    numbers = [float(n) for path in paths for n in re.split("[MLh ]", path)]
+    assert numbers and all(-100 <= n <= 200 for n in numbers)
+    assert charts.stacked("t", [charts.Curve("a", [(i, abs(v)) for i, v in points])])
+
+
+def test_values_that_are_equal_but_for_rounding_can_be_drawn():
+    assert charts.nice_ticks(0.9900000000000001, 0.9900000000000002)[0] < 0.99
+    rows = [{"step": i, "reward/mean": 0.1 + i * 1e-17} for i in range(1000)]
+    assert signs.found(rows, {}) == []
+
+
+def test_a_fault_of_the_report_ends_no_run(folder):
+    notes = []
+    with noting_errors(notes.append):
+        raise ZeroDivisionError("float\ndivision")
+    assert notes == [
+        "the report cannot be written (ZeroDivisionError: float division); the run goes on"
+    ]
+    with pytest.raises(OSError), noting_errors(notes.append):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0, 1, ["0.0", "0.5", "1.0"]),
+        (0, 5e-4, ["0.0000", "0.0002", "0.0004", "0.0006"]),
+        (0, 5e-6, ["0", "2e-06", "4e-06", "6e-06"]),
+        (3.00e-6, 3.05e-6, ["3.00e-06", "3.02e-06", "3.04e-06", "3.06e-06"]),
+        (5000, 5003, ["4,000", "6,000", "8,000", "10,000"]),  # which are all but equal
+        (0, 9e7, ["0", "5.0e+07", "1.0e+08"]),
+    ],
+)
+def test_the_labels_of_ticks_differ(low, high, labels):
+    ticks = charts.nice_ticks(low, high)
+    assert [charts.tick_text(tick, ticks) for tick in ticks] == labels
+
+
+def values_of(figure: str) -> dict:
+    (carried,) = [v for k, v in Page(figure).attributes if k == "data-values"]
+    return json.loads(carried)
+
+
+def test_a_figure_carries_its_values():
+    curves = [
+        charts.Curve("a<b", [(1, 0.25), (3, 0.75)], band=[(0.0, 0.5), (0.5, 1.0)]),
+        charts.Curve("c", [(2, 1.0), (3, 2.0)]),
+    ]
+    figure = charts.lines("t", curves, marks=[2, 9])
+    assert values_of(figure) == {
+        "steps": [1, 2, 3],
+        "values": [[0.25, None, 0.75], [None, 1.0, 2.0]],
+        "bands": [[[0.0, 0.5], None, [0.5, 1.0]], None],
+        "bars": False,
+    }
+    assert figure.count('class="mark"') == 1 and figure.count('class="band"') == 1
+    bars = charts.stacked("t", [charts.Curve("a", [(1, 2.0)]), charts.Curve("b", [(1, 3.0)])])
+    assert values_of(bars) == {"steps": [1], "values": [[2.0], [3.0]], "bars": True}
+
+
+def test_the_report_of_a_long_run_stays_small():
+    curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
+    assert len(curve.thinned) == charts.MOST_POINTS
+    assert curve.thinned[-1][0] == 10_000
+    assert len(charts.stacked("time", [curve, curve])) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\tb\nc", "a\tb\nc"), ("\r\x7f\x9f", "␍⟨007f⟩⟨009f⟩"), ("\u200bx\ufeff", "⟨200b⟩x⟨feff⟩"),
+     ("<&\"'", "&lt;&amp;&quot;&#x27;"), (True, "true")],
+)  # fmt: skip
+def test_text_is_escaped_and_every_character_is_seen(text, shown):
+    assert document.text(text) == shown
+
+
+# Several runs
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> list[Path]:
+    parent = tmp_path_factory.mktemp("pair")
+    return [make_run(parent / name, 6, lr=lr).path for name, lr in (("a", 2e-5), ("b <u>", 1e-4))]
+
+
+def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
+    assert cli.main(["report", *map(str, pair)]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path == pair[0].parent / "a-vs-b__u_.html"
+    page = Page(path.read_text())
+    assert "u" not in page.tags and "b <u>" in page.words
+    differing = page.source.partition("Options that differ")[2].partition("Evaluations")[0]
+    cells = re.findall("<t[hd]>([^<]+)", differing)
+    assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
+    for figure in re.findall("<figure.*?</figure>", page.source, re.DOTALL):
+        assert len(values_of(figure)["values"]) == 2
+    assert "difference of the last" in page.words
+    assert 'href="a/report.html"' not in page.source  # it has none yet
+    write_report(pair[0])
+    cli.main(["report", *map(str, pair), "--output", str(path)])
+    assert '<a href="a/report.html">a</a>' in path.read_text()
+
+
+def test_the_runs_of_a_folder_are_listed(pair, capsys):
+    assert cli.main(["report", str(pair[0].parent)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["run", "status", "started"]
+    assert [line.split()[0] for line in lines] == ["a", "b"]
+    assert "running" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
+
+
+def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):
+    make_run(tmp_path / "good", 1)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "metrics.jsonl").write_text("rubbish\n{}\n")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert {tuple(line.split()[:2]) for line in lines} == {("good", "running"), ("bad", "damaged")}
+
+
+def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, capsys):
+    for name in (pair[0], pair[0] / "metrics.jsonl"):
+        assert cli.main(["report", str(name)]) == 0
+        assert capsys.readouterr().out.strip() == str(pair[0] / "report.html")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    runs = [make_run(tmp_path / parent / "same", 1).path for parent in ("x", "y")]
+    assert [run.name for run in compare.read(runs)] == [str(path) for path in runs]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "no such folder"),
+        (["empty"], "no run there"),
+        (["run", "empty"], "empty is no run"),
+        (["run", "--output", "x.html"], "output is for comparisons"),
+        (["run", "broken"], "broken/metrics.jsonl, line 1 is not JSON"),
+        (["broken"], "broken/metrics.jsonl, line 1 is not JSON"),
+        (["odd"], "a file of the run is damaged"),
+        (["toml"], "a file of the run is damaged"),
+        (["rows"], "rollouts/step_000001.jsonl is not what a run writes (KeyError: 'rewards')"),
+        (["run", "other", "--output", "empty"], "Is a directory"),
+    ],
+)
+def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "other"):
+        make_run(tmp_path / name, 1)
+    for name, file, text in (
+        ("broken", "metrics.jsonl", "rubbish\n{}\n"),
+        ("odd", "metrics.jsonl", '{"reward/mean": 1}\n[1]\n'),
+        ("toml", "config.toml", "= 3"),
+        ("rows", "config.toml", ""),
+        ("rows", "rollouts/step_000001.jsonl", '{"task": 1}\n'),
+    ):
+        (tmp_path / name / file).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name / file).write_text(text)
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["report", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("unslothrl: ") and message in line
+
+
+def test_the_difference_of_evaluations_by_hand():
+    before = {str(i): [0.0, 1.0] for i in range(4)}
+    after = {str(i): [1.0, 1.0] for i in range(4)}
+    found = re.sub("<.*?>", "", overview.difference(before, after, lambda v: sum(v) / len(v)))
+    # every problem gains a half; of the 16 ways to give signs two are as far from 0
+    assert found == "+0.500 (+0.500 to +0.500), p = 0.125"
+    assert overview.difference(before, {"0": [1.0]}, max) == ""

@@ -1,0 +1,353 @@
+"""The report's script in a headless Chromium: `make report-test`.
+
+With UNSLOTHRL_SCREENSHOTS=docs/images the pictures of docs/report.md are written there.
+"""
+
+import functools
+import http.server
+import json
+import os
+import threading
+from pathlib import Path
+
+import chromium
+import pytest
+from report_runs import HOSTILE, make_run
+
+from unslothrl.tracking import origin
+from unslothrl.tracking.report.compare import read, write_comparison
+from unslothrl.tracking.report.page import write_report
+
+pytestmark = pytest.mark.slow
+
+READY = "document.querySelectorAll('#prompts .prompt').length > 0"
+MOST_PICTURE = 300_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if chromium.find() is None:
+        pytest.fail(f"Chromium is not installed: {chromium.INSTALL}", pytrace=False)
+    with chromium.Chromium() as found:
+        found.look(1280, 900)
+        yield found
+
+
+@pytest.fixture
+def page(browser):
+    """-> a function that opens a page; at the end there must have been no problem."""
+    browser.problems.clear()
+    browser.look(1280, 900)
+
+    def opened(path: Path, hash: str = ""):
+        browser.open("about:blank")
+        browser.open(path.as_uri() + hash)
+        return browser
+
+    yield opened
+    assert browser.problems == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("runs") / "example", 12, length=40)
+    origin.record_resume(folder.path, 7)
+    write_report(folder)
+    return folder
+
+
+def report(folder) -> Path:
+    return folder.path / "report.html"
+
+
+def texts(browser, selector: str) -> list[str]:
+    return browser.evaluate(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)"
+    )
+
+
+def set_value(browser, name: str, value, event: str = "change") -> None:
+    browser.evaluate(
+        f"(() => {{ const e = document.getElementById('{name}'); "
+        f"if (e.type === 'checkbox') e.checked = {json.dumps(value)}; "
+        f"else e.value = {json.dumps(value)}; e.dispatchEvent(new Event('{event}')) }})()"
+    )
+
+
+def box(browser, selector: str) -> dict[str, float]:
+    """Its place in the window, after it was scrolled there."""
+    return browser.evaluate(
+        f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
+        "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); "
+        "return {x: b.x, y: b.y, width: b.width, height: b.height} })()"
+    )
+
+
+def wait_for_step(browser, name: str) -> None:
+    """Until the rollouts of `name`, a script, are shown."""
+    browser.wait_for(f"document.getElementById('prompts').dataset.name === '{name}'")
+
+
+def rows(folder, step: int) -> list[dict]:
+    return folder.read_rollouts(step)
+
+
+def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
+    browser = page(report(run))
+    drawn = browser.evaluate(
+        "[...document.querySelectorAll('figure path.line, figure rect')]"
+        ".every((e) => e.getBoundingClientRect().width > 0)"
+    )
+    assert drawn and len(texts(browser, "figure")) >= 14
+    at = box(browser, "figure .plot")
+    last = texts(browser, "figure:first-of-type .legend")[0]
+    browser.move_to(at["x"] + 1, at["y"] + at["height"] / 2)
+    assert texts(browser, "figure .at")[0].startswith("step 1 rollouts of step 1")
+    shown = texts(browser, "figure .legend b")[0]
+    assert float(shown) == pytest.approx(run.read_metrics()[1]["reward/mean"], abs=0.001)
+    browser.move_to(at["x"] + at["width"] - 1, at["y"] + 5)
+    assert texts(browser, "figure .at")[0].startswith("step 12")
+    browser.move_to(1, 1)
+    assert texts(browser, "figure:first-of-type .legend")[0] == last
+
+
+def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
+    browser = page(report(run))
+    browser.wait_for(READY)
+    at = box(browser, "figure .plot")
+    x, y = at["x"] + at["width"] * 4 / 11, at["y"] + at["height"] / 2
+    for _ in range(2):  # also when it is chosen again, after another step
+        at = box(browser, "figure .plot")
+        browser.move_to(x, at["y"] + 20)
+        browser.click(x, at["y"] + 20)
+        wait_for_step(browser, "step_000005")
+        prompts = texts(browser, ".prompt h3")
+        assert prompts[0].startswith(rows(run, 5)[0]["task"] + " ")
+        browser.evaluate("document.getElementById('next').click()")
+        wait_for_step(browser, "step_000006")
+    assert y and box(browser, "#rollouts")["width"] > 0
+
+
+def test_the_keyboard_reads_charts_too(page, run):
+    browser = page(report(run))
+    browser.wait_for(READY)
+    browser.evaluate("document.querySelector('.plot').focus()")
+    for key in ("ArrowLeft", "ArrowLeft", "Enter"):
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+    wait_for_step(browser, "step_000011")
+
+
+def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
+    browser = page(report(run))
+    browser.wait_for(READY)
+    assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 12"
+    for index in (0, 5, 11):
+        set_value(browser, "slider", index, "input")
+        known = rows(run, index + 1)
+        wait_for_step(browser, f"step_{index + 1:06d}")
+        assert texts(browser, ".candidate pre") == [row["completion"] for row in known]
+    places = browser.evaluate(
+        "[...document.querySelector('.candidates').children]"
+        ".map((e) => { const b = e.getBoundingClientRect(); return [b.x, b.y] })"
+    )
+    assert len({y for _, y in places}) == 1 and len({x for x, _ in places}) == 4
+    meta = texts(browser, ".candidate .meta")[0]
+    assert "reward" in meta and "accuracy" in meta and "advantage" in meta and "selected" in meta
+    assert "not selected" in texts(browser, ".candidate .meta")[3]
+    assert "gold answer 7" in texts(browser, ".prompt .meta")[0]
+
+
+def test_search_filters_and_orders(page, run):
+    browser = page(report(run), "#step=2")
+    browser.wait_for(READY)
+    known = rows(run, 2)
+    groups = [known[i : i + 4] for i in range(0, 16, 4)]
+    for name, keeps in (
+        ("wrong", lambda g: not any(row["score"] for row in g)),
+        ("right", lambda g: all(row["score"] for row in g)),
+        ("mixed", lambda g: 0 < sum(row["score"] for row in g) < 4),
+        ("truncated", lambda g: any(row["finish_reason"] == "length" for row in g)),
+        ("all", lambda g: True),
+    ):
+        set_value(browser, "filter", name)
+        shown = [text.split()[0] for text in texts(browser, ".prompt h3")]
+        assert shown == [g[0]["task"] for g in groups if keeps(g)], name
+    set_value(browser, "order", "longest")
+    longest = max(groups, key=lambda g: max(len(row["completion"]) for row in g))
+    assert texts(browser, ".prompt h3")[0].split()[0] == longest[0]["task"]
+    earlier = {row["task"]: 0.0 for row in known}
+    for row in rows(run, 1):  # which drew the same prompts
+        earlier[row["task"]] -= sum(row["rewards"].values()) / 4
+    for row in known:
+        earlier[row["task"]] += sum(row["rewards"].values()) / 4
+    set_value(browser, "order", "improved")
+    assert texts(browser, ".prompt h3")[0].split()[0] == max(earlier, key=earlier.get)
+    assert f"{max(earlier.values()):+.3f}" in texts(browser, ".prompt h3")[0]
+    set_value(browser, "order", "drawn")
+    part = groups[2][1]["completion"][5:40].strip()
+    set_value(browser, "search", part.upper(), "input")
+    browser.wait_for("document.querySelectorAll('.prompt').length === 1")
+    assert texts(browser, ".prompt h3")[0].split()[0] == groups[2][0]["task"]
+    assert texts(browser, "mark") == [part]
+
+
+def test_search_and_filters_over_all_steps(page, run):
+    browser = page(report(run))
+    browser.wait_for(READY)
+    wanted = rows(run, 3)[6]["completion"][:60]
+    set_value(browser, "search", wanted, "input")
+    set_value(browser, "everywhere", True)
+    browser.wait_for("document.getElementById('said').textContent.includes('in all steps')")
+    (hit,) = texts(browser, "#hits li")
+    assert hit.startswith(f"step 3, {rows(run, 3)[6]['task']} ")
+    browser.evaluate("document.querySelector('#hits a').click()")
+    wait_for_step(browser, "step_000003")
+    set_value(browser, "search", "", "input")
+    set_value(browser, "filter", "wrong")
+    set_value(browser, "everywhere", True)
+    all_wrong = [
+        step
+        for step in range(1, 13)
+        for i in range(0, 16, 4)
+        if not any(row["score"] for row in rows(run, step)[i : i + 4])
+    ]
+    browser.wait_for(
+        f"document.getElementById('said').textContent.startsWith('{len(all_wrong)} prompt')"
+    )
+    assert [int(text.split()[1][:-1]) for text in texts(browser, "#hits li")] == all_wrong
+
+
+def test_tokens_are_coloured_on_demand(page, run):
+    browser = page(report(run), "#step=4")
+    browser.wait_for(READY)
+    assert texts(browser, ".t") == []
+    for colour in ("gap", "logprob"):
+        set_value(browser, "colour", colour)
+        assert (
+            "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
+            == (rows(run, 4)[0]["completion"])
+        )
+        colours = browser.evaluate(
+            "[...new Set([...document.querySelectorAll('.t')]"
+            ".map((e) => getComputedStyle(e).backgroundColor))].length"
+        )
+        assert colours > 5
+    title = browser.evaluate("document.querySelector('.t').title")
+    assert title.startswith("log-probability -") and ", learner " in title
+    browser.evaluate("document.querySelector('.t').click()")
+    assert texts(browser, "#token")[0].endswith(title)
+    set_value(browser, "colour", "advantage")
+    whole = browser.evaluate(
+        "[...document.querySelectorAll('.candidate pre')].map((e) => e.style.backgroundImage)"
+    )
+    assert [colour.startswith("linear-gradient") for colour in whole] == [
+        row["advantage"] != 0 for row in rows(run, 4)
+    ]
+
+
+def test_evaluations_are_browsed_too(page, run):
+    browser = page(report(run), "#eval=000005")
+    browser.wait_for(READY)
+    assert browser.evaluate("document.getElementById('where').textContent") == "step 5, 2 of 4"
+    assert texts(browser, ".prompt h3")[0].startswith("held_out: held-0 ")
+    set_value(browser, "order", "improved")
+    browser.wait_for("document.querySelector('.prompt h3').textContent.includes('since')")
+
+
+def test_hostile_completions_stay_text(page, tmp_path):
+    folder = make_run(tmp_path / "hostile", 2, write=lambda draw, length: HOSTILE)
+    folder.write_summary({"status": "finished", "command": HOSTILE, "adapter": HOSTILE})
+    browser = page(write_report(folder))
+    browser.wait_for(READY)
+    seen = browser.evaluate("document.querySelector('.candidate pre').textContent")
+    assert "</script><script>window.hacked=1</script><img src=x" in seen
+    assert "␀␛[2J⟨202e⟩reversed⟨202c⟩ ⟨2028⟩" in seen
+    for colour in ("gap", "advantage", "logprob"):
+        set_value(browser, "colour", colour)
+    set_value(browser, "search", "<script>", "input")
+    set_value(browser, "everywhere", True)
+    browser.wait_for("document.getElementById('said').textContent.includes('in all steps')")
+    assert browser.evaluate("typeof window.hacked") == "undefined"
+    assert browser.evaluate("document.querySelectorAll('img, iframe').length") == 0
+    assert browser.evaluate("document.scripts.length") == 2
+
+
+def test_no_other_script_runs(browser, run, tmp_path):
+    """What would have got into the page all the same is refused by its policy."""
+    path = tmp_path / "report.html"
+    source = (
+        report(run)
+        .read_text()
+        .replace(
+            "<section", "<script>window.hacked=1</script><script src='evil.js'></script><section", 1
+        )
+    )
+    path.write_text(source)
+    (tmp_path / "evil.js").write_text("window.hacked = 2")
+    browser.open(path.as_uri())
+    assert browser.evaluate("typeof window.hacked") == "undefined"
+    with pytest.raises(RuntimeError, match="TrustedHTML"):
+        browser.evaluate("document.body.innerHTML = '<b>x</b>'")
+    assert len([each for each in browser.problems if "Content Security Policy" in each]) >= 2
+    browser.problems.clear()
+
+
+def test_a_page_that_was_copied_without_its_scripts_says_so(browser, run, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_bytes(report(run).read_bytes())
+    browser.open("about:blank")
+    browser.open(path.as_uri())
+    browser.wait_for("document.getElementById('said').textContent.includes('is not beside')")
+    assert len(texts(browser, "figure")) >= 14
+    browser.problems.clear()  # the file that is missing
+
+
+def test_the_page_works_from_a_server_too(browser, run):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=run.path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.open(f"http://127.0.0.1:{server.server_port}/report.html")
+        browser.wait_for(READY)
+        server.shutdown()
+    browser.problems.clear()  # it asks for an icon
+
+
+def test_a_comparison_has_no_browser_and_no_problem(page, run, tmp_path):
+    other = make_run(tmp_path / "other", 8, lr=1e-4)
+    browser = page(write_comparison(read([run.path, other.path]), tmp_path / "both.html"))
+    at = box(browser, "figure .plot")
+    browser.move_to(at["x"] + 2, at["y"] + 9)
+    assert texts(browser, "figure .at")[0].strip() == "step 0"
+    assert len(texts(browser, "figure:first-of-type .legend b")) == 2
+
+
+LOOKS = {
+    "report-light": {"width": 1280, "height": 1000},
+    "report-dark": {"width": 1280, "height": 1000, "dark": True},
+    "report-phone": {"width": 390, "height": 844, "phone": True},
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_pictures(page, run, tmp_path, name):
+    """Nothing is wider than the window, and the pictures are as small as the documents want."""
+    browser = page(report(run), "#step=9")
+    browser.look(**LOOKS[name])
+    browser.wait_for(READY)
+    wide = browser.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    assert wide <= 0
+    folder = Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    set_value(browser, "colour", "gap")
+    browser.screenshot(folder / f"{name}-rollouts.png")
+    browser.evaluate("scrollTo(0, 0)")
+    browser.evaluate("new Promise(requestAnimationFrame)")
+    browser.screenshot(folder / f"{name}.png")
+    for picture in (f"{name}.png", f"{name}-rollouts.png"):
+        assert 10_000 < (folder / picture).stat().st_size < MOST_PICTURE

@@ -1,0 +1,163 @@
+"""The single tokens that a report shows: what is asked of the learners, and what comes of it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import completion, group
+
+from unslothrl.algorithms.diagnostics import agreement
+from unslothrl.training import batching, tracing
+from unslothrl.training.credit import Selected, samples_of
+from unslothrl.training.pieces import Pieces
+from unslothrl.training.tracing import Trace, is_traced
+from unslothrl.types import Batch, Measured, UpdateStats
+
+
+def selected(groups, chosen) -> Selected:
+    samples = samples_of(groups)
+    picked = tuple(samples[g][i] for g, indices in enumerate(chosen) for i in indices)
+    advantages = [[0.0] * len(g.completions) for g in groups]
+    return Selected(groups, advantages, chosen, picked, (True,) * len(picked))
+
+
+def stats(traced) -> UpdateStats:
+    nothing = agreement(np.zeros(1), np.zeros(1), [("", 0, 1)], 1)
+    return UpdateStats(0.0, 0, 0, 0.0, nothing, np.zeros(1), traced=traced)
+
+
+def words(ids) -> list[str]:
+    return [f"<{id}>" for id in ids]
+
+
+def test_the_gap_of_every_token_of_what_was_trained_on():
+    groups = [group("a", [1.0, 0.0], lengths=[2, 3]), group("b", [1.0], lengths=[1])]
+    chosen = selected(groups, [[1], [0]])
+    trace = Trace(chosen, [group("c", [0.0], lengths=[2])])
+    batch = trace.asked(Batch(chosen.samples[::-1], 2, 4))
+    assert batch.traced == {0: 2, 1: 1}  # rows of the rollouts: a0, a1, b0, c0
+    trace.saw([stats({1: np.array([-0.5, -0.75, -1.0], np.float32)}), stats({})])
+    found = trace.tokens(words)
+    assert found[1].pieces == ["<10>", "<11>", "<12>"]
+    assert found[1].logprobs == [-0.5] * 3 and found[1].gaps == [0.0, -0.25, -0.5]
+    assert [found[row].gaps for row in (0, 2, 3)] == [None] * 3
+    assert found[3].logprobs == [-0.5, -0.5]
+    assert trace.asked(batch).traced == {0: 2}  # what is known is not asked for again
+
+
+def test_what_was_measured_is_not_asked_for():
+    chosen = selected([group("a", [1.0], lengths=[2])], [[0]])
+    sample = replace(
+        chosen.samples[0],
+        measured=Measured(np.array([-1.0, -0.5], np.float32)),
+        advantages=np.array([0.5, 1.5], np.float32),
+    )
+    trace = Trace(replace(chosen, samples=(sample,)), [])
+    batch = Batch((sample,), 1, 2)
+    assert trace.asked(batch) is batch
+    (tokens,) = trace.tokens(words).values()
+    assert tokens.gaps == [-0.5, 0.0] and tokens.advantages == [0.5, 1.5]
+
+
+def test_observations_have_neither_log_probability_nor_gap():
+    made = replace(completion(3), sampled=(True, False, True), logprobs=(-1.0, 0.0, -2.0))
+    one = replace(group("a", [1.0]), completions=(made,))
+    chosen = selected([one], [[0]])
+    trace = Trace(chosen, [])
+    trace.saw([stats({0: np.array([-1.5, -2.0], np.float32)})])
+    (tokens,) = trace.tokens(words).values()
+    assert tokens.logprobs == [-1.0, None, -2.0] and tokens.gaps == [-0.5, None, 0.0]
+
+
+def test_a_trace_is_bounded():
+    groups = [group(str(i), [1.0] * 16, lengths=[5000] * 16) for i in range(64)]
+    trace = Trace(selected(groups, [list(range(16))] * 64), [])
+    assert len(trace.completions) == 96
+    found = trace.tokens(words)
+    assert sum(len(each.pieces) for each in found.values()) <= tracing.MOST_TOKENS
+    assert all(len(each.pieces) + each.left_out == 5000 for each in found.values())
+
+
+@pytest.mark.parametrize("total", [1, 30, 200, 2000, 12_345])
+def test_the_steps_that_are_traced(total):
+    traced = [step for step in range(1, total + 1) if is_traced(step, total)]
+    assert traced[0] == 1 and len(traced) <= tracing.MOST_STEPS + 1
+    assert total > 200 or len(traced) == total
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_what_is_asked_for_goes_to_the_learner_that_has_it(learners):
+    samples = samples_of([group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3])])[0]
+    batch = Batch(tuple(samples), 6, 21, traced={1: 70, 4: 71})
+    parts = batching.split_batch(batch, learners)
+    asked = {name: part.samples[place] for part in parts for place, name in part.traced.items()}
+    assert asked == {70: samples[1], 71: samples[4]}
+
+
+# The texts of tokens
+
+
+class Letters:
+    """A tokenizer whose tokens are the bytes of UTF-8."""
+
+    def decode(self, ids, clean_up_tokenization_spaces):
+        return bytes(ids).decode("utf-8", "replace")
+
+    def convert_ids_to_tokens(self, id):
+        return str(id)
+
+
+def test_a_character_of_several_tokens_is_the_last_ones():
+    pieces = Pieces(Letters)
+    text = "aé漢😀b"
+    assert pieces(text.encode()) == ["a", "", "é", "", "", "漢", "", "", "", "😀", "b"]
+    assert "".join(pieces("漢".encode()[:2])) == "\ufffd"
+    assert "".join(pieces(b"\xff\xff\xffabc")).endswith("abc")
+    assert pieces(()) == []
+
+
+@pytest.mark.real
+def test_the_pieces_of_a_tokenizer_are_its_text():
+    from unslothrl import embedded
+
+    pieces = Pieces.of(embedded.BASE)
+    pieces([5])
+    text = "17 + 25 = 42, né 漢"
+    ids = pieces.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(pieces(ids)) == len(ids) and "".join(pieces(ids)) == text
+
+
+# The learner
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("micro_batch", [1, 3])
+def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
+    bases, make_backend, micro_batch
+):
+    import torch
+    from test_backend import samples  # of several lengths
+
+    from unslothrl.algorithms import objectives
+    from unslothrl.learners.passes import Hyperparameters, Passes
+
+    known = samples()
+    tokens = sum(sample.tokens for sample in known)
+    backend = make_backend(bases["plain"])
+    settings = Hyperparameters(1.0, 64, micro_batch, context=64)
+    passes = Passes(backend, objectives.load("grpo"), settings, lambda done, count: None)
+    gradients, found = [], []
+    for traced in ({}, {0: 10, len(known) - 1: 11}):
+        for parameter in backend.parameters().values():
+            parameter.grad = None
+        found.append(passes.forward_backward(Batch(known, len(known), tokens, traced)))
+        gradients.append([p.grad.clone() for p in backend.parameters().values()])
+    measured = passes.measure(known, reference=False)
+    assert found[0].traced == {} and found[1].traced.keys() == {10, 11}
+    assert len(found[1].traced[10]) == known[0].tokens
+    assert np.allclose(found[1].traced[10], measured[0].logprobs, atol=1e-5)
+    assert np.allclose(found[1].traced[11], measured[-1].logprobs, atol=1e-5)
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+    assert found[0].loss == found[1].loss and found[0].agreement.gap == found[1].agreement.gap
+    assert math.isfinite(found[1].loss)

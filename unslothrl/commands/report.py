@@ -1,0 +1,101 @@
+"""Writes the report of a run, compares runs, or lists the runs in a folder."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_folder
+from unslothrl.tracking.origin import Origin
+from unslothrl.tracking.report.compare import Run, listing, read, write_comparison
+from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
+from unslothrl.untrusted import plain
+
+MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
+LONGEST_NAME = 100  # characters of a comparison's file
+
+T = TypeVar("T")
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+
+
+def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
+    """See the command's help. UserError."""
+    out = out or sys.stdout
+    folders = list(dict.fromkeys(map(folder_of, runs)))
+    if len(folders) == 1 and not is_run(folders[0]):
+        found = runs_in(folders[0])
+        print("\n".join(listing([listed(path) for path in found])), file=out)
+        return
+    for path in folders:
+        if not is_run(path):
+            raise UserError(f"report {plain(str(path))} is no run (it has no {METRICS})")
+    if len(folders) == 1:
+        if output is not None:
+            raise UserError(
+                "output is for comparisons: a run's report is written into its own folder"
+            )
+        print(readable(lambda: write_report(folders[0])), file=out)
+        return
+    if len(folders) > MOST_RUNS:
+        raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
+    path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+    print(readable(lambda: write_comparison(read(folders), path)), file=out)
+
+
+def listed(path: Path) -> Run:
+    """A run for the list, also one whose files are damaged."""
+    try:
+        return read([path], with_evaluations=False)[0]
+    except DAMAGED:
+        return Run(path.name, RunFolder(path), (), {}, {"status": "damaged"}, Origin())
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a run, also by its report or another file in it."""
+    path = expanded(name)
+    if not is_folder(path) and is_folder(path.parent) and is_run(path.parent):
+        return path.parent
+    if not is_folder(path):
+        raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")
+    return path
+
+
+def is_run(path: Path) -> bool:
+    return (path / METRICS).is_file() or (path / CONFIG).is_file()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs in a folder, the newest last. UserError if there are none."""
+    found = [path for path in folder.iterdir() if is_folder(path) and is_run(path)]
+    if not found:
+        raise UserError(
+            f"report {plain(str(folder))}: no run there (none has {METRICS}): give a run's folder"
+        )
+    return sorted(found, key=lambda path: (started(path), path.name))
+
+
+def started(path: Path) -> float:
+    """When the options were written."""
+    file = path / (CONFIG if (path / CONFIG).is_file() else METRICS)
+    return file.stat().st_mtime
+
+
+def file_name(folders: Sequence[Path]) -> str:
+    """Of a comparison: the runs' names."""
+    names = "-vs-".join(path.resolve().name for path in folders)
+    return re.sub(r"[^\w.-]", "_", names)[:LONGEST_NAME] + ".html"
+
+
+def readable(work: Callable[[], T]) -> T:
+    """What `work` returns. UserError where a file of a run cannot be read or written."""
+    try:
+        return work()
+    except OSError as error:
+        name = plain(str(error.filename)) if error.filename else "a file"
+        raise UserError(f"report: {name}: {error.strerror}") from None
+    except DAMAGED as error:
+        said = plain(" ".join(str(error).split()), 300)
+        raise UserError(f"report: a file of the run is damaged: {said}") from None

@@ -1,0 +1,64 @@
+"""Completions in the page itself: of the first and last step, and of the first and last
+evaluation."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unslothrl.tracking.metrics import short
+from unslothrl.tracking.report.document import long_text, section, text
+from unslothrl.tracking.report.steps import reward_of
+from unslothrl.tracking.run_folder import EVALS, RunFolder, read_jsonl
+
+
+def samples(folder: RunFolder) -> str:
+    """Three completions of each, see `best_middle_worst`; all others are in the files."""
+    steps = folder.rollout_steps()
+    parts = [
+        part(f"Step {step}", folder.read_rollouts(step), folder.rollouts_file(step))
+        for step in dict.fromkeys([*steps[:1], *steps[-1:]])
+    ]
+    evals = sorted((folder.path / EVALS).glob("step_*.jsonl"))
+    parts += [
+        part(
+            f"Evaluation after step {int(path.stem.removeprefix('step_'))}", read_jsonl(path), path
+        )
+        for path in dict.fromkeys([*evals[:1], *evals[-1:]])
+    ]
+    return section("Samples", "".join(parts), "samples")
+
+
+def part(title: str, rows: Sequence[Mapping[str, Any]], path: Path) -> str:
+    chosen = best_middle_worst(rows)
+    cards = "".join(sample(row, is_open=number == 0) for number, row in enumerate(chosen))
+    file = f"{path.parent.name}/{path.name}"
+    link = f'<a href="{text(file)}">{text(file)}</a>'
+    return f"<h3>{title}</h3><p class=meta>best, middle and worst; all of them: {link}</p>{cards}"
+
+
+def best_middle_worst(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Up to three candidates: those with the highest, the median and the lowest reward."""
+    ranked = sorted(rows, key=reward_of, reverse=True)
+    places = dict.fromkeys([0, len(ranked) // 2, len(ranked) - 1]) if ranked else []
+    return [ranked[place] for place in places]
+
+
+def sample(row: Mapping[str, Any], is_open: bool) -> str:
+    """One candidate: what it earned, its prompt, the gold answer and its completion."""
+    facts = [f"{name} {short(value)}" for name, value in row["rewards"].items()]
+    if "advantage" in row:
+        facts.append(f"advantage {short(row['advantage'])}")
+    if "selected" in row:
+        facts.append("selected" if row["selected"] else "not selected")
+    if row["finish_reason"] == "length":
+        facts.append("cut at the length limit")
+    answer = (
+        f"<h4>Gold answer</h4><pre>{long_text(row['answer'])}</pre>" if row.get("answer") else ""
+    )
+    return (
+        f"<details{' open' * is_open}><summary><b>reward {short(reward_of(row))}</b> "
+        f"<span>task {text(row['task'])}, candidate {row['candidate']}</span></summary>"
+        f"<p class=meta>{text(', '.join(facts))}</p>"
+        f"<h4>Prompt</h4><pre>{long_text(row['prompt'])}</pre>{answer}"
+        f"<h4>Completion</h4><pre>{long_text(row['completion'])}</pre></details>"
+    )

@@ -1,0 +1,109 @@
+"""The single tokens that the report shows: of some completions, in some steps.
+
+A learner hands over sums of its distance from the sampler (`types.Agreement`). Of the completions
+that a step's page shows it also hands over its log-probabilities, which it has computed anyway; so
+neither what is computed nor how long it takes depends on whether a step is traced.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from unslothrl.tracking.report.steps import MOST_COMPLETIONS, Tokens, chosen_groups
+from unslothrl.training.credit import Selected
+from unslothrl.types import Batch, Completion, Group, Sample, UpdateStats
+
+MOST_STEPS = 200  # of a run that are traced, about
+MOST_TOKENS = 40_000  # of a step, all its completions together
+LONGEST = 1000  # tokens of a completion
+
+
+def is_traced(step: int, total_steps: int) -> bool:
+    """Every step of a short run; of a long one the first, and every so many."""
+    return step == 1 or step % -(-total_steps // MOST_STEPS) == 0
+
+
+class Trace:
+    """Of a step: the rows of its rollouts (see `rollout_rows`) whose tokens are shown."""
+
+    def __init__(self, selected: Selected, left_out: Sequence[Group]):
+        groups = [*selected.groups, *left_out]
+        shown = chosen_groups([len(group.completions) for group in groups], MOST_COMPLETIONS)
+        begins = np.cumsum([0, *(len(group.completions) for group in groups)]).tolist()
+        self.completions: dict[int, Completion] = {
+            begins[g] + i: completion
+            for g in shown
+            for i, completion in enumerate(groups[g].completions[:MOST_COMPLETIONS])
+        }
+        self.samples: dict[int, Sample] = {}  # by row, of those that were selected
+        picked = iter(selected.samples)
+        for begin, chosen in zip(begins, selected.chosen, strict=False):
+            for i in chosen:
+                sample = next(picked)
+                if begin + i in self.completions:
+                    self.samples[begin + i] = sample
+        self.logprobs: dict[int, np.ndarray] = {
+            row: sample.measured.logprobs
+            for row, sample in self.samples.items()
+            if sample.measured is not None
+        }
+
+    def asked(self, batch: Batch) -> Batch:
+        """The batch, which asks for what is not known yet."""
+        rows = {id(s): row for row, s in self.samples.items() if row not in self.logprobs}
+        traced = {place: rows[id(s)] for place, s in enumerate(batch.samples) if id(s) in rows}
+        return replace(batch, traced=traced) if traced else batch
+
+    def saw(self, parts: Sequence[UpdateStats]) -> None:
+        """What the learners answered."""
+        for part in parts:
+            self.logprobs |= part.traced
+
+    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, Tokens]:
+        """-> by row, the tokens to be shown. `pieces` gives the text of each of some tokens."""
+        most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
+        return {
+            row: self._of(row, completion, most, pieces)
+            for row, completion in self.completions.items()
+        }
+
+    def _of(
+        self,
+        row: int,
+        completion: Completion,
+        most: int,
+        pieces: Callable[[Sequence[int]], list[str]],
+    ) -> Tokens:
+        sampled = np.array(completion.sampled[:most], bool)
+        logprobs = np.array(completion.logprobs[:most])
+        gaps = advantages = None
+        known = self.logprobs.get(row)
+        if known is not None:
+            gaps = _spread(known, sampled) - logprobs
+        if row in self.samples:
+            values = self.samples[row].advantages
+            if len(values) and (values != values[0]).any():  # a critic's
+                advantages = _spread(values, sampled)
+        return Tokens(
+            pieces(completion.token_ids[:most]),
+            _listed(logprobs, sampled),
+            None if gaps is None else _listed(gaps, sampled),
+            None if advantages is None else _listed(advantages, sampled),
+            left_out=max(0, len(completion.token_ids) - most),
+        )
+
+
+def _spread(values: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+    """[sampled tokens] -> [tokens], 0 where a token was not sampled."""
+    spread = np.zeros(len(sampled))
+    count = int(sampled.sum())
+    spread[sampled] = values[:count]
+    return spread
+
+
+def _listed(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:
+    return [
+        value if was_sampled else None
+        for value, was_sampled in zip(values.tolist(), sampled.tolist(), strict=True)
+    ]
