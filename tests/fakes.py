@@ -299,6 +299,9 @@ class FakeView:
     def step(self, metrics: dict, step: int, total: int) -> None:
         self.steps.append(metrics)
 
+    def sample(self, groups: Sequence[Group]) -> None:
+        pass
+
     def progress(self, kind: str, done: int, total: int, tokens: int) -> None:
         pass
 

@@ -1,5 +1,6 @@
 """The program as it is started: one line and exit code 2 for every bad input, nothing heavy."""
 
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from unslothrl import __version__
 from unslothrl.commands import cli
+from unslothrl.commands.help import EVERYDAY
 from unslothrl.config.options import OPTIONS
 from unslothrl.planning.machine import Machine
 
@@ -57,7 +59,22 @@ BAD = [
     ("--num_candidate 8", ["--num_candidate is not an option", "--num_candidates"]),
     ("--top_k 5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
     ("--top-k=5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
-    ("--qqq 1", ["--qqq is not an option", "--help"]),
+    ("--qqq 1", ["--qqq is not an option", "--help_all"]),
+    ("--larning_rate 1", ["--larning_rate is not an option", "did you mean learning_rate", "--lr"]),
+    ("--num-genrations 1", ["did you mean num_generations", "set --num_candidates"]),
+    ("--Batch_Size 1", ["--Batch_Size is not an option: set --batch_size"]),
+    ("plan --crad 8", ["--crad is not an option", "did you mean --card?"]),
+    ("eval --adapter x --lr 1", ["--lr is not an option of eval", "train and plan"]),
+    ("eval --adapter x --num_generations 1", ["not an option of eval", "eval --help"]),
+    ("eval --adapter x --max_response_length 1", ["not an option of eval: set --max_new_tokens"]),
+    ("train data.train_batch_size=8", ["--data.train_batch_size is not", "set --batch_size"]),
+    ("train lr=1e-5", ["options are flags here: write --lr 1e-5"]),
+    ("train grpo", ["set --learner grpo"]),
+    ("train qqq", ["qqq is not an argument of train"]),
+    ("--reward acuracy", ["reward", "'acuracy'", "set --reward accuracy"]),
+    ("--reward Boxed", ["'Boxed'", "set --reward boxed"]),
+    ("--install_completion tcsh", ["tcsh has no completion", "bash, zsh, fish"]),
+    ("--show_completion bash zsh", ["takes one shell, got bash zsh"]),
     ("trian --lr 1e-3", ["trian is not a command: did you mean train?"]),
     ("Plan --card 8", ["Plan is not a command: did you mean plan?"]),
     ("qqq", ["qqq is not a command: use one of train, eval, plan, data, score, ask"]),
@@ -135,14 +152,36 @@ def start(*command):
     return done, time.perf_counter() - started
 
 
-def test_help_names_every_option_with_its_default_and_is_quick(monkeypatch):
+def test_the_whole_help_names_every_option_with_its_default(monkeypatch, capfd):
     monkeypatch.setenv("COLUMNS", "200")
+    for line in ("train --help_all", "--help-all", "plan --help_all"):
+        assert cli.main(line.split()) == 0
+        out, err = capfd.readouterr()
+        assert err == "" and [name for name in OPTIONS if f"--{name}" not in out] == []
+        words = " ".join(out.split())
+        assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
+        assert "one of none, truncated, masked, geometric" in words
+        assert "over 0 and at most 1" in words
+
+
+def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["train", "--help"]) == 0
+    out, _ = capfd.readouterr()
+    shown = [name for name in OPTIONS if f"--{name} " in out]
+    assert set(shown) == set(EVERYDAY) and 18 <= len(shown) <= 22
+    assert "--help_all" in out and f"all {len(OPTIONS)} options" in " ".join(out.split())
+    lines = out.splitlines()
+    assert len(lines) < 70 and max(map(len, lines)) < 80
+    first, last = (out.index(f"--{name} ") for name in (EVERYDAY[0], EVERYDAY[-1]))
+    assert first < last
+    for fact in ("(tokens, default 1200)", "default 2e-05", "(prompts, default 30)"):
+        assert fact in " ".join(out.split())
+
+
+def test_help_is_quick():
     done, seconds = start("train_distributed.py", "--help")
-    assert done.returncode == 0 and done.stderr == ""
-    assert [name for name in OPTIONS if f"--{name}" not in done.stdout] == []
-    words = " ".join(done.stdout.split())
-    assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
-    assert "one of truncated" not in words and "one of none, truncated, masked, geometric" in words
+    assert done.returncode == 0 and done.stderr == "" and "--help_all" in done.stdout
     assert seconds < 3  # 0.5 s on an idle machine
 
 
@@ -184,19 +223,22 @@ def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
     commands = ("train", "eval", "plan", "data", "score", "ask", "export", "recipes")
-    named = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
+    listed = out.partition("Commands:")[2].splitlines()
+    named = [line.split()[0] for line in listed if re.match(r"  \w", line)]
     assert named[: len(commands)] == list(commands) and err == ""
     assert "--learner grpo" in out and not runs
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])
-@pytest.mark.parametrize("columns", ["40", "80"])
+@pytest.mark.parametrize("columns", ["40", "60", "80"])
 def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    assert cli.main([command, "--help"]) == 0
-    words = capfd.readouterr().out.split()
+    assert cli.main([command, "--help_all"]) == 0
+    out = capfd.readouterr().out
+    words = out.split()
     assert [name for name in OPTIONS if f"--{name}" not in words] == []
     assert "…" not in words
+    assert max(map(len, out.splitlines())) < max(int(columns), max(map(len, words)) + 9)
 
 
 def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):

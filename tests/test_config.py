@@ -145,6 +145,35 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     assert (other.aggregation, other.filter_high) == ("token", 1 - 1e-6)  # dapo's, not the first's
 
 
+def test_a_resume_names_every_option_that_changes(tmp_path):
+    folder = tmp_path / "runs" / "first"
+    folder.mkdir(parents=True)
+    first = resolve({"lr": "7e-4", "reward": ["boxed"], "max_steps": "20"}, CPU).config
+    (folder / "config.toml").write_text(to_toml(dataclasses.replace(first, run_name="first")))
+    same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed=1"]}
+    assert resolve({"resume": str(folder)}, CPU).notes == ()
+    assert resolve(same, CPU).notes == ()
+    other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"], "seed": "1"}
+    notes = resolve({"resume": str(folder), **other}, CPU).notes
+    assert sorted(notes) == [
+        "lr 0.0007 -> 1e-05: changed in this resume",
+        "max_steps 20 -> 40: changed in this resume",
+        "reward boxed -> boxed format=0.5: changed in this resume",
+        "seed 0 -> 1: changed in this resume",
+    ]
+    notes = resolve({"resume": str(folder), "learner": "dapo"}, CPU).notes
+    assert "learner grpo -> dapo: changed in this resume" in notes
+    assert "aggregation sequence -> token: changed in this resume" in notes
+
+
+def test_rewards_that_are_not_set_are_written_with_their_weights():
+    config = resolve({}, CPU).config
+    assert config.reward == ("accuracy=1", "format=0.1", "tags=0.2")
+    text = to_toml(config, ["data: 4 problems\x1b[2J"])
+    assert "# data: 4 problems\\x1b[2J\n" in text
+    assert tomllib.loads(text)["reward"] == ["accuracy=1", "format=0.1", "tags=0.2"]
+
+
 def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine-2").mkdir()

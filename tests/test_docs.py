@@ -111,7 +111,7 @@ def known_flags() -> set[str]:
         for each in commands
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
-    } | {"help"}
+    } | {"help", "help_all"}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)

@@ -198,7 +198,7 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("loading"):
+        if line.startswith("loading 1 learner"):
             break
     children = psutil.Process(process.pid).children(recursive=True)
     assert children, lines
@@ -206,19 +206,20 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait(timeout=30) == 130 and time.monotonic() - started < 15
-    assert rest.splitlines() == [
-        "saving and stopping",
-        "interrupted: 0 steps in 0 s",
-        "report: runs/x/report.html",
-    ]
+    saving, interrupted, report = rest.splitlines()
+    assert (saving, report) == ("saving and stopping", "report: runs/x/report.html")
+    assert interrupted.startswith("interrupted: 0 steps in 0 s; ")
     assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_disk_says_how_to_go_on(number, tmp_path):
-    error = OSError(number, os.strerror(number))
-    message = str(ending.unexpected(error, RunFolder(tmp_path)))
-    assert os.strerror(number) in message and message.endswith(f"then --resume {tmp_path}")
+    error, folder = OSError(number, os.strerror(number)), RunFolder(tmp_path)
+    message = str(ending.unexpected(error, folder))
+    assert os.strerror(number) in message and message.endswith("free some space, then start again")
+    with folder.checkpoint_dir(3):
+        pass
+    assert str(ending.unexpected(error, folder)).endswith(f"then --resume {tmp_path}")
 
 
 def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.resolve import resolve
-from unslothrl.run import header
+from unslothrl.training.start_lines import header
 
 CPU = Machine(cpus=4, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 DATA = Data(train=None, evals={})
@@ -124,10 +124,10 @@ def test_the_header_says_how_old_rollouts_may_be(partial):
     config = resolve(
         {"learner": "grpo", "max_staleness": "2", "partial_rollouts": partial}, CPU
     ).config
-    (line,) = [line for line in header(config, DATA, []) if "rollouts may be" in line]
+    (line,) = [line for line in header(config, DATA, 1, []) if "rollouts may be" in line]
     assert line == (
         "rollouts may be 2 versions old: correction truncated; learners generate nothing"
         + (", completions go on under new versions" if partial else "")
     )
     config = resolve({"learner": "grpo"}, CPU).config
-    assert not any("rollouts may be" in line for line in header(config, DATA, []))
+    assert not any("rollouts may be" in line for line in header(config, DATA, 1, []))

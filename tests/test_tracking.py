@@ -17,7 +17,8 @@ from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.tracking import metrics
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
-from unslothrl.tracking.terminal import Schedule, Terminal
+from unslothrl.tracking.schedule import Schedule
+from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'

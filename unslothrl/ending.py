@@ -21,6 +21,11 @@ from unslothrl.tracking.tracked import CLOSE_S, Trackers
 from unslothrl.training.trainer import Trainer
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
+WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
+OUT_OF_MEMORY = "OutOfMemoryError"
+LOWER_CARD_MEMORY = (
+    "the card is full: lower --train_batch_size, then --max_new_tokens, or see `unslothrl plan`"
+)
 
 
 @dataclass
@@ -61,11 +66,12 @@ class Ending:
                 raise
         if error is None:
             self.view.finish(summary)
-        elif isinstance(error, UserError | RunError):
-            self.view.failed()  # the message is the command's last line
-        else:
-            steps = counted(summary["steps"], "step")
-            self.view.failed(f"{steps}, {summary['report']}")
+            return
+        known = isinstance(error, UserError | RunError)  # the message is the command's last line
+        steps = counted(summary["steps"], "step")
+        message = None if known else f"{steps}, {summary['report']}"
+        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key]]
+        self.view.failed(message, ways_on)
 
     def _save_adapter(self, is_needed: bool) -> Path | None:
         if self.trainer is None or self.trainer.published is None:
@@ -97,9 +103,27 @@ class Ending:
             "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
             if adapter
             else None,
+            **self._ways_on(status, state.step),
+            "wall_seconds": self.view.elapsed,
+            "was_resumed": self.config.resume is not None,
             "report": str(self.folder.path / REPORT),
             "base_hash": self.base_hash,
             "version": __version__,
+        }
+
+    def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
+        """How a run that has not finished goes on, and from where: lines for the user."""
+        checkpoint = None if status == "finished" else self.folder.latest_checkpoint()
+        if checkpoint is None:
+            every = self.config.checkpoint_every or self.config.save_every
+            lost = status != "finished" and step > 0
+            why = f"no: the first checkpoint comes after step {every}, see --checkpoint_every"
+            return {"resume": None, "goes_on": why if lost else None}
+        saved = int(checkpoint.name.removeprefix("step_"))
+        repeats = f", {counted(step - saved, 'step')} will be repeated" if step > saved else ""
+        return {
+            "resume": f"{program()} --resume {shlex.quote(str(self.folder.path))}",
+            "goes_on": f"after step {saved}{repeats}",
         }
 
 
@@ -120,9 +144,11 @@ def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     said = failures.summary_of(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return RunError(
-            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
-        )
+        has_more = folder.latest_checkpoint() is not None
+        after = f"then --resume {folder.path}" if has_more else "then start again"
+        return RunError(f"{said}: {folder.path} cannot be written: free some space, {after}")
+    if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
+        said = f"{said}: {LOWER_CARD_MEMORY}"
     try:
         return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
     except OSError:  # a full disk

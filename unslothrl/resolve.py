@@ -14,6 +14,7 @@ from typing import Any
 
 from unslothrl import environments, option_rules, rewards
 from unslothrl.algorithms import objectives
+from unslothrl.config.changes import changed
 from unslothrl.config.checks import check
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.parts import objective_of, with_objective, without_parts_of
@@ -41,6 +42,7 @@ PATHS = (
     "resume",
 )  # written with ~ or without
 
+CONFIG_FILE = "config.toml"  # of a run's folder
 LORA_SHAPE = ("model", "adapter", "max_lora_rank", "lora_alpha")  # what a checkpoint hangs on
 
 
@@ -75,13 +77,15 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     config, changes = fit.fit(config, given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
-    config = with_objective(config)
+    config = with_objective(replace(config, reward=config.reward or rewards.defaults()))
     check(config)
     notes += changes
     config = with_correction(config, given, notes)
     named = name_run(config)
     if config.run_name not in (None, named.run_name) and config.resume is None:
         notes.append(f"run_name {config.run_name} -> {named.run_name}: it is taken")
+    if named.resume is not None:
+        notes += changed(read_toml(expanded(named.resume) / CONFIG_FILE), named)
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
     return Resolved(named, given, tuple(dict.fromkeys(notes)))
@@ -122,7 +126,7 @@ def user_layers(
 
 def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The options of the run that is resumed, without what another learner sets otherwise."""
-    file = expanded(user["resume"]) / "config.toml"
+    file = expanded(user["resume"]) / CONFIG_FILE
     if not is_file(file):
         raise UserError(
             f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "

@@ -1,11 +1,12 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
+import contextlib
 import gc
 import importlib.util
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ from unslothrl import cluster, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints import run_state as checkpoint
 from unslothrl.cluster import joining, starting
-from unslothrl.cluster.base import Cluster, counted
+from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
-from unslothrl.config.reading import EMBEDDED_RECIPE
 from unslothrl.config.writing import to_toml
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
-from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import duration, tensor_parallel
@@ -32,10 +31,24 @@ from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
 from unslothrl.training.pieces import Pieces
+from unslothrl.training.start_lines import facts, header
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be had before any process is started."""
+
+    base: Path  # the 4-bit checkpoint
+    data: Data
+    level: str | None  # of the sandbox
+    steps: int
+    notes: tuple[str, ...]
+    resumed: Path | None  # the checkpoint to go on from
+    folder: RunFolder
 
 
 def run(config: Config, notes: Sequence[str]) -> int:
@@ -46,44 +59,31 @@ def run(config: Config, notes: Sequence[str]) -> int:
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
-    cluster.import_first(config)
-    if config.adapter:  # before a base is downloaded whole or quantised
-        adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
-    check_backend(config)
-    tensor_parallel.check_source(config)
-    base = base_model.prepare(config.model)
-    level = check_rewards(config)
-    tokenizer = base_model.load_tokenizer(base)
-    options = data_options(config)
-    data = tasks.load(options, tokenizer)
-    steps = total_steps(config, data)
-    notes = [*notes, *duration.check(config, steps, sum(map(len, data.evals.values())))]
-    resumed = resumable(config.resume) if config.resume else None
-    if config.ray_address is None:
-        resources = Resources.of_machine(config, machine)
-        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
-        if config.cluster == "ray":
-            starting.check(config)
-    elif config.cluster == "ray":
-        joining.check(config.ray_address)
-    check_writable(config.lora_save_path)
-    folder = open_folder(config, resumed)
-    use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
-        view.header(header(config, data, notes))
+        prepared = prepare(config, machine, view)
+        folder, resumed = prepared.folder, prepared.resumed
+        view.header(header(config, prepared.data, prepared.steps, [*notes, *prepared.notes]))
         tracked = Trackers(config.track, folder.path, options_in_json(config), view.note)
         ending = Ending(folder, view, config, trackers=tracked)
         try:
-            processes = cluster.start(config, base, machine, view.stage)
+            processes = cluster.start(config, prepared.base, machine, view.stage)
             ending.cluster = processes
-            checks = Checks(level, learners_generate=config.learner_generates)
+            view.stage("trying out what has started")
+            checks = Checks(prepared.level, learners_generate=config.learner_generates)
             checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
-            pieces = Pieces.of(base)
+            pieces = Pieces.of(prepared.base)
             ending.trainer = Trainer(
-                config, data, processes, folder, view, steps, checks, tracked, pieces
+                config,
+                prepared.data,
+                processes,
+                folder,
+                view,
+                prepared.steps,
+                checks,
+                tracked,
+                pieces,
             )
             if resumed is not None:
                 go_on(ending.trainer, resumed, folder, view)
@@ -108,6 +108,49 @@ def go_on(trainer: Trainer, resumed: Path, folder: RunFolder, view: Terminal) ->
     folder.truncate_after(trainer.state.step)
     origin.record_resume(folder.path, trainer.state.step)
     view.resumed(folder.read_metrics())
+
+
+def options_in_json(config: Config) -> dict[str, Any]:
+    """All options as resolved, for trackers."""
+    return plain(asdict(config))
+
+
+def prepare(config: Config, machine: Machine, view: Terminal) -> Prepared:
+    """Everything before the first process, with what takes long on the display. UserError."""
+    resumed = resumable(config.resume) if config.resume else None
+    view.stage("importing libraries")
+    cluster.import_first(config)
+    on_hub = base_model.is_on_hub(config.model)
+    if config.adapter:  # before a base is downloaded whole or quantised
+        adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
+    check_backend(config)
+    tensor_parallel.check_source(config)
+    if config.ray_address is not None and config.cluster == "ray":
+        view.stage(f"looking for the cluster at {config.ray_address}")
+        joining.check(config.ray_address)
+    view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
+    with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
+        base_model.find(config.model)
+    base = base_model.prepare(config.model, view.stage, view.progress)
+    view.stage("trying the rewards")
+    level = check_rewards(config)
+    view.stage("reading the tokenizer")
+    tokenizer = base_model.load_tokenizer(base)
+    view.stage(f"reading {config.dataset}")
+    options = data_options(config)
+    data = tasks.load(options, tokenizer)
+    steps = total_steps(config, data)
+    notes = duration.check(config, steps, sum(map(len, data.evals.values())))
+    if config.ray_address is None:
+        resources = Resources.of_machine(config, machine)
+        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
+        if config.cluster == "ray":
+            starting.check(config)
+    check_writable(config.lora_save_path)
+    folder = open_folder(config, resumed, facts(config, data))
+    use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
+    folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
+    return Prepared(base, data, level, steps, tuple(notes), resumed, folder)
 
 
 def total_steps(config: Config, data: Data) -> int:
@@ -151,13 +194,15 @@ def resumable(folder: str) -> Path:
     return found
 
 
-def open_folder(config: Config, resumed: Path | None) -> RunFolder:
+def open_folder(config: Config, resumed: Path | None, comments: Sequence[str] = ()) -> RunFolder:
+    """The run's folder with its config.toml, with `comments`."""
     if config.resume is None or resumed is None:
-        folder = RunFolder.create(config.output_dir, config.run_name or "run", to_toml(config))
+        text = to_toml(config, comments)
+        folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
         origin.record(folder.path)
         return folder
     folder = RunFolder.reopen(config.resume)
-    folder.write_config(to_toml(replace(config, resume=None)))
+    folder.write_config(to_toml(replace(config, resume=None), comments))
     return folder
 
 
@@ -192,37 +237,3 @@ def check_writable(folder: str | None) -> None:
         raise UserError(
             f"lora_save_path {folder} cannot be written ({error.strerror}): set another folder"
         ) from None
-
-
-def options_in_json(config: Config) -> dict[str, Any]:
-    """All options as resolved, for trackers."""
-    return plain(asdict(config))
-
-
-def overlap_line(config: Config) -> str:
-    """What `--max_staleness` means for the run."""
-    return (
-        f"rollouts may be {counted(config.max_staleness, 'version')} old: correction "
-        f"{config.correction}; learners generate nothing"
-        + (", completions go on under new versions" if config.partial_rollouts else "")
-    )
-
-
-def header(config: Config, data: Data, notes: Sequence[str]) -> list[str]:
-    lines = [
-        f"{config.learner} on {config.dataset}, base {config.model}",
-        f"{counted(config.number_of_actors, 'actor')} ({config.engine}), "
-        f"{counted(config.number_of_learners, 'learner')} ({config.backend}), "
-        f"cluster {config.cluster}",
-        *notes,
-    ]
-    if config.model == EMBEDDED:
-        lines.insert(2, f"options that are not set: recipe {EMBEDDED_RECIPE}")
-    if config.max_staleness:
-        lines.append(overlap_line(config))
-    if config.top_p < 1 or config.sampling_top_k:
-        lines.append(
-            "warning: top_p and sampling_top_k leave out tokens that the learner does not: "
-            "the ratio of policy and sampler is biased"
-        )
-    return [*lines, *data.notes]

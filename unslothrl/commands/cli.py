@@ -6,6 +6,7 @@ exit code 2, before anything heavy is imported: a command's file is imported whe
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import typer
 
 from unslothrl import __version__
-from unslothrl.commands.flags import GroupedCommand, finite, given, with_options
+from unslothrl.commands import completion
+from unslothrl.commands.flags import finite, given, with_options
+from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
@@ -23,13 +26,16 @@ FAILED = 1  # the exit code of a run that had to stop
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
 
+OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
+
+
 app = typer.Typer(
+    cls=Program,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={
         "token_normalize_func": lambda name: name.replace("-", "_"),
         "help_option_names": ["--help", "-h"],
-        "max_content_width": 120,
     },
 )
 
@@ -37,7 +43,10 @@ app = typer.Typer(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code. Flags without a command mean `train`; nothing at
     all prints the help."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if completion.VARIABLE in os.environ:
+        return completion.answer(arguments, parser().commands)
+    arguments = arguments or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of an ASCII or half-read terminal
@@ -48,10 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = arguments[0]
     if not first.startswith("-") and first not in command.commands:
         return refuse(unknown_command(first, tuple(command.commands)))
-    if first.startswith("-") and first not in ("--version", "--help", "-h"):
+    flag = completion.normal(first)
+    if first.startswith("-") and flag not in OF_THE_PROGRAM:
         arguments.insert(0, "train")
+    whole_help = any(map(is_all, arguments))
+    if whole_help:
+        arguments = [*(each for each in arguments if not is_all(each)), "--help"]
     try:
-        return command.main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
+        if flag in completion.FLAGS:
+            return completion.run(arguments)
+        settings = {"standalone_mode": False, "obj": {ALL: whole_help}}
+        return command.main(arguments, prog_name="unslothrl", **settings) or 0
     except UsageError as error:
         return refuse(usage_message(error, command.commands))
     except UserError as error:
@@ -78,6 +94,12 @@ def refuse(message: str, code: int = USAGE) -> int:
 )
 def program(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    install_completion: str = typer.Option(
+        None, "--install_completion", metavar="[SHELL]", help=completion.INSTALL_HELP
+    ),
+    show_completion: str = typer.Option(
+        None, "--show_completion", metavar="[SHELL]", help="Print the script of that."
+    ),
 ) -> None:
     """Reinforcement learning for language models that starts on one consumer GPU."""
     if version:

@@ -52,16 +52,19 @@ def evaluate(
     config, notes = config_of(found, datasets, flags)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
-    cluster.import_first(config)
-    adapter_check.check(str(found.folder), base_model.find(config.model, weights=False))
-    base = base_model.prepare(config.model)
-    level = check_rewards(config)
-    tokenizer = base_model.load_tokenizer(base)
-    data = tasks.load_evals(data_options(config), tokenizer)
-    from unslothrl.evaluation.run import Policy, evaluator
-
-    policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
     with Terminal() as view:
+        view.stage(f"reading base {config.model}")
+        cluster.import_first(config)
+        adapter_check.check(str(found.folder), base_model.find(config.model, weights=False))
+        base = base_model.prepare(config.model, view.stage, view.progress)
+        level = check_rewards(config)
+        view.stage("reading the tokenizer")
+        tokenizer = base_model.load_tokenizer(base)
+        view.stage("reading the problems")
+        data = tasks.load_evals(data_options(config), tokenizer)
+        from unslothrl.evaluation.run import Policy, evaluator
+
+        policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
         view.header(header(config, found, data, [*notes, *data.notes]))
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {policy.name: drawing.draw(policy) for policy in policies}

@@ -13,20 +13,6 @@ from unslothrl.config.values import choices_of, kind, limits_text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
 
-class GroupedCommand(typer.core.TyperCommand):
-    """Options under their groups' names. No flag is cut, however narrow the terminal."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is not None:
-                group = getattr(parameter, "rich_help_panel", None) or "Options"
-                groups.setdefault(group, []).append(record)
-        for group, records in groups.items():
-            with formatter.section(group):
-                formatter.write_dl(records)
-
-
 def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS)) -> Any:
     """`function`, which takes **flags, with one typed parameter for each option instead, which
     typer reads its flags from; its other parameters come first."""
@@ -58,12 +44,13 @@ def flag(name: str) -> inspect.Parameter:
     )
 
 
-def help_text(name: str) -> str:
-    """The option's help, its unit, limits and default."""
+def help_text(name: str, limits: bool = True) -> str:
+    """The option's help, its choices, unit and default, and its limits if asked for."""
     entry, choices = OPTIONS[name], choices_of(name)
     default = None if entry.default in (None, ()) else f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    facts = [known_names, entry.metadata.get("unit"), limits_text(name), default]
+    bounds = limits_text(name) if limits else None
+    facts = [known_names, entry.metadata.get("unit"), bounds, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
 

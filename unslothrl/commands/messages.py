@@ -1,13 +1,16 @@
 """What a wrong command line is answered with, in one line."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.config import values
+from unslothrl.config import other_names, values
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import kind
 from unslothrl.untrusted import plain
+
+EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
 
 
 def unknown_command(name: str, commands: Sequence[str]) -> str:
@@ -24,16 +27,40 @@ def usage_message(error: Any, commands: Mapping[str, Any]) -> str:
     command = context.info_name if context is not None else "train"
     if name and hasattr(error, "possibilities"):
         return unknown_flag(name, command, commands)
+    if (extra := EXTRA.search(error.format_message())) is not None:
+        return unknown_argument(extra[1], command, commands)
     if name in OPTIONS and kind(name) is not bool:
         return f"--{name} needs a value: set e.g. --{name} {values.example(name)}"
     return f"{error.format_message().rstrip('.')}: see unslothrl {command} --help"
+
+
+def unknown_argument(text: str, command: str, commands: Mapping[str, Any]) -> str:
+    """The message for words that a command does not take; other systems write NAME=VALUE."""
+    word = text.split()[0]
+    name, is_pair, _ = word.partition("=")
+    name = name.replace("-", "_")
+    if is_pair and name in OPTIONS:
+        return f"{plain(word)}: options are flags here: write --{plain(word.replace('=', ' ', 1))}"
+    if is_pair:
+        return unknown_flag(plain(name), command, commands)
+    if word in values.choices_of("learner"):
+        return f"{word} is not an argument of {command}: set --learner {word}"
+    return f"{plain(word)} is not an argument of {command}: see unslothrl {command} --help"
 
 
 def unknown_flag(name: str, command: str, commands: Mapping[str, Any]) -> str:
     """The message for a flag that a command does not have."""
     flags = [flag.name for flag in commands[command].params] if command in commands else []
     if not flags or set(OPTIONS) <= set(flags):
-        return values.unknown_option(name)
-    near = difflib.get_close_matches(name, flags, 1)
-    hint = f"did you mean --{near[0]}?" if near else f"see unslothrl {command} --help"
+        return values.unknown_option(name, also=[each for each in flags if each not in OPTIONS])
+    others = [each for each in commands if name in {flag.name for flag in commands[each].params}]
+    ours = [each for each in other_names.ours(name) if each in flags]
+    if ours:
+        hint = f"set {' and '.join(f'--{each}' for each in ours)}"
+    elif near := difflib.get_close_matches(name, flags, 1, 0.8 if others else 0.6):
+        hint = f"did you mean --{near[0]}?"
+    elif others:
+        hint = f"it is one of {' and '.join(others)}: see unslothrl {command} --help"
+    else:
+        hint = f"see unslothrl {command} --help"
     return f"--{name} is not an option of {command}: {hint}"

@@ -19,7 +19,9 @@ class Config(TaskOptions):
     """All options of a run. None means: not set, see the option's help."""
 
     learner: str = option(
-        "pg", "what the learner optimises: a name, or a .py file that defines OBJECTIVE", TRAINING
+        "pg",
+        "what the learner optimises: a name (grpo is the usual one), or a .py file with OBJECTIVE",
+        TRAINING,
     )
     lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
     lr_schedule: str = option(

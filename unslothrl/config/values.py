@@ -10,7 +10,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unslothrl.algorithms import objectives
@@ -170,19 +170,27 @@ def example(name: str, typed: Any = None) -> Any:
     return default
 
 
-def unknown_option(name: str, is_flag: bool = True) -> str:
-    """The message for an option that does not exist."""
+def unknown_option(name: str, is_flag: bool = True, also: Sequence[str] = ()) -> str:
+    """The message for an option that does not exist; `also`: what else there is besides a run's."""
     style = "--{}" if is_flag else "{}"
-    if name == "top_k":
+    last = name.rpartition(".")[2]
+    if last == "top_k":
         topk, top_k = style.format("topk"), style.format("sampling_top_k")
         return (
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
             f"{top_k} (sampling from the k likeliest tokens)"
         )
-    if name in RETIRED:
-        return f"{style.format(name)} is not an option any more: {RETIRED[name]}: leave it out"
+    if last in RETIRED:
+        return f"{style.format(name)} is not an option any more: {RETIRED[last]}: leave it out"
     if (known := other_names.answer(name, style)) is not None:
         return f"{style.format(name)} is not an option: {known}"
-    near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1)
-    hint = f"did you mean {style.format(near[0])}?" if near else "see unslothrl train --help"
+    ours = [*OPTIONS, *also]
+    typed = name.replace("-", "_").lower()
+    near = next(iter(difflib.get_close_matches(typed, [*ours, *other_names.NAMES], 1)), None)
+    if near is None:
+        hint = "see unslothrl train --help_all"
+    elif near in ours:
+        hint = f"did you mean {style.format(near)}?"
+    else:
+        hint = f"did you mean {near}? Here: {other_names.answer(near, style)}"
     return f"{style.format(name)} is not an option: {hint}"

@@ -1,5 +1,6 @@
 """A config as TOML, the contents of a run's config.toml."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl.algorithms.parts import Part
@@ -9,9 +10,14 @@ from unslothrl.config.values import toml_value
 from unslothrl.untrusted import plain
 
 
-def to_toml(config: Config) -> str:
-    """All options as a recipe that reads back as the same config; unset ones are comments."""
-    lines = ["# All options of this run, as resolved. Usable as a recipe: --recipe FILE.toml"]
+def to_toml(config: Config, facts: Sequence[str] = ()) -> str:
+    """All options as a recipe that reads back as the same config; unset ones and `facts` of the run
+    are comments."""
+    lines = [
+        "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from the",
+        "# folder that the run was started in: paths are as they were given.",
+    ]
+    lines += [f"# {plain(fact)}" for fact in facts]
     functions = functions_of(config)
     for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
         lines.append(f"\n# {group}")

@@ -6,6 +6,7 @@ asked for; mathematics and custom functions run in `processes`, where they may s
 runs there in the sandbox.
 """
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from unslothrl.untrusted import plain
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 
 __all__ = ["DEFAULTS", "IN_PLACE", "IN_PROCESS", "IN_SANDBOX", "Chosen", "Reward", "builtin"]
-__all__ += ["choose", "needs_of", "system_prompt"]
+__all__ += ["choose", "defaults", "needs_of", "system_prompt"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ def choose(texts: tuple[str, ...]) -> list[Chosen]:
         if names.count(name) > 1:
             raise UserError(f"reward {name} is given twice: give it once, with its weight")
     return chosen
+
+
+def defaults() -> tuple[str, ...]:
+    """The rewards where none is asked for, each with its weight."""
+    return tuple(f"{name}={builtin.load(name).weight:g}" for name in DEFAULTS)
 
 
 def system_prompt(chosen: Sequence[Chosen]) -> str:
@@ -80,9 +86,10 @@ def _choose(text: str) -> Chosen:
     if name.endswith(".py"):
         raise UserError(f"reward {name}: name a function of the file: write {name}:FUNCTION")
     if name not in builtin.names():
+        near = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, or file.py:function, got "
-            f"{name!r}: set --reward accuracy"
+            f"{name!r}: set --reward {near[0]}"
         )
     reward = builtin.load(name)
     weight = reward.weight if weight is None else weight

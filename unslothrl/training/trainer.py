@@ -146,6 +146,7 @@ class Trainer:
         state.samples_seen += groups.completions
         state.seconds += metrics["timing/step_s"]
         self.view.step(metrics, step, self.total_steps)
+        self.view.sample(groups.kept or groups.left_out)
         self.cluster.report(step, self.total_steps, metrics)
         return metrics
 

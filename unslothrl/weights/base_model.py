@@ -4,15 +4,17 @@ A base that is not quantised yet is quantised once, into a cache keyed by its co
 two processes can ever hold different 4-bit weights.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from unslothrl.embedded import BASE, EMBEDDED
@@ -21,11 +23,20 @@ from unslothrl.files import exists
 from unslothrl.untrusted import Unreadable, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
+LARGE_MB = 2_000  # whose content takes seconds to read
+MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
+BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
+Stage = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
 
-def prepare(model: str) -> Path:
-    """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError."""
+
+def prepare(model: str, stage: Stage | None = None, progress: Progress | None = None) -> Path:
+    """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError.
+
+    `stage` is called with what takes long, by default a line on stderr, and `progress` with that
+    and (parts done, all parts)."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     method = quantised.get("quant_method")
@@ -35,7 +46,12 @@ def prepare(model: str) -> Path:
         raise UserError(
             f"model {model}: quantised by {method}: give a 16-bit or a bitsandbytes 4-bit model"
         )
-    return quantise(source)
+    return quantise(source, stage, progress)
+
+
+def is_on_hub(model: str) -> bool:
+    """Whether `find` would look for it on the hub, or in what was downloaded from there."""
+    return model != EMBEDDED and not exists(model)
 
 
 def find(model: str, weights: bool = True) -> Path:
@@ -69,11 +85,16 @@ def read_config(folder: Path) -> dict:
 
 def _download(model: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
         return Path(snapshot_download(model, allow_patterns=patterns))
+    except GatedRepoError:
+        raise UserError(
+            f"model {model}: its owner lets only those have it who accept the terms: do that on "
+            f"huggingface.co/{model}, then run `hf auth login`"
+        ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
@@ -87,9 +108,13 @@ def cache_folder() -> Path:
     return Path(root) / "unslothrl" / "nf4"
 
 
-def quantise(source: Path) -> Path:
+def quantise(source: Path, stage: Stage | None = None, progress: Progress | None = None) -> Path:
     """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Of several processes of a
-    host that ask for it one makes it and the others wait. Raises UserError."""
+    host that ask for it one makes it and the others wait. `stage`, `progress`: see `prepare`.
+    Raises UserError."""
+    stage = stage or say
+    if size_mb(source) > LARGE_MB:
+        stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if target.is_dir():
         return target
@@ -103,27 +128,26 @@ def quantise(source: Path) -> Path:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not target.is_dir():
-            _quantise(source, target)
+            _quantise(source, target, stage, progress)
     finally:
         os.close(folder)
     return target
 
 
-def _quantise(source: Path, target: Path) -> None:
+def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | None) -> None:
     """Writes the copy beside `target`, whole, and renames it."""
+    doing = f"quantising {source.name}"
+    stage(f"{doing} to 4 bit, once: it is kept in {target.parent}")
     try:
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
     except OSError as error:
         raise cannot_be_written(source, target.parent, error) from None
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        report = None if progress is None else functools.partial(progress, doing)
+        command = [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)]
+        code, written = run_reporting(command, report)
+        if code:
+            reason = (written.strip().splitlines() or [f"exit code {code}"])[-1]
             raise UserError(
                 f"model {source}: cannot be quantised ({reason}): give a whole 16-bit checkpoint "
                 "and more free memory, or a bitsandbytes 4-bit model"
@@ -138,6 +162,34 @@ def _quantise(source: Path, target: Path) -> None:
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def run_reporting(
+    command: Sequence[str], progress: Callable[[int, int], None] | None
+) -> tuple[int, str]:
+    """Runs a Python program that draws progress bars. -> (exit code, the end of its stderr).
+    `progress` is called with the counts of its bars, e.g. (3, 290) for "3/290 ["."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    written = b""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        try:
+            while piece := os.read(process.stderr.fileno(), 1 << 16):
+                written = (written + piece)[-MOST_WRITTEN:]
+                if progress is not None and (counts := BAR.findall(piece)):
+                    progress(int(counts[-1][0]), int(counts[-1][1]))
+        except BaseException:  # Ctrl-C
+            process.kill()
+            raise
+        code = process.wait()
+    return code, written.decode(errors="replace")
+
+
+def say(text: str) -> None:
+    """What takes long, where nothing else shows it."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:

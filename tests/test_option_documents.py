@@ -1,0 +1,145 @@
+"""docs/options.md, docs/coming-from.md and docs/troubleshooting.md say what the code says."""
+
+import ast
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import option_documents
+import pytest
+
+from unslothrl.commands.help import EVERYDAY
+from unslothrl.config import other_names
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.values import unknown_option
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
+
+ROOT = Path(__file__).parents[1]
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
+TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text()
+
+
+@pytest.mark.parametrize("path", list(option_documents.DOCUMENTS))
+def test_the_document_is_up_to_date(path):
+    """`python tools/option_documents.py` writes it."""
+    assert (ROOT / path).read_text() == option_documents.DOCUMENTS[path]()
+
+
+def test_every_option_has_a_row_with_its_default_and_what_is_allowed():
+    text = option_documents.options()
+    for name in OPTIONS:
+        assert len(re.findall(rf"^\| (?:\*\*)?`--{name}`", text, re.MULTILINE)) == 1
+    assert "| **`--max_new_tokens`** | longest completion (tokens) | `1200` | at least 1" in text
+    assert "| `--kl` | KL against the reference; not set: as the learner's | |" in text
+    assert text.count("**`--") == len(EVERYDAY)
+
+
+@pytest.mark.parametrize("system", list(option_documents.SYSTEMS))
+def test_every_option_of_another_system_is_answered(system):
+    """On the command line too, where it is not also one of ours."""
+    names, different, _ = option_documents.SYSTEMS[system]
+    for theirs in names.split():
+        ours, about = different.get(theirs) or option_documents.answer_to(theirs)
+        assert set(ours.split()) <= OPTIONS.keys() and (ours or about), theirs
+        said = unknown_option(theirs)
+        if theirs not in OPTIONS:
+            assert "did you mean" not in said and "--help" not in said, said
+        if theirs not in {*OPTIONS, *different}:
+            assert all(f"--{name}" in said for name in ours.split()), said
+    assert set(different) <= set(names.split())
+
+
+@pytest.mark.real
+def test_every_option_of_grpo_in_trl_is_known_or_of_another_kind():
+    """Against the TRL that is installed."""
+    trl = pytest.importorskip("trl")
+    fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    inherited = {field.name for field in dataclasses.fields(trl.GRPOConfig.__mro__[1])}
+    known = {*OPTIONS, *other_names.NAMES, "top_k"}
+    of_grpo = fields - inherited
+    assert len(of_grpo) > 40
+    assert sorted(of_grpo - known) == sorted(NOT_ANSWERED)
+
+
+NOT_ANSWERED = {"router_aux_loss_coef"}  # of mixtures of experts
+
+
+def test_dotted_names_are_looked_up_whole_and_then_by_their_ends():
+    assert other_names.ours("data.train_batch_size") == ["batch_size"]
+    assert other_names.ours("actor_rollout_ref.rollout.n") == ["num_candidates"]
+    assert other_names.ours("actor_rollout_ref.actor.optim.lr") == ["lr"]
+    assert other_names.ours("critic.optim.lr") == ["critic_lr"]
+    assert other_names.ours("trl.beta") == ["kl", "kl_coefficient"]
+    assert other_names.ours("no.such.thing") == other_names.ours("lr") == []
+    assert other_names.answer("no.such", "--{}") is other_names.answer("lr", "--{}") is None
+    assert other_names.answer("." * 100_000, "--{}") is None
+
+
+# Troubleshooting
+
+
+def messages() -> list[str]:
+    """Every text in the package, with ... for what is put into it."""
+    texts = []
+    for path in sorted((ROOT / "unslothrl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                pieces = [
+                    part.value if isinstance(part, ast.Constant) else "..." for part in node.values
+                ]
+                texts.append(" ".join("".join(map(str, pieces)).split()))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(" ".join(node.value.split()))
+    return texts
+
+
+def quoted() -> list[str]:
+    """What the first column quotes of messages: those that are sentences, not metrics or labels."""
+    rows = [line for line in TROUBLES.splitlines() if line.startswith("| ")]
+    columns = [row.split("|")[1] for row in rows]
+    found = [text for column in columns for text in re.findall(r"`([^`]+)`", column)]
+    return [text for text in found if " " in text]
+
+
+def test_every_message_that_is_quoted_is_one_of_ours():
+    texts, named = messages(), quoted()
+    assert len(named) > 20
+    for message in named:
+        parts = [re.escape(" ".join(part.split())) for part in message.split("...")]
+        pattern = re.compile(".*".join(parts).removesuffix(".*"))
+        assert any(map(pattern.search, texts)), message
+
+
+FLAGS = re.compile(r"`(--[^`]+)`")
+
+
+def advised() -> list[str]:
+    """The flags that the page tells to set, with their values."""
+    found = FLAGS.findall(TROUBLES)
+    return sorted({text for text in found if len(shlex.split(text)) > 1})
+
+
+@pytest.mark.parametrize("flags", advised())
+def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def function(completion, answer):\n    return 1.0\n")
+    given: dict[str, object] = {}
+    words = shlex.split(flags)
+    while words:
+        flag = words.pop(0)
+        value = words.pop(0) if words and not words[0].startswith("--") else True
+        name = flag.removeprefix("--")
+        if name == "reward":
+            given.setdefault(name, []).append(value)  # type: ignore[attr-defined]
+        else:
+            given[name] = value
+    assert given.keys() <= OPTIONS.keys()
+    config = resolve(given, CPU).config
+    assert all(getattr(config, name) is not None for name in given)
+
+
+def test_flags_without_a_value_that_the_page_names_exist():
+    alone = {text.removeprefix("--") for text in FLAGS.findall(TROUBLES) if " " not in text}
+    assert alone <= OPTIONS.keys() | {"help_all"} and len(alone) > 10

@@ -1,0 +1,95 @@
+"""A finished step as a row of a table, or as a line."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unslothrl.tracking.metrics import Row, duration, is_number, short
+
+HEADER_EVERY = 20  # rows
+STEP_WIDTH = 9
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric in the table and in the plain lines."""
+
+    label: str
+    metric: str
+    width: int
+    write: Callable[[Any], str] = short
+    plain: str = "{label} {value}"  # how a plain line says it
+    is_optional: bool = False  # left out where the step lacks it
+    hides_zero: bool = False  # left out while it is 0, and from plain lines
+
+
+# The rightmost are left out where they do not fit.
+COLUMNS = (
+    Column("reward", "reward/mean", 9),
+    Column("score", "rollout/score", 8, is_optional=True),
+    Column("length", "rollout/mean_length", 8, lambda value: f"{value:.0f}"),
+    Column("seconds", "timing/step_s", 9, lambda value: f"{value:.1f}"),
+    Column("failed", "reward/failed", 8, plain="rewards failed {value}", hides_zero=True),
+    Column(
+        "no signal",
+        "reward/zero_signal_groups",
+        11,
+        plain="groups without signal {value}",
+        is_optional=True,
+    ),
+    Column("gap", "train/sampler_gap", 8, lambda value: f"{value:.4f}"),
+    Column("tokens/s", "rollout/tokens_per_s", 10, lambda value: f"{value:,.0f}"),
+)
+
+
+class StepTable:
+    """Rows of steps under a heading, which is repeated now and then and where its columns
+    change."""
+
+    def __init__(self) -> None:
+        self.rows_since_heading = 0
+        self.heading = ""
+
+    def add(self, metrics: Row, step: int, total: int, width: int) -> tuple[str | None, str]:
+        """-> (the heading, None where it still stands close above; the row), each shorter than
+        `width`."""
+        labels, cells = [f"{'step':>{STEP_WIDTH}}"], [f"{f'{step}/{total}':>{STEP_WIDTH}}"]
+        for column in columns_of(metrics):
+            labels.append(f"{column.label:>{column.width}}")
+            value = cell(metrics.get(column.metric), column.write)
+            cells.append(f" {value:>{column.width - 1}}")
+        while len(cells) > 1 and len("".join(cells)) >= width:
+            labels.pop()
+            cells.pop()
+        heading = "".join(labels)
+        if heading == self.heading and self.rows_since_heading < HEADER_EVERY:
+            self.rows_since_heading += 1
+            return None, "".join(cells)
+        self.heading, self.rows_since_heading = heading, 1
+        return heading, "".join(cells)
+
+
+def columns_of(metrics: Row) -> Sequence[Column]:
+    """The columns that a step has something for."""
+    return [
+        column
+        for column in COLUMNS
+        if not (column.is_optional and column.metric not in metrics)
+        and not (column.hides_zero and not metrics.get(column.metric))
+    ]
+
+
+def plain_step(metrics: Row, step: int, total: int, to_end: float | None) -> str:
+    """A step as a line for a log."""
+    parts = [
+        column.plain.format(label=column.label, value=column.write(metrics[column.metric]))
+        for column in columns_of(metrics)
+        if is_number(metrics.get(column.metric))
+    ]
+    if to_end is not None and step < total:
+        parts.append(f"end in {duration(to_end)}")
+    return f"step {step}/{total}: " + ", ".join(parts)
+
+
+def cell(value: Any, write: Callable[[Any], str]) -> str:
+    return write(value) if is_number(value) else "-"

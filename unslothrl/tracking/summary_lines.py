@@ -1,0 +1,53 @@
+"""How a run ended, as labelled lines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unslothrl.tracking.metrics import duration, eval_sets, is_number, short
+
+SHOWN = (  # label, key of the summary
+    ("adapter", "adapter"),
+    ("use it", "command"),
+    ("resume", "resume"),
+    ("goes on", "goes_on"),
+    ("report", "report"),
+)
+
+
+def summary_lines(
+    summary: Mapping[str, Any], rewards: Sequence[float], arrow: str
+) -> list[tuple[str, str]]:
+    """(label, text): status, steps and times; evaluations before and after; what can be done now.
+
+    `rewards`: the mean reward of every step; `arrow` stands between before and after.
+    """
+    lines = [(str(summary["status"]), times(summary))]
+    first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
+    for name in eval_sets([first]):
+        for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
+            before = first.get(f"eval/{name}/{key}")
+            after = last.get(f"eval/{name}/{key}") if last != first else None
+            lines.append((label, f"{change(before, after, arrow)}  {name}"))
+    if rewards:
+        last_reward = rewards[-1] if len(rewards) > 1 else None
+        said = "in training, first and last step" if len(rewards) > 1 else "in training"
+        lines.append(("reward", f"{change(rewards[0], last_reward, arrow)}  {said}"))
+    return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
+
+
+def times(summary: Mapping[str, Any]) -> str:
+    """The steps, the seconds that they and the evaluations took, and those of the whole run."""
+    steps = summary["steps"]
+    text = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
+    if evaluating := summary.get("eval_seconds"):
+        text += f", and {duration(evaluating)} of evaluation"
+    if is_number(wall := summary.get("wall_seconds")):
+        since = " since it was resumed" if summary.get("was_resumed") else " with start and end"
+        text += f"; {duration(wall)}{since}"
+    return text
+
+
+def change(before: float | None, after: float | None, arrow: str) -> str:
+    if not is_number(before) or not is_number(after):
+        return short(before)
+    return f"{short(before)} {arrow} {short(after)}  {after - before:+.3f}"
