@@ -2,9 +2,6 @@
 
 import contextlib
 import errno
-import shlex
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +11,12 @@ from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
+from unslothrl.tracking import calling
 from unslothrl.tracking.report import write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
+from unslothrl.weights import portable
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Ending:
             self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
             return None
         if self.config.lora_save_path:
-            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
+            portable.copy_adapter(adapter, Path(self.config.lora_save_path))
         return adapter
 
     def _summary(self, status: str, adapter: Path | None) -> dict:
@@ -88,26 +87,20 @@ class Ending:
             "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
             "last_eval": evals[-1] if evals else None,
             "adapter": str(adapter) if adapter else None,
-            "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
-            if adapter
-            else None,
+            **(self._commands() if adapter else {"command": None}),
             "report": str(self.folder.path / REPORT),
             "base_hash": self.base_hash,
             "version": __version__,
         }
 
-
-def program() -> str:
-    """How this program is called in the user's shell: by its name, or from the environment that it
-    is installed in, which `make train` does not activate."""
-    name = "unslothrl"
-    if shutil.which(name):
-        return name
-    beside = Path(sys.executable).with_name(name)
-    if not beside.is_file():
-        return f"{shlex.quote(sys.executable)} -m {name}"
-    here = Path.cwd()
-    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+    def _commands(self) -> dict[str, str]:
+        """What to do with the run's newest adapter, to be copied into a shell."""
+        run = self.folder.path
+        return {
+            "command": calling.command("chat", "--adapter", run),
+            "evaluate": calling.command("eval", "--adapter", run),
+            "export": calling.command("export", "--adapter", run, "--output", f"{run.name}-export"),
+        }
 
 
 def unexpected(error: BaseException, folder: RunFolder) -> RunError:

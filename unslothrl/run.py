@@ -1,5 +1,6 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -26,10 +27,12 @@ from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.tracking import card as cards
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
-from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights.adapter_use import Use
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
@@ -64,7 +67,6 @@ def run(config: Config, notes: Sequence[str]) -> int:
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed)
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Terminal(config.eval_every) as view:
         view.header(header(config, data, notes))
@@ -75,6 +77,9 @@ def run(config: Config, notes: Sequence[str]) -> int:
             checks = Checks(level, learners_generate=config.learner_generates)
             checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
+            use = replace(use, base_hash=checks.base_hash)
+            card = functools.partial(card_of, folder, use)
+            folder.beside_adapters = portable.beside(use, base, card)
             ending.trainer = Trainer(config, data, processes, folder, view, steps, checks)
             if resumed is not None:
                 ending.trainer.restore(resumed)
@@ -92,6 +97,12 @@ def run(config: Config, notes: Sequence[str]) -> int:
             raise unexpected(error, folder) from None
         ending.close("finished")
         return 0
+
+
+def card_of(folder: RunFolder, use: Use, version: int) -> str:
+    """The model card of a version, by what the run has measured until it is saved."""
+    title = f"{folder.path.name} v{version:06d}"
+    return cards.card(title, use, use.base, cards.Run.read(folder.path))
 
 
 def total_steps(config: Config, data: Data) -> int:

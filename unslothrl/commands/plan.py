@@ -19,6 +19,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.planning.search import FREE
 from unslothrl.resolve import resolve
+from unslothrl.tracking import calling
 
 LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
@@ -122,7 +123,7 @@ def settings(
 def command(config: Config, options: Mapping[str, Any]) -> str:
     """What to paste into a shell."""
     flags = {"learner": config.learner, "model": config.model, **options, "fit": "off"}
-    return "python train_distributed.py " + " ".join(
+    return f"{calling.program()} train " + " ".join(
         part for name, value in flags.items() for part in written(name, value)
     )
 
@@ -249,7 +250,7 @@ def table_lines(models: dict[str, Any]) -> list[str]:
     for model, cells in models["models"].items():
         values = ["-" if v is None else f"{v:,}" for v in cells.values()]
         text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
-    return [*text, "", "more: unslothrl plan --model NAME --card GB"]
+    return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
 
 
 def gb(mb: float) -> str:

@@ -337,8 +337,9 @@ class Terminal:
             last_reward = self.rewards[-1] if len(self.rewards) > 1 else None
             change = self._change(self.rewards[0], last_reward)
             lines.append(("reward", f"{change}  in training, first and last step"))
-        named = (("adapter", "adapter"), ("use it", "command"), ("report", "report"))
-        return lines + [(label, str(summary[k])) for label, k in named if summary.get(k)]
+        named = {"adapter": "adapter", "use it": "command", "evaluate": "evaluate"}
+        named |= {"export": "export", "report": "report"}
+        return lines + [(label, str(summary[k])) for label, k in named.items() if summary.get(k)]
 
     def _change(self, before: float | None, after: float | None) -> str:
         if not is_number(before) or not is_number(after):

@@ -21,6 +21,7 @@ from unslothrl.files import exists
 from unslothrl.untrusted import Unreadable, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
+TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 
