@@ -12,7 +12,7 @@ bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
 .PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
-	split-test cluster-test trl-test card-test lint lock clean
+	split-test cluster-test trl-test card-test llama-test lint lock clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -32,7 +32,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then every test but the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
-slow: unsloth-test trl-test card-test mutation-test learn-test split-test cluster-test ## every long proof, then whole runs (resumable)
+slow: unsloth-test trl-test card-test llama-test mutation-test learn-test split-test cluster-test ## every long proof, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
@@ -65,6 +65,10 @@ trl-test: setup ## losses and advantages against TRL's own code
 card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its own code
 	$(bin)/python tools/peers.py vllm
 	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
+
+llama-test: setup ## GGUF files by llama.cpp's own logits and tokens; compiles it first
+	$(bin)/python tools/peers.py llama-cpp
+	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

@@ -262,20 +262,29 @@ def evaluate(
 
 def export(
     adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
-    output: str = typer.Option(help="Folder to write, which is not there yet."),
+    output: str = typer.Option(None, help="Folder to write, which is not there yet."),
     to: str = typer.Option(
         "merged",
         metavar="NAME",
-        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer.",
+        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer; gguf: one "
+        "file for llama.cpp and Ollama.",
     ),
+    gguf_type: str = typer.Option(
+        "f16", "--gguf_type", metavar="NAME", help="Weights of a GGUF file: f16 or q8_0."
+    ),
+    push: str = typer.Option(None, metavar="USER/NAME", help="Upload it to the hub, too."),
+    private: bool = typer.Option(False, "--private", help="A new repository is private."),
     model: str = typer.Option(
         None, help="Its base: hub id, folder, or embedded; not set: its own."
     ),
 ) -> int:
-    """Write an adapter as others use it: merged into its base, or with all that it needs."""
+    """Write an adapter as others use it: merged, with all that it needs, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    write(adapter, to, output, model)
+    try:
+        write(adapter, to, output, model, gguf_type, push, private)
+    except KeyboardInterrupt:
+        return refuse("export: interrupted, nothing was kept", INTERRUPTED)
     return 0
 
 
