@@ -172,7 +172,8 @@ def recipe(run: Run) -> list[str]:
     """The options of the run, without those that say where it was and other paths."""
     lines = []
     for name, value in run.options.items():
-        if name in OPTIONS and name not in OF_THE_MACHINE and value != OPTIONS[name].default:
+        is_set = name in OPTIONS and value not in (OPTIONS[name].default, [])
+        if is_set and name not in OF_THE_MACHINE:
             values = value if isinstance(value, list) else [value]
             if not any(isinstance(each, str) and looks_like_a_path(each) for each in values):
                 lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
