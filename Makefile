@@ -89,6 +89,10 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
 	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
 
+llama-test: setup ## GGUF files by llama.cpp's own logits and tokens; compiles it first
+	$(bin)/python tools/peers.py llama-cpp
+	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
+
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .
 	$(bin)/python -m ruff format --check .

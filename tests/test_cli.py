@@ -222,7 +222,7 @@ def test_help_imports_no_numerics():
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
-    commands = ("train", "eval", "plan", "data", "score", "ask", "export", "recipes")
+    commands = ("train", "eval", "plan", "data", "score", "ask", "chat", "export", "recipes")
     listed = out.partition("Commands:")[2].splitlines()
     named = [line.split()[0] for line in listed if re.match(r"  \w", line)]
     assert named[: len(commands)] == list(commands) and err == ""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from unslothrl.commands import cli
+from unslothrl.errors import UserError
 from unslothrl.weights.adapter import write_adapter
 
 
@@ -13,7 +14,10 @@ from unslothrl.weights.adapter import write_adapter
     ("arguments", "said"),
     [
         ("--adapter nowhere --output new", "adapter nowhere"),
-        ("--adapter run --output new --to gif", "to must be one of adapter, merged, got 'gif'"),
+        (
+            "--adapter run --output new --to gif",
+            "to must be one of adapter, merged, gguf, got 'gif'",
+        ),
         ("--adapter run --output run", "output run: it is there already"),
         ("--adapter run --output new", "adapter run: this run has saved none yet"),
     ],
@@ -59,7 +63,8 @@ def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     model = AutoModelForCausalLM.from_pretrained(target)
     assert model.dtype == torch.bfloat16 and not hasattr(model.config, "quantization_config")
     assert AutoTokenizer.from_pretrained(target).chat_template
-    assert str(base) in (target / "README.md").read_text()
+    card = (target / "README.md").read_text()
+    assert f"`{base.name}`, a local model" in card and str(base.parent) not in card
     assert [path.name for path in target.parent.iterdir()] == ["merged"]  # nothing half-written
     assert cli.main(["export", *arguments]) == 2  # it is there
 
@@ -79,3 +84,178 @@ def test_an_exported_adapter_has_all_that_it_needs(trained, tmp_path):
     assert AutoTokenizer.from_pretrained(target).chat_template
     wrong = ["--adapter", str(adapter), "--model", "embedded", "--output", str(tmp_path / "no")]
     assert cli.main(["export", *wrong]) == 2 and not (tmp_path / "no").exists()
+
+
+RUN = (
+    "train --learner grpo --cluster local --engine transformers --number_of_actors 0 --max_steps 1 "
+    "--batch_size 4 --num_candidates 4 --topk 4 --eval_every 0 --max_new_tokens 16 --run_name run"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    assert cli.main([*RUN.split(), "--output_dir", str(folder)]) == 0
+    return folder / "run"
+
+
+@pytest.mark.real
+def test_a_run_as_gguf_with_its_modelfile(run, tmp_path, capsys):
+    target = tmp_path / "my model"
+    arguments = ["--adapter", str(run), "--to", "gguf", "--gguf_type", "q8_0"]
+    assert cli.main(["export", *arguments, "--output", str(target)]) == 0
+    said = capsys.readouterr().out
+    file = target / "my-model-q8_0.gguf"
+    assert {path.name for path in target.iterdir()} == {file.name, "Modelfile", "README.md"}
+    assert f"llama-server -m '{file}' --jinja" in said and f"-f '{target}/Modelfile'" in said
+    assert "logits of the q8_0 weights" in said
+    assert f"FROM ./{file.name}\nTEMPLATE " in (target / "Modelfile").read_text()
+
+
+@pytest.mark.real
+def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
+    import safetensors.torch
+
+    from unslothrl import embedded
+
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in embedded.BASE.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    weights = safetensors.torch.load_file(other / "model.safetensors")
+    weights = {name: -values if "up_proj" in name else values for name, values in weights.items()}
+    safetensors.torch.save_file(weights, other / "model.safetensors", {"format": "pt"})
+    arguments = [
+        "--adapter",
+        str(run),
+        "--model",
+        str(other),
+        "--output",
+        str(tmp_path / "a" / "b"),
+    ]
+    assert cli.main(["export", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"model {other}: its 4-bit weights (" in line and "leave --model out" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--adapter run", "output is not set: set --output FOLDER, or --push user/name"),
+        ("--adapter run --output new --gguf_type q4", "gguf_type must be one of f16, q8_0"),
+        ("--adapter half --output new", "adapter half: this run has saved none yet"),
+        ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
+        ("--adapter run --output file/x", "output file/x: "),
+        ("--adapter run --output link", "output link: it is there already"),
+        ("--adapter run --push a/b/c", "push 'a/b/c': not a name of the hub's"),
+        ("--adapter cut --push owner", "adapter cut/adapters"),
+    ],
+)
+def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
+    from adapters import write
+
+    write(tmp_path / "run" / "adapters" / "v000001")
+    write(tmp_path / "cut" / "adapters" / "v000001")
+    (tmp_path / "cut" / "adapters" / "v000001" / "adapter_model.safetensors").unlink()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.toml").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    import errno
+    import os
+
+    from unslothrl.errors import RunError
+    from unslothrl.export.staging import check_room, staged
+
+    target = tmp_path / "new" / "er" / "out"
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for error in (full, OSError("9 requested and 8 written"), RuntimeError("StorageFull")):
+        with (
+            pytest.raises(RunError, match=f"output {target}: .*nothing was kept"),
+            staged(target) as at,
+        ):
+            (at / "half").write_text("x")
+            raise error
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt), staged(target) as at:
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with staged(target) as at:
+        (at / "whole").write_text("x")
+    assert [path.name for path in target.iterdir()] == ["whole"]
+    with pytest.raises(UserError, match=r"it needs 1,000,000,000\.1 GB and"):
+        check_room(tmp_path / "big", 1e18)
+
+
+@pytest.mark.parametrize("token", [None, "hf_x"])
+def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, token):
+    from adapters import write
+
+    write(tmp_path / "run" / "adapters" / "v000001")
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("unslothrl: push me/mine: ")
+    assert ("the hub says no" in line) if token else ("no token of the hub's: log in" in line)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.real
+def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    from fake_hub import hub
+
+    def push(token: str) -> subprocess.CompletedProcess:
+        env = {
+            **os.environ,
+            "HF_ENDPOINT": server.address,
+            "HF_TOKEN": token,
+            "HF_HUB_OFFLINE": "0",
+        }
+        command = [
+            "export",
+            "--adapter",
+            str(run),
+            "--to",
+            "adapter",
+            "--push",
+            "me/mine",
+            "--private",
+        ]
+        return subprocess.run(
+            [sys.executable, "-m", "unslothrl", *command],
+            env=env, capture_output=True, text=True, timeout=200, cwd=tmp_path,
+        )  # fmt: skip
+
+    with hub() as server:
+        refused = push("hf_wrong")
+        assert refused.returncode == 2 and not server.repositories
+        (line,) = refused.stderr.splitlines()
+        assert "push me/mine: the hub says no (" in line and "log in with" in line
+        done = push("hf_right")
+        assert done.returncode == 0, done.stderr
+        assert f"pushed: {server.address}/me/mine" in done.stdout
+        repository = server.repositories["me/mine"]
+    assert repository["private"] and list(tmp_path.iterdir()) == []
+    assert set(repository["files"]) >= {
+        "README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
+        "unslothrl.json", "base/config.json", "base/model.safetensors",
+    }  # fmt: skip
+    card = repository["files"]["README.md"].decode()
+    assert (
+        card.startswith("---\nlibrary_name: ") and "## Training\n" in card and "## Recipe" in card
+    )

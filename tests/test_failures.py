@@ -18,6 +18,7 @@ from unslothrl.cluster import failures
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
+from unslothrl.tracking import calling
 from unslothrl.tracking.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -228,15 +229,29 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     (shell / "unslothrl").touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(shell / "python"))
     monkeypatch.setenv("PATH", str(shell))
-    assert ending.program() == "unslothrl"
+    assert calling.program() == "unslothrl"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
-    assert ending.program() == "'an environment/bin/unslothrl'"
+    assert calling.program() == "'an environment/bin/unslothrl'"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "unslothrl").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(other))  # another installation's
+    assert calling.program() == "'an environment/bin/unslothrl'"
+    (other / "unslothrl").unlink()
+    (other / "unslothrl").symlink_to(shell / "unslothrl")
+    assert calling.program() == "unslothrl"
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(shell)
+    assert calling.program() == "./unslothrl"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert ending.program() == f"'{shell}/unslothrl'"
+    assert calling.program() == f"'{shell}/unslothrl'"
     (shell / "unslothrl").unlink()
-    assert ending.program() == f"'{shell}/python' -m unslothrl"
+    assert calling.program() == f"'{shell}/python' -m unslothrl"
+    assert calling.command("chat", "--adapter", Path("my runs/x")).endswith(
+        "chat --adapter 'my runs/x'"
+    )
 
 
 @pytest.mark.real

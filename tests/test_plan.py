@@ -16,6 +16,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.resolve import resolve
+from unslothrl.tracking import calling
 
 SEVEN = KNOWN["qwen2.5-7b"]
 MAIN = Config(learner="grpo", engine="vllm", backend="unsloth", number_of_actors=0)
@@ -236,11 +237,12 @@ def test_commands_can_be_pasted(capsys):
     told = ["--system_prompt", "Think; don't guess", "--reward", "boxed", "--reward", "format=0.5"]
     assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", *told, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["settings"]["fastest"]
-    words = shlex.split(best["command"])
-    assert words[:2] == ["python", "train_distributed.py"]
+    program, _, flags = best["command"].partition(" train ")
+    assert program == calling.program()
+    words = shlex.split(flags)
     assert words[words.index("--system_prompt") + 1] == "Think; don't guess"
     assert words.count("--reward") == 2 and words[-2:] == ["--fit", "off"]
-    resolved = resolve(config_of(words[2:]), cards(24)).config
+    resolved = resolve(config_of(words), cards(24)).config
     assert resolved.train_batch_size == best["train_batch_size"]
 
 

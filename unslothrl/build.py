@@ -21,7 +21,7 @@ from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.weights import base_model
+from unslothrl.weights import base_model, portable
 from unslothrl.weights.base_model import load_tokenizer
 
 
@@ -210,15 +210,9 @@ def lora_options(config: Config, base: Path) -> dict:
         "dropout": config.lora_dropout,
         "seed": config.seed,
         "start": Path(config.adapter) if config.adapter else None,
-        "name": base_name(config, base),
+        "name": str(base) if config.model == EMBEDDED else portable.base_name(config.model, base),
         "offload": config.offload,
     }
-
-
-def base_name(config: Config, base: Path) -> str:
-    """What a published adapter calls its base: the hub's id, so that it can be used elsewhere."""
-    is_hub_id = config.model != EMBEDDED and not Path(config.model).expanduser().exists()
-    return config.model if is_hub_id else str(base)
 
 
 def dtype_name(config: Config) -> str:

@@ -2,9 +2,6 @@
 
 import contextlib
 import errno
-import shlex
-import shutil
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +11,13 @@ from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
+from unslothrl.tracking import calling
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import CLOSE_S, Trackers
 from unslothrl.training.trainer import Trainer
+from unslothrl.weights import portable
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
 WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
@@ -84,7 +83,7 @@ class Ending:
             self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
             return None
         if self.config.lora_save_path:
-            shutil.copytree(adapter, self.config.lora_save_path, dirs_exist_ok=True)
+            portable.copy_adapter(adapter, Path(self.config.lora_save_path))
         return adapter
 
     def _summary(self, status: str, adapter: Path | None) -> dict:
@@ -100,9 +99,7 @@ class Ending:
             "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
             "last_eval": evals[-1] if evals else None,
             "adapter": str(adapter) if adapter else None,
-            "command": f'{program()} ask --adapter {shlex.quote(str(adapter))} "..."'
-            if adapter
-            else None,
+            **(self._commands() if adapter else {"command": None}),
             **self._ways_on(status, state.step),
             "wall_seconds": self.view.elapsed,
             "was_resumed": self.config.resume is not None,
@@ -122,22 +119,18 @@ class Ending:
         saved = int(checkpoint.name.removeprefix("step_"))
         repeats = f", {counted(step - saved, 'step')} will be repeated" if step > saved else ""
         return {
-            "resume": f"{program()} --resume {shlex.quote(str(self.folder.path))}",
+            "resume": calling.command("--resume", self.folder.path),
             "goes_on": f"after step {saved}{repeats}",
         }
 
-
-def program() -> str:
-    """How this program is called in the user's shell: by its name, or from the environment that it
-    is installed in, which `make train` does not activate."""
-    name = "unslothrl"
-    if shutil.which(name):
-        return name
-    beside = Path(sys.executable).with_name(name)
-    if not beside.is_file():
-        return f"{shlex.quote(sys.executable)} -m {name}"
-    here = Path.cwd()
-    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+    def _commands(self) -> dict[str, str]:
+        """What to do with the run's newest adapter, to be copied into a shell."""
+        run = self.folder.path
+        return {
+            "command": calling.command("chat", "--adapter", run),
+            "evaluate": calling.command("eval", "--adapter", run),
+            "export": calling.command("export", "--adapter", run, "--output", f"{run.name}-export"),
+        }
 
 
 def unexpected(error: BaseException, folder: RunFolder) -> RunError:

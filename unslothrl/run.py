@@ -1,6 +1,7 @@
 """A run from its options to its summary: check, start, train, and end well however it ends."""
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import os
@@ -26,6 +27,7 @@ from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.tracking import card as cards
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
@@ -33,7 +35,8 @@ from unslothrl.tracking.tracked import Trackers
 from unslothrl.training.pieces import Pieces
 from unslothrl.training.start_lines import facts, header
 from unslothrl.training.trainer import Trainer
-from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights.adapter_use import Use
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
@@ -49,6 +52,7 @@ class Prepared:
     notes: tuple[str, ...]
     resumed: Path | None  # the checkpoint to go on from
     folder: RunFolder
+    use: Use
 
 
 def run(config: Config, notes: Sequence[str]) -> int:
@@ -73,6 +77,9 @@ def run(config: Config, notes: Sequence[str]) -> int:
             checks = Checks(prepared.level, learners_generate=config.learner_generates)
             checks.check_started(processes, view.note)
             ending.base_hash = checks.base_hash
+            use = replace(prepared.use, base_hash=checks.base_hash)
+            card = functools.partial(card_of, folder, use)
+            folder.beside_adapters = portable.beside(use, prepared.base, card)
             pieces = Pieces.of(prepared.base)
             ending.trainer = Trainer(
                 config,
@@ -149,8 +156,13 @@ def prepare(config: Config, machine: Machine, view: Terminal) -> Prepared:
     check_writable(config.lora_save_path)
     folder = open_folder(config, resumed, facts(config, data))
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    folder.beside_adapters = {adapter_use.USE_FILE: adapter_use.to_json(use)}
-    return Prepared(base, data, level, steps, tuple(notes), resumed, folder)
+    return Prepared(base, data, level, steps, tuple(notes), resumed, folder, use)
+
+
+def card_of(folder: RunFolder, use: Use, version: int) -> str:
+    """The model card of a version, by what the run has measured until it is saved."""
+    title = f"{folder.path.name} v{version:06d}"
+    return cards.card(title, use, use.base, cards.Run.read(folder.path))
 
 
 def total_steps(config: Config, data: Data) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.errors import UserError
-from unslothrl.files import expanded
+from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use
 
@@ -22,17 +22,19 @@ class Found:
 
     @property
     def title(self) -> str:
-        return self.name if self.run is None else f"{self.run.name} {self.name}"
+        return self.name if self.run is None else f"{self.run.resolve().name} {self.name}"
 
 
 def find(adapter: str) -> Found:
     """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
     folder = expanded(adapter)
-    if (folder / ADAPTERS).is_dir():
-        versions = sorted(each for each in (folder / ADAPTERS).iterdir() if each.name[:1] == "v")
+    if is_folder(folder / ADAPTERS) or is_file(folder / CONFIG):
+        versions = [each for each in (folder / ADAPTERS).glob("v*") if each.name[1:].isdecimal()]
         if not versions:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
-        return Found(versions[-1], folder)
+        newest = max(versions, key=lambda each: int(each.name[1:]))
+        adapter_check.check_format(str(newest))
+        return Found(newest, folder)
     adapter_check.check_format(adapter)
     run = folder.resolve().parent.parent
     return Found(folder, run if (run / CONFIG).is_file() else None)

@@ -23,6 +23,7 @@ from unslothrl.errors import RunError, UserError
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
+INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
 
@@ -174,8 +175,9 @@ def data(
 
 
 def ask(
-    question: str = typer.Argument(help="What to ask."),
-    adapter: str = typer.Option(help="Adapter folder, e.g. runs/<run>/adapters/v000020."),
+    question: str = typer.Argument(help="What to ask; - reads it from stdin."),
+    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
+    base: bool = typer.Option(False, "--base/--no_base", help="Ask the base alone as well."),
     max_new_tokens: int = typer.Option(
         None, min=1, max=2**20, help="Longest completion (tokens); not set: as in its run."
     ),
@@ -193,8 +195,44 @@ def ask(
     """Ask a trained adapter a question and print its completion."""
     from unslothrl.commands.ask import ask as answer
 
-    print(answer(adapter, question, max_new_tokens, temperature, model))
+    try:
+        answer(adapter, question, max_new_tokens, temperature, model, with_base=base)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
+
+
+def chat(
+    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
+    base: bool = typer.Option(True, "--base/--no_base", help="Ask the base alone as well."),
+    whole: bool = typer.Option(
+        False, "--whole", help="All of stdin is one question; else each line is one."
+    ),
+    max_new_tokens: int = typer.Option(
+        None, min=1, max=2**20, help="Longest answer (tokens); not set: as in its run."
+    ),
+    temperature: float = typer.Option(
+        None,
+        min=0,
+        max=5,
+        callback=finite,
+        help="Sampling temperature, 0: the likeliest token; not set: as its run was evaluated.",
+    ),
+    model: str = typer.Option(
+        None, help="Its base: hub id, folder, or embedded; not set: its own."
+    ),
+) -> int:
+    """Talk with an adapter and its base, side by side; or answer what comes through a pipe."""
+    from unslothrl.commands.chat import chat as talk
+
+    return talk(
+        adapter,
+        with_base=base,
+        whole=whole,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        model=model,
+    )
 
 
 EVAL_OPTIONS = (
@@ -248,20 +286,29 @@ def evaluate(
 
 def export(
     adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
-    output: str = typer.Option(help="Folder to write, which is not there yet."),
+    output: str = typer.Option(None, help="Folder to write, which is not there yet."),
     to: str = typer.Option(
         "merged",
         metavar="NAME",
-        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer.",
+        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer; gguf: one "
+        "file for llama.cpp and Ollama.",
     ),
+    gguf_type: str = typer.Option(
+        "f16", "--gguf_type", metavar="NAME", help="Weights of a GGUF file: f16 or q8_0."
+    ),
+    push: str = typer.Option(None, metavar="USER/NAME", help="Upload it to the hub, too."),
+    private: bool = typer.Option(False, "--private", help="A new repository is private."),
     model: str = typer.Option(
         None, help="Its base: hub id, folder, or embedded; not set: its own."
     ),
 ) -> int:
-    """Write an adapter as others use it: merged into its base, or with all that it needs."""
+    """Write an adapter as others use it: merged, with all that it needs, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    write(adapter, to, output, model)
+    try:
+        write(adapter, to, output, model, gguf_type, push, private)
+    except KeyboardInterrupt:
+        return refuse("export: interrupted, nothing was kept", INTERRUPTED)
     return 0
 
 
@@ -330,6 +377,7 @@ app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
 app.command(cls=GroupedCommand)(score)
 app.command(cls=GroupedCommand)(ask)
+app.command(cls=GroupedCommand)(chat)
 app.command(cls=GroupedCommand)(export)
 app.command(cls=GroupedCommand)(recipes)
 app.command(cls=GroupedCommand)(report)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "aime": "aime24",
     "humaneval": "humaneval_instruct",
     "mbpp": "mbpp_instruct",
+    EMBEDDED: "arithmetic_3da,arithmetic_3ds",
 }
 
 
@@ -77,7 +79,7 @@ def evaluate(
         print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
     else:
         print("\n".join(table(results)), file=out)
-        for line in last_lines(config, found, path):
+        for line in last_lines(config, found, base, path):
             print(line, file=out)
 
 
@@ -219,15 +221,16 @@ def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) ->
         raise UserError(f"output {path}: {error.strerror}: set --output") from None
 
 
-def last_lines(config: Config, found: Found, path: Path | None) -> list[str]:
-    """Where the completions are, and how others measure the same adapter."""
-    names = " ".join(config.eval_dataset).lower()
+def last_lines(config: Config, found: Found, base: Path, path: Path | None) -> list[str]:
+    """Where the completions are, and how lm-evaluation-harness measures the same adapter over the
+    same 4-bit weights."""
+    names = " ".join(config.eval_dataset or (config.dataset,)).lower()
     task = next((task for part, task in HARNESS.items() if part in names), "TASK")
-    model = f"pretrained={config.model},peft={found.folder.resolve()},load_in_4bit=True"
+    use = adapter_use.read(found.folder)
+    words = ["lm_eval", "--model", "hf", "--model_args"]
+    words += [f"pretrained={base},peft={found.folder.resolve()}", "--tasks", task]
+    words += ["--apply_chat_template"]
+    if use is not None and use.system_prompt:
+        words += ["--system_instruction", use.system_prompt]
     lines = [""] if path is None else ["", f"completions: {path}"]
-    if config.model != EMBEDDED:
-        lines.append(
-            "lm-evaluation-harness: lm_eval --model hf --model_args "
-            f"{model} --tasks {task} --apply_chat_template"
-        )
-    return lines
+    return [*lines, f"lm-evaluation-harness: {shlex.join(words)}"]

@@ -1,163 +1,274 @@
-"""`unslothrl export`: an adapter as others use it: with all it needs, or merged into its base."""
+"""`unslothrl export`: an adapter as others use it: with all it needs, merged into its base, or as
+GGUF; into a folder, and to the hub."""
 
-import json
+import contextlib
+import dataclasses
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from unslothrl import embedded, variables
+from unslothrl import variables
 from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
+from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
+from unslothrl.export import hub, serving, staging
+from unslothrl.export.staging import staged
 from unslothrl.files import expanded
+from unslothrl.planning import shapes
 from unslothrl.planning.machine import Machine
-from unslothrl.tracking.run_folder import SUMMARY
-from unslothrl.weights import adapter_check, adapter_use, base_model
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.tracking import card
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
+from unslothrl.weights.adapter_use import Use
+from unslothrl.weights.base_model import TEMPLATE_FILE
 
-ADAPTER, MERGED = "adapter", "merged"
-FORMS = (ADAPTER, MERGED)
+ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
+FORMS = (ADAPTER, MERGED, GGUF)
+GGUF_TYPES = {"f16": 2.0, "q8_0": 34 / 32}  # bytes a weight
 COMPARED = 20  # prompts
-CARD = "README.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is exported."""
+
+    found: Found
+    use: Use | None
+    name: str  # the base's: a hub id, a folder, embedded
+    is_other: bool  # whether that was given, and is another than the adapter's own
+    base: Path  # the 4-bit checkpoint
+
+    @property
+    def hash(self) -> str:
+        """Of the 4-bit weights that the adapter was trained over, "" where it is not known."""
+        return self.use.base_hash if self.use is not None else ""
+
+    def tokenizer(self) -> Any:
+        """With the chat template of its run."""
+        tokenizer = base_model.load_tokenizer(self.base)
+        if self.use is not None and self.use.chat_template is not None:
+            tokenizer.chat_template = self.use.chat_template
+        return tokenizer
 
 
 def export(
-    adapter: str, to: str, output: str, model: str | None = None, out: TextIO | None = None
+    adapter: str,
+    to: str,
+    output: str | None,
+    model: str | None = None,
+    gguf_type: str = "f16",
+    push: str | None = None,
+    private: bool = False,
+    out: TextIO | None = None,
 ) -> None:
-    """Writes the adapter, or the merged model, into the folder `output`, whole or not at all, and
-    prints how it is used. UserError, RunError."""
+    """Writes the adapter, the merged model or a GGUF file into the folder `output`, whole or not at
+    all, uploads it to `push`, user/name on the hub, and prints how it is used. UserError,
+    RunError."""
     out = out or sys.stdout
-    if to not in FORMS:
-        raise UserError(f"to must be one of {', '.join(FORMS)}, got {to!r:.40}: set --to {MERGED}")
-    target = expanded(output)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"output {output}: it is there already: name a folder that is not")
+    check_choice("to", to, FORMS)
+    check_choice("gguf_type", gguf_type, tuple(GGUF_TYPES))
+    if output is None and push is None:
+        raise UserError("output is not set: set --output FOLDER, or --push user/name")
+    target = None if output is None else expanded(output)
+    if target is not None:
+        staging.check_target(target)
     found = find(adapter)
+    if push is not None:
+        hub.check(push)
+    source = source_of(found, model)
+    with folder_for(target) as (folder, shown):
+        if to == ADAPTER:
+            lines = write_adapter(source, folder, shown)
+        elif to == MERGED:
+            check_room(target, source, 2.0)
+            lines = write_merged(source, folder, shown)
+        else:
+            check_room(target, source, GGUF_TYPES[gguf_type])
+            lines = write_gguf(source, folder, shown, gguf_type)
+        run = card.Run.read(found.run)
+        text = card.card(found.title, source.use, source.name, run, to)
+        (folder / CARD_FILE).write_text(text)
+        if target is None and push is not None:
+            lines = [f"pushed: {hub.push(folder, push, private)}"]
+    if target is not None:
+        lines = [f"{to}: {target}", *lines]
+        if push is not None:
+            lines.append(f"pushed: {hub.push(target, push, private)}")
+    print("\n".join(lines), file=out)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        known = ", ".join(choices)
+        raise UserError(
+            f"{name} must be one of {known}, got {value!r:.40}: set --{name} {choices[1]}"
+        )
+
+
+def source_of(found: Found, model: str | None) -> Source:
+    """The adapter with its base. UserError where they do not fit together."""
+    use = adapter_use.read(found.folder)
     name = base_of(found, model)
+    is_other = use is not None and name != use.base
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     adapter_check.check(str(found.folder), base_model.find(name, weights=False))
-    base = base_model.prepare(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    return Source(found, use, name, is_other, base_model.prepare(name))
+
+
+@contextlib.contextmanager
+def folder_for(target: Path | None) -> Iterator[tuple[Path, Path]]:
+    """-> (the folder to write into, what it will be called)."""
+    if target is not None:
+        with staged(target) as folder:
+            yield folder, target
+    else:
+        with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary, staging.full_disk():
+            yield Path(temporary), Path(temporary)
+
+
+def check_room(target: Path | None, source: Source, weight: float) -> None:
+    """UserError where a model of so many bytes a weight does not fit on the disk."""
     try:
-        temporary.chmod(0o755)
-        write = write_adapter if to == ADAPTER else write_merged
-        said = write(found, name, base, temporary)
-        (temporary / CARD).write_text(card(found, name, to))
-        for path in temporary.iterdir():
-            path.chmod(0o644)
-        if target.exists():
-            target.rmdir()
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    print("\n".join([*said, f"{to}: {target}", *lines(to, target, name)]), file=out)
+        parameters = shapes.read(base_model.read_config(source.base)).parameters()
+    except (KeyError, TypeError, ValueError):
+        return  # of a kind that is not counted
+    staging.check_room(target or Path(tempfile.gettempdir()) / "x", parameters * weight)
 
 
-def write_adapter(found: Found, name: str, base: Path, folder: Path) -> list[str]:
+def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     """The adapter with its base's name, tokenizer and chat template. -> lines to print"""
-    settings = json.loads((found.folder / CONFIG_FILE).read_text())
-    settings["base_model_name_or_path"] = name if name != embedded.EMBEDDED else str(base)
-    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-    shutil.copyfile(found.folder / WEIGHTS_FILE, folder / WEIGHTS_FILE)
-    if (found.folder / adapter_use.USE_FILE).exists():
-        shutil.copyfile(found.folder / adapter_use.USE_FILE, folder / adapter_use.USE_FILE)
-    copy_tokenizer(found, base, folder)
-    return []
+    adapter = source.found.folder
+    files = portable.beside(Use(base=source.name, system_prompt=""), source.base).files
+    for name, path in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    for name in (WEIGHTS_FILE, adapter_use.USE_FILE):
+        if (adapter / name).exists():
+            shutil.copyfile(adapter / name, folder / name)
+    write_template(source, folder)
+    base = portable.base_name(source.name, shown)
+    (folder / CONFIG_FILE).write_text(with_base((adapter / CONFIG_FILE).read_text(), base))
+    settings = adapter_check.check_settings(str(adapter))
+    is_16_bit = not is_quantised(source.name) and source.name != EMBEDDED
+    return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
 
 
-def write_merged(found: Found, name: str, base: Path, folder: Path) -> list[str]:
+def is_quantised(name: str) -> bool:
+    """Whether a base is a 4-bit checkpoint as it stands."""
+    config = base_model.read_config(base_model.find(name, weights=False))
+    return bool(config.get("quantization_config"))
+
+
+def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     """The merged model. -> lines to print: how far its logits are from the adapter's."""
+    from unslothrl.export import merging
+
+    with_adapter, model = merged(source)
+    alike = merging.likeness(with_adapter, model, prompts_of(source))
+    model.save_pretrained(folder)
+    for path in portable.tokenizer_files(source.base):
+        shutil.copyfile(path, folder / path.name)
+    write_template(source, folder)
+    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.found.folder)]
+
+
+def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str]:
+    """The merged model as one GGUF file, and a Modelfile. -> lines to print"""
+    import torch
+    from transformers import AutoConfig
+
+    from unslothrl.export import gguf, gguf_tokenizer, merging
+
+    config = AutoConfig.from_pretrained(source.base)
+    gguf.check(config)
+    converted = gguf_tokenizer.read(source.base, config.vocab_size)
+    tokenizer = source.tokenizer()
+    special, adds_bos = special_ids(source, tokenizer)
+    with_adapter, model = merged(source, stored=torch.float16)
+    file = f"{serving.module_name(shown)}-{kind}.gguf"
+    gguf.write(
+        model,
+        converted,
+        folder / file,
+        kind,
+        name=source.found.title,
+        special=special,
+        adds_bos=adds_bos,
+        chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,
+    )
+    gguf.round_as_stored(model, kind)
+    merging.compute_in_float32(model)
+    alike = merging.likeness(with_adapter, model, prompts_of(source))
+    stops = [tokenizer.convert_ids_to_tokens(id) for id in base_model.stop_token_ids(source.base)]
+    text = serving.modelfile(file, tokenizer, source.use, stops, adds_bos)
+    (folder / serving.MODELFILE).write_text(text)
+    lines = [likeness_line(f"{kind} weights", alike)]
+    return lines + serving.gguf_lines(shown, shown / file, source.use)
+
+
+def special_ids(source: Source, tokenizer: Any) -> tuple[dict[str, int], bool]:
+    """-> (ids by GGUF's names, whether the tokenizer begins a text with its first one)"""
+    config = base_model.read_config(source.base)
+    stops = base_model.stop_token_ids(source.base)
+    eos = tokenizer.eos_token_id if tokenizer.eos_token_id in stops else stops[0]
+    others = [id for id in stops if id != eos]
+    bos = tokenizer.bos_token_id
+    found = {
+        "bos": config.get("bos_token_id") if bos is None else bos,
+        "eos": eos,
+        "eot": others[0] if others else None,
+        "pad": tokenizer.pad_token_id,
+    }
+    adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
+    return {name: id for name, id in found.items() if isinstance(id, int)}, adds_bos
+
+
+def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
+    """See `merging.merged`. UserError for another base of the same sizes than the adapter's."""
     import torch
 
+    from unslothrl.backends.lora import packed_weights
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     capability = torch.cuda.get_device_capability() if device.type == "cuda" else None
     dtype = getattr(torch, half_precision(capability))
-    with_adapter, model = merging.merged(base, found.folder, dtype, device)
-    alike = merging.likeness(with_adapter, model, prompts_of(found, base))
-    model.save_pretrained(folder)
-    copy_tokenizer(found, base, folder)
-    return [
-        f"logits of the merged model and of the adapter over its 4-bit base, on {alike.prompts} "
-        f"prompts: largest difference {alike.largest:.3g}, mean {alike.mean:.2g}; the same token "
-        f"is likeliest at {100 * alike.same_choice:.1f}% of the positions"
-    ]
+    with_adapter, model = merging.merged(source.base, source.found.folder, dtype, device, stored)
+    here = base_model.fingerprint(packed_weights(with_adapter.get_base_model()))
+    if source.hash and here != source.hash:
+        differ = f"its 4-bit weights ({here}) are not those that the adapter was trained over"
+        if source.is_other:
+            raise UserError(f"model {source.name}: {differ} ({source.hash}): leave --model out")
+        print(f"note: base {source.name}: {differ}, by a little where another kind of machine has "
+              "quantised it, by much where it is another model", file=sys.stderr)  # fmt: skip
+    return with_adapter, model
 
 
-def prompts_of(found: Found, base: Path) -> list[tuple[int, ...]]:
+def likeness_line(what: str, alike: Any) -> str:
+    return (
+        f"logits of the {what} and of the adapter over its 4-bit base, on {alike.prompts} prompts: "
+        f"largest difference {alike.largest:.3g}, mean {alike.mean:.2g}; the same token is "
+        f"likeliest at {100 * alike.same_choice:.1f}% of the positions"
+    )
+
+
+def prompts_of(source: Source) -> list[tuple[int, ...]]:
     """The ids of some questions, as the adapter's run put them."""
-    tokenizer = base_model.load_tokenizer(base)
-    use = adapter_use.read(found.folder)
-    if use is not None and use.chat_template is not None:
-        tokenizer.chat_template = use.chat_template
-    system = use.system_prompt if use is not None else ""
+    tokenizer = source.tokenizer()
+    system = source.use.system_prompt if source.use is not None else ""
     problems = arithmetic.problems("test", 0)
     texts = [prompts.render(tokenizer, next(problems)["problem"], system) for _ in range(COMPARED)]
     return [tuple(ids) for ids in prompts.tokenise(tokenizer, texts)]
 
 
-def copy_tokenizer(found: Found, base: Path, folder: Path) -> None:
-    """The files of the base's tokenizer, and the chat template that the run used."""
-    for path in sorted(base.iterdir()):
-        is_tokenizers = path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges"))
-        is_template = path.name in ("chat_template.jinja", "added_tokens.json")
-        if is_tokenizers or is_template:
-            shutil.copyfile(path, folder / path.name)
-    use = adapter_use.read(found.folder)
-    if use is not None and use.chat_template is not None:
-        (folder / "chat_template.jinja").write_text(use.chat_template)
-
-
-def card(found: Found, name: str, to: str) -> str:
-    """A model card of the hub's: what it is, from what, how well it did."""
-    head = {"base_model": name, "library_name": "peft" if to == ADAPTER else "transformers"}
-    front = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items())
-    what = "A LoRA adapter" if to == ADAPTER else "A merged 16-bit model"
-    text = (
-        f"---\n{front}tags: [reinforcement-learning, lora, unslothrl]\n---\n\n# {found.title}\n\n"
-        f"{what}, trained by reinforcement learning over the 4-bit weights of `{name}` with "
-        "unslothrl.\n"
-    )
-    use = adapter_use.read(found.folder)
-    if use is not None and use.system_prompt:
-        text += f"\nIts system prompt:\n\n```\n{use.system_prompt}\n```\n"
-    summary = summary_of(found)
-    if summary:
-        text += "\n" + "".join(f"- {key}: {value}\n" for key, value in summary.items())
-    return text
-
-
-def summary_of(found: Found) -> dict[str, Any]:
-    """What a run's summary says that others may want to know."""
-    path = found.run / SUMMARY if found.run is not None else None
-    if path is None or not path.exists():
-        return {}
-    values = json.loads(path.read_text())
-    first, best = values.get("first_eval") or {}, values.get("best_eval") or {}
-    shown = {"steps": values.get("steps")}
-    for key, value in best.items():
-        if key.endswith("pass@1") and key in first:
-            shown[f"{key} before training"] = f"{first[key]:.3f}"
-            shown[f"{key}, best"] = f"{value:.3f}"
-    return {key: value for key, value in shown.items() if value is not None}
-
-
-def lines(to: str, target: Path, name: str) -> list[str]:
-    """How others serve it."""
-    if to == MERGED:
-        return [
-            f"vLLM:      vllm serve {target}",
-            f"llama.cpp: python convert_hf_to_gguf.py {target} --outfile {target}.gguf",
-        ]
-    return [
-        f"vLLM: vllm serve {name} --enable-lora --lora-modules mine={target}",
-        f'PEFT: PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{name}"), '
-        f'"{target}")',
-    ]
+def write_template(source: Source, folder: Path) -> None:
+    """The chat template that the run used."""
+    if source.use is not None and source.use.chat_template is not None:
+        (folder / TEMPLATE_FILE).write_text(source.use.chat_template)

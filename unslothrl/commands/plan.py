@@ -19,6 +19,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.planning.search import FREE
 from unslothrl.resolve import resolve
+from unslothrl.tracking import calling
 
 LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
@@ -151,7 +152,7 @@ def remedy(
 def command(config: Config, options: Mapping[str, Any]) -> str:
     """What to paste into a shell."""
     flags = {"learner": config.learner, "model": config.model, **options, "fit": "off"}
-    return "python train_distributed.py " + " ".join(
+    return f"{calling.program()} train " + " ".join(
         part for name, value in flags.items() for part in written(name, value)
     )
 
@@ -288,7 +289,7 @@ def table_lines(models: dict[str, Any]) -> list[str]:
         text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
-    return [*text, "", "more: unslothrl plan --model NAME --card GB"]
+    return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
 
 
 def duration(seconds: float) -> str:

@@ -124,6 +124,14 @@ class TransformersEngine:
         flight.extend(*chunk.drawn(row))
         return flight
 
+    def drawn(self, id: str) -> tuple[int, ...]:
+        """The ids that a request in flight has so far, for who shows them meanwhile."""
+        before = self.in_flight[id].token_ids
+        if id not in self.running:
+            return before
+        chunk, row = self.running[id]
+        return before + chunk.drawn(row)[0]
+
     def _finish(self, flight: InFlight, finish_reason: str) -> Finished:
         del self.in_flight[flight.request.id]
         return Finished(flight.request.id, flight.completion(finish_reason))

@@ -32,18 +32,26 @@ class Likeness:
     same_choice: float  # share of the positions at which both find the same token likeliest
 
 
-def merged(base: Path, adapter: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
-    """-> (the model of `base` with `adapter` on it, the merged one in `dtype`, on the host)."""
+def merged(
+    base: Path,
+    adapter: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    stored: torch.dtype | None = None,
+) -> tuple[Any, Any]:
+    """-> (the model of `base` with `adapter` on it, which computes in `dtype`; the merged one, on
+    the host, its weights in `stored`, which is `dtype` unless given)."""
+    stored = stored or dtype
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device)
     peft.keep_4bit_weights_packed(plain, dtype)
     with_adapter = peft.add_lora(plain, 1, 1, 0.0, 0, start=adapter).eval()
     config = AutoConfig.from_pretrained(base)
     if hasattr(config, QUANTISED):
         del config.quantization_config
-    config.dtype = dtype
+    config.dtype = stored
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    weights = dict(weights_of(with_adapter.get_base_model(), dtype))
+        model = AutoModelForCausalLM.from_config(config, dtype=stored)
+    weights = dict(weights_of(with_adapter.get_base_model(), stored))
     wrong = model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     missing = [name for name in wrong.missing_keys if name in dict(model.named_parameters())
@@ -83,6 +91,22 @@ def dequantised(linear: bitsandbytes.nn.Linear4bit) -> torch.Tensor:
         weight.quant_state.dtype = linear.compute_dtype
     values = bitsandbytes.functional.dequantize_4bit(weight.data, weight.quant_state)
     return values.float().reshape(linear.out_features, linear.in_features)
+
+
+class Float32Linear(torch.nn.Linear):
+    """Computes in float32, whatever its weights are stored in."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        return torch.nn.functional.linear(input.float(), self.weight.float(), bias)
+
+
+def compute_in_float32(model: Any) -> None:
+    """Makes a model of 16-bit weights compute as an engine does that only stores them so."""
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.__class__ = Float32Linear
+    model.get_input_embeddings().register_forward_hook(lambda _, __, output: output.float())
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@
       summary.json                 how the run ended
       rollouts/step_000010.jsonl   what was generated and what it earned
       evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
-      adapters/v000010/            PEFT format
+      adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
       checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
       report.html                  see docs/report.md
       report/step_000010.js        what it loads of a step's rollouts when asked
@@ -34,7 +34,7 @@ from typing import Any
 from unslothrl.errors import UserError
 from unslothrl.files import flush_tree, replace_folder, write_whole
 from unslothrl.types import Adapter, Batch, Group
-from unslothrl.weights.adapter import write_adapter
+from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
@@ -48,7 +48,8 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self.beside_adapters: Mapping[str, str] = {}  # further files of every adapter: name -> text
+        self.beside_adapters = NOTHING
+        self.last_adapter: Path | None = None  # that this process has written
 
     @classmethod
     def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":
@@ -164,7 +165,9 @@ class RunFolder:
 
     def save_adapter(self, adapter: Adapter) -> Path:
         """Writes adapters/v<version>/ and returns it."""
-        return write_adapter(adapter, self.path / ADAPTERS, self.beside_adapters)
+        parent, earlier = self.path / ADAPTERS, self.last_adapter
+        self.last_adapter = write_adapter(adapter, parent, self.beside_adapters, earlier)
+        return self.last_adapter
 
     @contextmanager
     def checkpoint_dir(self, step: int) -> Iterator[Path]:

@@ -32,6 +32,7 @@ class Use:
     temperature: float = 0.6
     top_p: float = 0.95
     max_new_tokens: int = 1200
+    base_hash: str = ""  # of the 4-bit weights that it was trained over; "": not known
 
 
 def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
@@ -87,5 +88,7 @@ def checked(settings: dict[str, Any]) -> Use:
         value = settings.get(key)
         if not isinstance(value, str) and not (key == "chat_template" and value is None):
             raise Unreadable(f"{key} must be text, got {shown(value)}")
-    values: dict[str, Any] = {key: settings.get(key) for key in Use.__dataclass_fields__}
-    return Use(**values)
+    if not isinstance(settings.get("base_hash", ""), str):
+        raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
+    known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}
+    return Use(**known)

@@ -26,6 +26,7 @@ MOST_CONFIG = 16 << 20  # bytes
 LARGE_MB = 2_000  # whose content takes seconds to read
 MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
+TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 Stage = Callable[[str], None]

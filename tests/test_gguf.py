@@ -1,0 +1,279 @@
+"""GGUF files: what is written, what is refused, and that transformers' reader of the format, which
+shares no code with ours, computes the same. tests/test_llama_cpp.py asks llama.cpp itself."""
+
+import json
+import math
+
+import pytest
+
+from unslothrl import embedded
+from unslothrl.errors import UserError
+from unslothrl.export import gguf_tokenizer
+
+REGEX = next(iter(gguf_tokenizer.SPLITS))[0][0]  # Qwen2's
+
+
+def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model) -> dict:
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": REGEX}, "behavior": "Isolated", "invert": False}
+    sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    return {
+        "model": {
+            "type": "BPE",
+            "vocab": {"a": 0, "b": 1, "ab": 2},
+            "merges": list(merges),
+            **model,
+        },
+        "pre_tokenizer": pre_tokenizer or sequence,
+        "normalizer": normalizer,
+        "added_tokens": [
+            {"id": 3, "content": "<|end|>", "special": True},
+            {"id": 4, "content": "<think>", "special": False},
+        ],
+    }
+
+
+def read(folder, content, size=6):
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return gguf_tokenizer.read(folder, size)
+
+
+def test_a_tokenizer_is_read(tmp_path):
+    found = read(tmp_path, tokenizer_json(merges=[["a", "b"]]))
+    assert found.pre == "qwen2" and found.merges == ["a b"]
+    assert found.tokens == ["a", "b", "ab", "<|end|>", "<think>", "[PAD5]"]
+    assert found.types == [1, 1, 1, 3, 4, 5]
+
+
+def test_the_embedded_tokenizer_merges_nothing():
+    found = gguf_tokenizer.read(embedded.BASE, 320)
+    assert (found.pre, found.merges, len(found.tokens)) == ("gpt-2", [], 320)
+    assert found.tokens[259] == "<think>" and found.types[259] == gguf_tokenizer.USER_DEFINED
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+def split_by(pattern: str) -> dict:
+    part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [part, {**BYTES, "use_regex": False}]}
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "name"),
+    [
+        (BYTES, "gpt-2"),
+        (split_by(REGEX), "qwen2"),
+        (split_by(REGEX.replace("|\\p{N}|", "|\\p{N}{1,3}|")), "llama-bpe"),
+        (
+            {"type": "Sequence",
+             "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTES]},
+            "smollm",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, name):
+    assert read(tmp_path, tokenizer_json(pre_tokenizer)).pre == name
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tokenizer_json(split_by("x+")), "by a pattern that is not known here: x+"),
+        (tokenizer_json({"type": "Metaspace"}), "it splits texts by Metaspace"),
+        (tokenizer_json({**BYTES, "add_prefix_space": True}), "a space before every text"),
+        (tokenizer_json(normalizer={"type": "Lowercase"}), "rewrites the text first, by Lowercase"),
+        (tokenizer_json(byte_fallback=True), "not byte-level BPE"),
+        (tokenizer_json(type="Unigram"), "not byte-level BPE"),
+        (tokenizer_json(vocab={"a": 9}), "token 9 has no row in the embedding, which has 6"),
+        ({"model": None}, "is damaged"),
+        ([], "tokenizer.json: it must be an object"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_llama_cpp_would_read_otherwise_is_refused(tmp_path, content, words):
+    with pytest.raises(UserError, match="to gguf: the tokenizer cannot be converted") as caught:
+        read(tmp_path, content)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_without_a_fast_tokenizer_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot be read"):
+        gguf_tokenizer.read(tmp_path, 6)
+
+
+# Each family small, with what is special about it: a head that is not hidden / heads, tied
+# embeddings, biases, Llama 3.1's frequencies, YaRN.
+SIZES = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
+        "original_max_position_embeddings": 128}  # fmt: skip
+MODELS = {
+    "llama": ("llama", {"rope_parameters": LLAMA3, "head_dim": 32}),
+    "llama-biases": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    "llama-linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied-yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
+    "qwen3": ("qwen3", {"head_dim": 128, "tie_word_embeddings": True}),
+}
+
+
+def small_model(kind: str):
+    """A random model, float16 weights, whose attention is far from uniform."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, more = MODELS[kind]
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(family, **{**SIZES, **more}, eos_token_id=2, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            offset = 0.0 if name.endswith("bias") else 1.0
+            torch.nn.init.normal_(parameter, mean=offset, std=0.2)
+        else:
+            torch.nn.init.normal_(parameter, std=0.15)
+    for parameter in model.parameters():  # not the rotary embedding's frequencies
+        parameter.data = parameter.data.half()
+    return model.eval()
+
+
+def write(model, path, kind: str = "f16") -> None:
+    from unslothrl.export import gguf
+
+    tokenizer = gguf_tokenizer.read(embedded.BASE, model.config.vocab_size)
+    special = {"eos": 2, "pad": 0}
+    gguf.write(model, tokenizer, path, kind, name="x", special=special, adds_bos=False,
+               chat_template="{{ messages }}")  # fmt: skip
+
+
+@pytest.mark.real
+def test_llamas_heads_are_interleaved_by_hand():
+    import torch
+
+    from unslothrl.export import gguf
+
+    config = small_model("llama").config
+    config.num_attention_heads, config.num_key_value_heads = 2, 1
+    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.bias"
+    rows = torch.arange(8.0)  # two heads of four: halves (0 1)(2 3) and (4 5)(6 7)
+    assert gguf.in_order(q, rows[:, None], config)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert gguf.in_order(k, rows[:4], config).tolist() == [0, 2, 1, 3]
+    v = q.replace("q_proj", "v_proj")
+    assert gguf.in_order(v, rows, config) is rows
+    config.model_type = "qwen2"
+    assert gguf.in_order(q, rows, config) is rows
+
+
+@pytest.mark.real
+def test_llama_3_1s_frequencies_by_hand():
+    from unslothrl.export import gguf
+
+    factors = gguf.rope_factors(small_model("llama").config)
+    assert len(factors) == 16 and factors[0] == 1  # turns once in 6 tokens: as it is
+    assert factors[-1] == 8  # in 2.7 million: divided by the factor
+    turns = 64 / (2 * math.pi * 500_000 ** (2 / 32))  # the second: 4.5 times in 64, over 4
+    assert turns > 4 and factors[1] == 1
+    turns = 64 / (2 * math.pi * 500_000 ** (4 / 32))  # the third: 1.98, in between
+    share = (turns - 1) / 3
+    assert float(factors[2]) == pytest.approx(1 / ((1 - share) / 8 + share))
+    assert gguf.rope_factors(small_model("qwen2").config) is None
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("kind", "more", "words"),
+    [
+        ("qwen2", {"model_type": "gemma3_text"}, "model_type gemma3_text is not one of llama"),
+        ("llama", {"mlp_bias": True}, "its MLP has biases"),
+        ("qwen3", {"attention_bias": True}, "its attention has biases"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
+        ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type dynamic is not known"),
+        ("qwen2", {"rope_parameters": {**YARN, "beta_fast": 3}}, "its YaRN sets beta_fast"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 9}, "has a sliding window"),
+    ],
+)
+def test_a_model_that_llama_cpp_computes_otherwise_is_refused(kind, more, words):
+    from unslothrl.export import gguf
+
+    config = small_model(kind).config
+    for name, value in more.items():
+        setattr(config, name, value) if name != "model_type" else config.__dict__.update(
+            {name: value}
+        )
+    with pytest.raises(UserError) as caught:
+        gguf.check(config)
+    assert words in str(caught.value)
+
+
+@pytest.mark.real
+def test_a_weight_that_float16_lacks_is_refused(tmp_path):
+    model = small_model("qwen2")
+    model.model.norm.weight.data[3] = float("inf")
+    with pytest.raises(UserError, match=r"output_norm\.weight has a weight over float16's 65504"):
+        write(model, tmp_path / "x.gguf")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "llama-biases"])
+def test_transformers_reads_the_same_model_back(tmp_path, kind):
+    """Its reader undoes the names and the order of Llama's heads, but not that of their biases."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from unslothrl.export import merging
+
+    model = small_model(kind)
+    write(model, tmp_path / "x.gguf")
+    read_back = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="x.gguf", dtype=torch.float32
+    )
+    if model.config.rope_parameters["rope_type"] != "default":
+        read_back.config.rope_parameters = model.config.rope_parameters  # it reads no scaling
+        read_back.model.rotary_emb = type(read_back.model.rotary_emb)(read_back.config)
+    ids = tuple(range(4, 100))
+    alike = merging.likeness(model.float(), read_back.eval(), [ids])
+    assert alike.largest < 1e-4 and alike.same_choice == 1
+
+
+@pytest.mark.real
+def test_q8_0_keeps_weights_to_half_a_step_of_their_block(tmp_path):
+    import gguf as library
+    import numpy as np
+
+    from unslothrl.export import gguf
+
+    model = small_model("qwen3")
+    write(model, tmp_path / "x.gguf", "q8_0")
+    stored = {each.name: each for each in library.GGUFReader(tmp_path / "x.gguf").tensors}
+    assert "output.weight" not in stored  # tied
+    for name, values in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        tensor = stored[gguf.named(name, "qwen3")]
+        found = library.dequantize(tensor.data, tensor.tensor_type)
+        expected = values.float().numpy()
+        if values.dim() == 1:
+            assert tensor.tensor_type == library.GGMLQuantizationType.F32
+            assert np.array_equal(found, expected)
+        else:
+            assert tensor.tensor_type == library.GGMLQuantizationType.Q8_0
+            blocks = np.abs(expected.reshape(-1, 32)).max(-1, keepdims=True)
+            error = np.abs(found - expected).reshape(-1, 32)
+            # half of 1/127, and the rounding of the block's scale to float16
+            assert (error <= blocks / 225).all() and error.max() > 0
+    gguf.round_as_stored(model, "q8_0")
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensor = stored["blk.0.ffn_up.weight"]
+    rounded = library.dequantize(tensor.data, tensor.tensor_type).astype(np.float16)
+    assert np.array_equal(model.state_dict()[name].numpy(), rounded)

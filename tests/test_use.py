@@ -1,0 +1,355 @@
+"""What was trained is used: `ask`, `chat`, an adapter's folder alone, the lines that serve it."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unslothrl import embedded
+from unslothrl.commands import chat, cli, showing
+from unslothrl.data import prompts
+from unslothrl.export import serving
+from unslothrl.types import Adapter
+from unslothrl.weights import adapter_use, base_model, portable
+from unslothrl.weights.adapter import Beside, write_adapter
+
+QUESTION = "What is 347 + 285?"
+
+
+def make_run(folder: Path, *more: str) -> Path:
+    flags = (
+        "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
+        "--max_steps 2 --batch_size 4 --num_candidates 4 --topk 4 --eval_every 2 --eval_problems 2 "
+        "--eval_candidates 1 --save_every 1 --max_new_tokens 24 --lr 3e-3"
+    )
+    arguments = [*flags.split(), "--run_name", "run", "--output_dir", str(folder), *more]
+    assert cli.main(arguments) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("made") / "my runs", "--system_prompt", "Be brief.")
+
+
+def test_what_lies_beside_is_linked_from_the_version_before(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    beside = Beside(
+        texts={"a.json": "1"},
+        files={"base/tokenizer.json": tmp_path / "tokenizer.json"},
+        base="base",
+        card=lambda version: f"version {version}",
+    )
+    first = write_adapter(Adapter.of(1, b"x", '{"r": 4}'), tmp_path / "adapters", beside)
+    second = write_adapter(Adapter.of(2, b"y", '{"r": 4}'), tmp_path / "adapters", beside, first)
+    assert (first / "base/tokenizer.json").samefile(second / "base/tokenizer.json")
+    assert not (first / "base/tokenizer.json").samefile(tmp_path / "tokenizer.json")
+    assert (second / "README.md").read_text() == "version 2"
+    settings = json.loads((second / "adapter_config.json").read_text())
+    assert settings == {"r": 4, "base_model_name_or_path": str(second / "base")}
+    shutil.rmtree(first)
+    third = write_adapter(Adapter.of(3, b"z", '{"r": 4}'), tmp_path / "adapters", beside, first)
+    assert (third / "base/tokenizer.json").read_text() == "{}"  # a copy again
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    portable.copy_adapter(third, copied)
+    settings = json.loads((copied / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(copied / "base")
+
+
+WITHOUT_US = """
+import json, sys
+sys.modules["unslothrl"] = None  # cannot be imported
+import torch
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder, moved, question, said = sys.argv[1:]
+first = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+base = AutoModelForCausalLM.from_pretrained(moved + "/base", dtype=torch.bfloat16)
+model = PeftModel.from_pretrained(base, moved).eval()
+tokenizer = AutoTokenizer.from_pretrained(moved)
+use = json.load(open(moved + "/unslothrl.json"))
+turns = [{"role": "system", "content": use["system_prompt"]},
+         {"role": "user", "content": question}]
+ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt",
+                                    return_dict=True)
+prompt = ids["input_ids"]
+answer = tokenizer(said, add_special_tokens=False, return_tensors="pt")["input_ids"]
+both, begin = torch.cat([prompt, answer], 1), prompt.shape[1] - 1
+with torch.no_grad():
+    logits = model(both).logits[0, begin:-1].float()
+    assert torch.equal(logits, first(both).logits[0, begin:-1].float())
+behind = logits.max(-1).values - logits.gather(1, answer[0][:, None])[:, 0]
+moved = sum(p.abs().sum().item() for name, p in model.named_parameters() if "lora_B" in name)
+json.dump({"prompt": prompt[0].tolist(), "behind": behind.tolist(), "moved": moved}, sys.stdout)
+"""
+
+
+@pytest.mark.real
+def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
+    """In its run and moved elsewhere. PEFT finds the answer of `ask` the likeliest, but for
+    rounding: two ways of computing in bfloat16."""
+    folder = run / "adapters" / "v000002"
+    moved = shutil.copytree(folder, tmp_path / "elsewhere")
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"README.md", "tokenizer.json", "chat_template.jinja", "unslothrl.json", "base"}
+    capsys.readouterr()
+    arguments = ["ask", "--adapter", str(moved), "--temperature", "0", QUESTION]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr().out.removesuffix("\n")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_US, str(folder), str(moved), QUESTION, said],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    tokenizer = base_model.load_tokenizer(embedded.BASE)
+    text = prompts.render(tokenizer, QUESTION, "Be brief.")
+    assert [found["prompt"]] == prompts.tokenise(tokenizer, [text])
+    assert len(found["behind"]) > 5 and max(found["behind"]) < 0.3 and found["moved"] > 0
+
+
+@pytest.mark.real
+def test_the_versions_of_a_run_share_their_tokenizer(run):
+    first, second = (run / "adapters" / name for name in ("v000001", "v000002"))
+    for name in ("tokenizer.json", "base/model.safetensors"):
+        assert (first / name).samefile(second / name)
+    card = (second / "README.md").read_text()
+    assert "Be brief." in card and '"peft"' in card and 'learner = "grpo"' in card
+    assert str(run) not in card and "embedded" in card
+
+
+@pytest.mark.real
+def test_a_question_comes_from_stdin_and_the_base_answers_too(run, capsys, monkeypatch):
+    plain = ["ask", "--adapter", str(run), "--temperature", "0"]
+    assert cli.main([*plain, QUESTION]) == 0
+    alone = capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO(QUESTION + "\n"))
+    assert cli.main([*plain, "--base", "-"]) == 0
+    both = capsys.readouterr().out
+    base, _, adapter = both.partition("\n\nadapter:\n")
+    assert adapter == alone and base.startswith("base:\n") and len(base) > len("base:\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert cli.main([*plain, "-"]) == 2
+    assert "question is empty" in capsys.readouterr().err
+
+
+@pytest.mark.real
+def test_chat_answers_each_line_of_a_pipe_on_its_own(run, capsys, monkeypatch):
+    plain = ["chat", "--adapter", str(run), "--temperature", "0", "--no_base"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n"))
+    assert cli.main(plain) == 0
+    first, second = capsys.readouterr().out.split(f"> {QUESTION}\n")[1:]
+    assert first.strip() == second.strip() != ""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n/quit\n"))
+    assert cli.main([*plain, "--whole"]) == 0
+    whole = capsys.readouterr().out
+    assert ">" not in whole.partition("<")[0] and whole.strip() != first.strip()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    assert cli.main(plain) == 2
+    assert "question is empty" in capsys.readouterr().err
+
+
+class Terminal:
+    """A pseudo-terminal with the program in it."""
+
+    def __init__(self, *arguments: str):
+        self.main, side = pty.openpty()
+        env = {**os.environ, "TERM": "dumb", "COLUMNS": "80"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "unslothrl", *arguments],
+            stdin=side, stdout=side, stderr=side, env=env, start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+        )  # fmt: skip
+        os.close(side)
+        self.said = ""
+
+    def until(self, text: str, seconds: float = 120) -> str:
+        """-> what it wrote since the last call, up to `text`."""
+        deadline = time.monotonic() + seconds
+        while text not in self.said:
+            assert time.monotonic() < deadline, self.said
+            if select.select([self.main], [], [], 1)[0]:
+                try:
+                    self.said += os.read(self.main, 4096).decode(errors="replace")
+                except OSError:  # it has gone
+                    break
+        before, found, self.said = self.said.partition(text)
+        assert found, before
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self.main, text.encode())
+
+    def ends(self) -> int:
+        """-> its exit code; `said` then has all that it wrote since."""
+        try:
+            with contextlib.suppress(OSError):  # until it has gone
+                while select.select([self.main], [], [], 120)[0]:
+                    self.said += os.read(self.main, 4096).decode(errors="replace")
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+            os.close(self.main)
+
+
+@pytest.mark.real
+def test_a_conversation_on_a_terminal(run):
+    terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
+    terminal.until("> ")
+    terminal.type(QUESTION + "\n")
+    first = terminal.until("\n> ")
+    assert "base:" in first and "adapter:" in first
+    terminal.type(QUESTION + "\n")
+    assert terminal.until("\n> ") != first  # it remembers
+    terminal.type("/new\n")
+    terminal.until("> ")
+    terminal.type(QUESTION + "\n")
+    assert terminal.until("\n> ") == first
+    terminal.type("\x03")
+    assert terminal.ends() == 0
+    assert "Traceback" not in terminal.said
+
+
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
+def test_the_prompt_ends_cleanly(end, monkeypatch, capsys):
+    lines = iter(["one ", "two"])
+
+    def read(prompt: str) -> str:
+        for line in lines:
+            return line
+        raise end
+
+    monkeypatch.setattr("builtins.input", read)
+    assert list(chat.typed()) == ["one", "two"]
+
+
+@pytest.mark.real
+def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unslothrl", "chat", "--adapter", str(run)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(QUESTION + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == f"> {QUESTION}\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+
+
+def test_half_a_character_waits_for_the_rest():
+    out = io.StringIO()
+    assert (
+        showing.stream(iter(["a", "a", "a\u00e9", "a\u00e9\x1b[2J"]), out, True) == "a\u00e9\x1b[2J"
+    )
+    assert out.getvalue() == "a\u00e9?[2J"
+    out = io.StringIO()
+    showing.stream(iter(["ab", "xy"]), out, False)
+    assert out.getvalue() == "ab\nxy"
+
+
+def test_answers_stand_side_by_side_where_there_is_room():
+    from rich.console import Console
+
+    console = Console(width=120, file=io.StringIO())
+    console.print(showing.columns({"base": "one two\nthree", "adapter": "four [bold]"}, 120))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].split() == ["base", "adapter"]
+    assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]
+
+
+def test_the_lines_that_serve_are_quoted_for_the_shell(tmp_path):
+    folder = tmp_path / "it's mine; $(x)"
+    use = adapter_use.Use("embedded", 'Say "7"; $HOME')
+    for line in (
+        *serving.adapter_lines(folder, "owner/base", 20, True),
+        *serving.merged_lines(folder, folder),
+        *serving.gguf_lines(folder, folder / "x.gguf", use),
+    ):
+        words = shlex.split(line)
+        assert any(str(folder) in word for word in words) or "ollama" in words
+        assert "$HOME" not in line.replace("'Say \"7\"; $HOME'", "")
+    line, _ = serving.adapter_lines(folder, "owner/base", 20, True)
+    assert "--max-lora-rank 32" in line and "--quantization bitsandbytes" in line
+    assert "--quantization" not in serving.adapter_lines(folder, "owner/base", 20, False)[0]
+
+
+def chat_tokenizer(template: str, bos: str | None = None):
+    from jinja2 import Environment
+
+    class Tokenizer:
+        bos_token = bos
+
+        def apply_chat_template(self, turns, tokenize, add_generation_prompt):
+            return (
+                Environment()
+                .from_string(template)
+                .render(messages=turns, add_generation_prompt=add_generation_prompt, bos_token=bos)
+            )
+
+    return Tokenizer()
+
+
+CHATML = (embedded.BASE / "chat_template.jinja").read_text()
+DEFAULTED = "{% if messages[0].role != 'system' %}<|im_start|>system\nHelp.<|im_end|>\n{% endif %}"
+NUMBERED = "{% for m in messages %}{{ loop.index }} {{ m.role }}: {{ m.content }}\n{% endfor %}A:"
+INST = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[/]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def go(template: str, system: str, turns: list[tuple[str, str]]) -> str:
+    """What Ollama makes of a template of the form that is written here."""
+    match = re.fullmatch(
+        r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}"
+        r"\{\{ range .Messages }}"
+        r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
+        r"\{\{ .Content }}(.*)\{\{ end }}\{\{ end }}",
+        template,
+        re.DOTALL,
+    )
+    assert match is not None
+    head, after, first, opening, answer, closing = match.groups()
+    text = f"{head}{system}{after}" if system else first
+    for role, content in turns:
+        text += f"{opening}{content}{answer}" if role == "user" else f"{content}{closing}"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("template", "bos"),
+    [(CHATML, None), (DEFAULTED + CHATML, None), (INST, "<s>")],
+    ids=["chatml", "default system prompt", "begins with a token"],
+)
+@pytest.mark.parametrize("system", ["", "Be brief."])
+def test_ollamas_template_writes_what_the_models_does(template, bos, system):
+    tokenizer = chat_tokenizer(template, bos)
+    made = serving.go_template(tokenizer, adds_bos=bos is not None)
+    turns = [("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?"), ("assistant", "4"),
+             ("user", "why?")]  # fmt: skip
+    assert (bos or "") + go(made, system, turns) == prompts.render(tokenizer, turns, system)
+
+
+def test_a_template_that_counts_its_turns_has_no_form_in_ollama():
+    assert serving.go_template(chat_tokenizer(NUMBERED), adds_bos=False) is None
+    text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), None, ["<|end|>"], False)
+    assert text.startswith("FROM ./x.gguf\n# Its chat template") and 'stop "<|end|>"' in text

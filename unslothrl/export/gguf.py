@@ -1,0 +1,269 @@
+"""A merged model as one GGUF file, for llama.cpp and Ollama: Llama, Qwen2 and Qwen3.
+
+Matrices are stored in F16 or Q8_0, everything else in F32. Llama's queries and keys are written in
+the order of llama.cpp's rotary embedding, which turns neighbouring values instead of the two
+halves of a head; that of Qwen is as it is here.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+
+from unslothrl.errors import UserError
+from unslothrl.export.gguf_tokenizer import INSTEAD, GgufTokenizer
+
+F16, Q8_0 = "f16", "q8_0"
+TYPES = {
+    F16: (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
+    Q8_0: (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
+}
+FAMILIES = ("llama", "qwen2", "qwen3")  # of config.json's model_type, and llama.cpp's names
+LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
+OF_A_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+OTHERS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+BIASES = {"llama": ("attn_q", "attn_k", "attn_v", "attn_output"), "qwen2": ("attn_q", "attn_k",
+          "attn_v"), "qwen3": ()}  # fmt: skip
+NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is called so
+ROPE_FACTORS = "rope_freqs.weight"
+USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
+              "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
+
+
+def check(config: Any) -> None:
+    """UserError for a model that llama.cpp would not compute as transformers does. `config`: a
+    PretrainedConfig."""
+    kind = config.model_type
+    if kind not in FAMILIES:
+        raise refusal(f"its model_type {kind} is not one of {', '.join(FAMILIES)}")
+    if getattr(config, "hidden_act", "silu") != "silu":
+        raise refusal(f"its hidden_act {config.hidden_act} is not silu")
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", False):
+        raise refusal("its attention has a sliding window")
+    if getattr(config, "mlp_bias", False):
+        raise refusal("its MLP has biases")
+    if getattr(config, "attention_bias", False) and kind == "qwen3":
+        raise refusal("its attention has biases")
+    rope_settings(config)
+
+
+def refusal(why: str) -> UserError:
+    return UserError(f"to gguf: llama.cpp cannot compute this base ({why}): {INSTEAD}")
+
+
+def rope_settings(config: Any) -> dict[str, Any]:
+    """The rotary embedding's settings, rope_type and rope_theta among them. UserError for a kind
+    that GGUF has no fields for."""
+    found = getattr(config, "rope_parameters", None) or {}
+    settings = {"rope_type": "default", **found}
+    kind = settings["rope_type"]
+    if kind not in ("default", "linear", "yarn", "llama3"):
+        raise refusal(f"its rope_type {kind} is not known")
+    if settings.get("partial_rotary_factor") not in (None, 1, 1.0):
+        raise refusal("it turns a part of each head only")
+    if kind == "yarn":
+        unusual = [name for name, usual in USUAL_YARN.items() if settings.get(name) not in usual]
+        if unusual:
+            raise refusal(f"its YaRN sets {', '.join(unusual)}")
+    return settings
+
+
+def write(
+    model: Any,
+    tokenizer: GgufTokenizer,
+    path: Path,
+    kind: str,
+    *,
+    name: str,
+    special: dict[str, int],
+    adds_bos: bool,
+    chat_template: str | None,
+) -> None:
+    """Writes a causal model of transformers whose weights lie on the host.
+
+    `special`: ids by "bos", "eos", "pad", "eot". One tensor at a time is held a second time.
+    """
+    config = model.config
+    check(config)
+    writer = gguf.GGUFWriter(path, config.model_type)
+    try:
+        add_settings(writer, config, kind, name)
+        add_tokenizer(writer, tokenizer, special, adds_bos, chat_template)
+        for tensor, values, stored in tensors(model, kind):
+            size = stored_bytes(values.numel(), stored)
+            shape, dtype = list(values.shape), np.dtype(np.float32)  # what is packed
+            writer.add_tensor_info(tensor, shape, dtype, size, raw_dtype=stored)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor, values, stored in tensors(model, kind):
+            numbers = as_numpy(values)
+            if not np.isfinite(numbers).all():
+                raise refusal(f"{tensor} has a weight over float16's {np.finfo(np.float16).max}")
+            writer.write_tensor_data(gguf.quantize(numbers, stored))
+    finally:
+        writer.close()
+
+
+def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
+    head = head_size(config)
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(name)
+    writer.add_file_type(TYPES[kind][1])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_dimension_count(head)
+    rope = rope_settings(config)
+    writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
+        writer.add_rope_scaling_orig_ctx_len(original)
+
+
+def add_tokenizer(
+    writer: Any,
+    tokenizer: GgufTokenizer,
+    special: dict[str, int],
+    adds_bos: bool,
+    chat_template: str | None,
+) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(tokenizer.pre)
+    writer.add_token_list(tokenizer.tokens)
+    writer.add_token_types(tokenizer.types)
+    writer.add_token_merges(tokenizer.merges or NEVER_MERGED)
+    add_id = {
+        "bos": writer.add_bos_token_id,
+        "eos": writer.add_eos_token_id,
+        "pad": writer.add_pad_token_id,
+        "eot": writer.add_eot_token_id,
+    }
+    for which, token in special.items():
+        add_id[which](token)
+    writer.add_add_bos_token(adds_bos)
+    if chat_template:
+        writer.add_chat_template(chat_template)
+
+
+def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
+    """-> (llama.cpp's name, values, the type that they are stored in), in a fixed order."""
+    config = model.config
+    factors = rope_factors(config)
+    if factors is not None:
+        yield ROPE_FACTORS, factors, gguf.GGMLQuantizationType.F32
+    is_tied = config.tie_word_embeddings
+    for name, values in model.state_dict().items():
+        if name == "lm_head.weight" and is_tied:
+            continue
+        yield named(name, config.model_type), in_order(name, values, config), type_of(values, kind)
+
+
+def named(name: str, family: str) -> str:
+    """llama.cpp's name of a weight. UserError where it has none."""
+    if name in OTHERS:
+        return OTHERS[name]
+    match = LAYER.fullmatch(name)
+    part = OF_A_LAYER.get(match[2]) if match is not None else None
+    if match is None or part is None or (match[3] == "bias" and part not in BIASES[family]):
+        raise refusal(f"it has {name}")
+    return f"blk.{match[1]}.{part}.{match[3]}"
+
+
+def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
+    """The rows of Llama's q and k as llama.cpp's rotary embedding takes them: value i of each half
+    of a head beside value i of the other."""
+    if config.model_type != "llama" or ".self_attn." not in name:
+        return values
+    if ".q_proj." in name:
+        heads = config.num_attention_heads
+    elif ".k_proj." in name:
+        heads = config.num_key_value_heads
+    else:
+        return values
+    halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+    return halves.transpose(1, 2).reshape(values.shape)
+
+
+def type_of(values: torch.Tensor, kind: str) -> Any:
+    """F32 for vectors; matrices whose rows are no whole blocks of Q8_0 stay in F16."""
+    if values.dim() < 2:
+        return gguf.GGMLQuantizationType.F32
+    wanted = TYPES[kind][0]
+    block, _ = gguf.GGML_QUANT_SIZES[wanted]
+    return wanted if values.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
+
+
+def stored_bytes(values: int, stored: Any) -> int:
+    block, size = gguf.GGML_QUANT_SIZES[stored]
+    return values // block * size
+
+
+def rope_factors(config: Any) -> torch.Tensor | None:
+    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by: nothing where
+    it turns often within the original context, `factor` where it hardly turns."""
+    rope = rope_settings(config)
+    if rope["rope_type"] != "llama3":
+        return None
+    head, theta = head_size(config), rope.get("rope_theta", 10_000.0)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    context = rope["original_max_position_embeddings"]
+    factors = []
+    for index in range(0, head, 2):
+        turns = context / (2 * math.pi * theta ** (index / head))  # within the original context
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        factors.append(1 / ((1 - share) / rope["factor"] + share))
+    return torch.tensor(factors, dtype=torch.float32)
+
+
+def head_size(config: Any) -> int:
+    found = getattr(config, "head_dim", None)
+    return found or config.hidden_size // config.num_attention_heads
+
+
+def as_numpy(values: torch.Tensor) -> np.ndarray:
+    return values.detach().float().contiguous().numpy()
+
+
+@torch.no_grad()
+def round_as_stored(model: Any, kind: str) -> None:
+    """Gives the weights the values that they have in the file, as far as their own type has
+    them."""
+    for values in model.state_dict().values():
+        stored = type_of(values, kind)
+        packed = gguf.quantize(as_numpy(values), stored)
+        values.copy_(torch.from_numpy(gguf.dequantize(packed, stored)))

@@ -1,0 +1,142 @@
+"""The lines that serve what was exported, quoted for the shell, and Ollama's Modelfile."""
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from unslothrl.config.hardware import vllm_rank
+from unslothrl.data import prompts
+from unslothrl.errors import UserError
+from unslothrl.tracking import calling
+from unslothrl.weights.adapter_use import Use
+
+MODELFILE = "Modelfile"
+
+
+def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[str]:
+    """For vLLM and PEFT. vLLM quantises a 16-bit base as it was for training."""
+    quantise = ["--quantization", "bitsandbytes"] if is_16_bit else []
+    modules = ["--lora-modules", f"{module_name(folder)}={folder}"]
+    words = [
+        calling.located("vllm"),
+        "serve",
+        base,
+        *quantise,
+        "--enable-lora",
+        "--max-lora-rank",
+        vllm_rank(rank),
+    ]
+    code = (
+        "from peft import AutoPeftModelForCausalLM; "
+        f"model = AutoPeftModelForCausalLM.from_pretrained({str(folder)!r})"
+    )
+    return [
+        f"vLLM: {joined(*words, *modules)}",
+        f"PEFT: {joined(calling.located('python'), '-ic', code)}",
+    ]
+
+
+def merged_lines(folder: Path, adapter: Path) -> list[str]:
+    """For vLLM, and how to get to llama.cpp and Ollama."""
+    words = ["export", "--adapter", adapter, "--to", "gguf", "--output", f"{folder}-gguf"]
+    return [
+        f"vLLM: {joined(calling.located('vllm'), 'serve', local(folder))}",
+        f"llama.cpp and Ollama: {calling.command(*words)}",
+    ]
+
+
+def gguf_lines(folder: Path, file: Path, use: Use | None) -> list[str]:
+    """For llama.cpp and Ollama."""
+    system = ["-sys", use.system_prompt] if use is not None and use.system_prompt else []
+    name = module_name(folder)
+    return [
+        f"llama.cpp: {joined('llama-server', '-m', file, '--jinja')}",
+        f"           {joined('llama-cli', '-m', file, '--jinja', *system)}",
+        f"Ollama: {joined('ollama', 'create', name, '-f', folder / MODELFILE)} && "
+        f"{joined('ollama', 'run', name)}",
+    ]
+
+
+def joined(*words: object) -> str:
+    return shlex.join(map(str, words))
+
+
+def local(folder: Path) -> str:
+    """A path that nobody takes for a hub's id."""
+    return str(folder) if folder.is_absolute() else os.path.join(".", folder)
+
+
+def module_name(folder: Path) -> str:
+    """A name for a served model: of letters, digits, dots and dashes."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "-" for c in folder.name)
+    return name.strip(".-").lower() or "mine"
+
+
+def modelfile(file: str, tokenizer: Any, use: Use | None, stops: list[str], adds_bos: bool) -> str:
+    """Ollama's description of a model: its file, how turns are written, the system prompt and the
+    sampling that the run was evaluated with."""
+    lines = [f"FROM ./{file}"]
+    template = go_template(tokenizer, adds_bos)
+    if template is None:
+        lines.append("# Its chat template has no form here that writes the same: set TEMPLATE")
+    else:
+        lines.append(f'TEMPLATE """{template}"""')
+    if use is not None:
+        if use.system_prompt and '"""' not in use.system_prompt:
+            lines.append(f'SYSTEM """{use.system_prompt}"""')
+        lines += [
+            f"PARAMETER temperature {use.temperature:g}",
+            f"PARAMETER top_p {use.top_p:g}",
+            "PARAMETER top_k 0",
+            "PARAMETER repeat_penalty 1",
+            f"PARAMETER num_predict {use.max_new_tokens}",
+        ]
+    lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
+    return "\n".join(lines) + "\n"
+
+
+def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
+    """The chat template in Go's language, which Ollama reads. None where a conversation is not
+    written turn by turn.
+
+    Found by what the template writes around marks: before the first turn, with a system prompt and
+    without, around a user's turn, and after an assistant's.
+    """
+    system, user, assistant, again = "Mark-s", "Mark-u", "Mark-a", "Mark-v"
+    turns = [("user", user), ("assistant", assistant), ("user", again)]
+    try:
+        plain = prompts.render(tokenizer, turns, "")
+        told = prompts.render(tokenizer, turns, system)
+        start, _, rest = plain.partition(user)
+        before_answer, _, rest = rest.partition(assistant)
+        between, _, end = rest.partition(again)
+        head, _, rest = told.partition(system)
+        after_system, _, _ = rest.partition(user)
+    except UserError:
+        return None
+    opening = common_end(start, between, after_system)
+    first, closing = start.removesuffix(opening), between.removesuffix(opening)
+    after_system = after_system.removesuffix(opening)
+    body = f"{opening}{user}{before_answer}{assistant}{closing}{opening}{again}{end}"
+    writes_the_same = (first + body, head + system + after_system + body) == (plain, told)
+    bos = tokenizer.bos_token if adds_bos else None
+    if bos:  # the engine puts it there itself
+        head, first = head.removeprefix(bos), first.removeprefix(bos)
+    pieces = (head, after_system, first, opening, before_answer, closing)
+    if end != before_answer or not writes_the_same or any("{{" in p or '"""' in p for p in pieces):
+        return None
+    return (
+        f"{{{{ if .System }}}}{head}{{{{ .System }}}}{after_system}{{{{ else }}}}{first}"
+        f'{{{{ end }}}}{{{{ range .Messages }}}}{{{{ if eq .Role "user" }}}}{opening}'
+        f'{{{{ .Content }}}}{before_answer}{{{{ else if eq .Role "assistant" }}}}'
+        f"{{{{ .Content }}}}{closing}{{{{ end }}}}{{{{ end }}}}"
+    )
+
+
+def common_end(*texts: str) -> str:
+    """The longest text that all of them end with."""
+    shortest = min(texts, key=len)
+    starts = range(len(shortest) + 1)
+    return next(shortest[i:] for i in starts if all(text.endswith(shortest[i:]) for text in texts))
