@@ -1,7 +1,8 @@
 """How long a run will still take, and how far it is in what it does now."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+from unslothrl.tracking.metrics import mean
 
 RECENT = 10  # steps and evaluations whose mean predicts the remaining time
 
@@ -85,7 +86,3 @@ class Phase:
     def tokens_per_s(self, now: float) -> float | None:
         seconds = self.seconds(now)
         return self.drawn / seconds if seconds > 0 and self.drawn > 0 else None
-
-
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0

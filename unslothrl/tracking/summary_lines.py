@@ -8,6 +8,8 @@ from unslothrl.tracking.metrics import duration, eval_sets, is_number, short
 SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
     ("use it", "command"),
+    ("evaluate", "evaluate"),
+    ("export", "export"),
     ("resume", "resume"),
     ("goes on", "goes_on"),
     ("report", "report"),

@@ -28,8 +28,8 @@ from unslothrl.training.group_source import GroupSource, SynchronousSource
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
-from unslothrl.training.profile import Profile
 from unslothrl.training.pieces import Pieces
+from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Saving
 from unslothrl.training.tracing import is_traced
