@@ -66,7 +66,7 @@ card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its o
 	$(bin)/python tools/peers.py vllm
 	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
 
-llama-test: setup ## GGUF files by llama.cpp's own logits and tokens; compiles it first
+llama-test: setup ## GGUF files by llama.cpp's own logits and tokens
 	$(bin)/python tools/peers.py llama-cpp
 	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
 
