@@ -89,7 +89,7 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
 	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
 
-llama-test: setup ## GGUF files by llama.cpp's own logits and tokens; compiles it first
+llama-test: setup ## GGUF files by llama.cpp's own logits and tokens
 	$(bin)/python tools/peers.py llama-cpp
 	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
 
