@@ -202,6 +202,7 @@ def detected(answer) -> dict:
     return json.loads(answer.stdout)
 
 
+@pytest.mark.real
 def test_cards_are_found_with_what_is_free(driver):
     found = detected(driver(DETECT, LISTED, cards=SIX))
     assert found["why"] is None
@@ -218,6 +219,7 @@ def test_cards_are_found_with_what_is_free(driver):
     ]
 
 
+@pytest.mark.real
 def test_a_slice_of_a_card_is_a_card_of_its_size(driver):
     slices = [["NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19_968, 19_900, [8, 0]]]
     listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-1)"
@@ -228,6 +230,7 @@ def test_a_slice_of_a_card_is_a_card_of_its_size(driver):
 OLD = "The NVIDIA driver on your system is too old (found version 12040)."
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("smi", "env", "says", "why"),
     [

@@ -185,6 +185,7 @@ def test_help_is_quick():
     assert seconds < 3  # 0.5 s on an idle machine
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("command", [["train_distributed.py"], ["-m", "unslothrl"]])
 def test_both_ways_to_start_are_the_same_program(command):
     done, _ = start(*command, "--topk", "16", "--num-candidates", "8")
@@ -200,6 +201,7 @@ def test_version(capfd):
     assert capfd.readouterr().out == f"unslothrl {__version__}\n"
 
 
+@pytest.mark.real
 def test_a_wrong_flag_costs_no_heavy_import():
     code = (
         "import sys; from unslothrl.commands.cli import main; main(['--lr', 'x']);"
@@ -209,6 +211,7 @@ def test_a_wrong_flag_costs_no_heavy_import():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.real
 def test_help_imports_no_numerics():
     code = (
         "import sys; from unslothrl.commands.cli import main; main(['--help']);"

@@ -62,6 +62,7 @@ def test_the_example_trains_as_a_learner(tmp_path, monkeypatch):
     assert 'aggregation = "token"' in (folder / "config.toml").read_text()
 
 
+@pytest.mark.real
 def test_the_documented_rewards_run(tmp_path):
     text = (ROOT / "docs" / "rewards.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "mine.py").write_text(text.replace("    ...", "    return level"))

@@ -65,7 +65,7 @@ def test_intervals_at_the_edges():
     assert (one.mean, one.low, one.high) == (0.25, 0, 1)
 
 
-@pytest.mark.real  # a second each
+@pytest.mark.real  # a second each, too long for `make quick`
 @pytest.mark.parametrize("n", [1, 4, 8])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)])
 def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):

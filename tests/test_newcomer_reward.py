@@ -71,6 +71,7 @@ def write(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+@pytest.mark.real
 def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
     (package / "rewards" / "builtin" / "length.py").write_text(documented_reward())
     rows = write(tmp_path / "rows.jsonl", ROWS)
@@ -84,6 +85,7 @@ def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
     assert "one of accuracy, boxed," in unknown and " length, " in unknown
 
 
+@pytest.mark.real
 def test_a_new_reward_may_run_in_a_process_and_is_scored_by_the_command(package, tmp_path):
     text = documented_reward().replace("IN_PLACE", "IN_PROCESS")
     (package / "rewards" / "builtin" / "length.py").write_text(text)

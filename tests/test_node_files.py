@@ -126,6 +126,7 @@ def test_a_write_that_fails_leaves_nothing(files, room, monkeypatch):
     files[0].hold(version(1))
 
 
+@pytest.mark.real
 def test_nobody_loses_what_it_holds_while_others_come_and_go(room):
     """Six at once, each of which holds, reads and releases versions that the others use too."""
     failed: list[BaseException] = []

@@ -458,6 +458,7 @@ HEADS = {  # executed here, and in a process of its own
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -521,6 +522,7 @@ def test_a_process_that_dies_on_a_file_is_reported(tmp_path, no_torch):
         objectives.load(str(path))
 
 
+@pytest.mark.real
 def test_a_file_that_never_ends_is_given_up(tmp_path, no_torch, monkeypatch):
     path = tmp_path / "mine.py"
     path.write_text("import numpy\nwhile True: pass")

@@ -103,6 +103,7 @@ def quoted() -> list[str]:
     return [text for text in found if " " in text]
 
 
+@pytest.mark.real
 def test_every_message_that_is_quoted_is_one_of_ours():
     texts, named = messages(), quoted()
     assert len(named) > 20

@@ -118,6 +118,7 @@ def test_operators_are_ranked_by_the_device_where_there_is_one():
     assert "device ms" in lines[1] and lines[2].split() == ["gemm", "1", "40.0", "100.0%"]
 
 
+@pytest.mark.real
 def test_a_part_is_recorded_once_and_none_without_being_asked():
     import torch
 

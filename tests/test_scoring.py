@@ -128,6 +128,7 @@ def test_think_answer_tags(completion, expected):
     assert think_answer_tags.think_answer_tags(completion, "0.5") == expected
 
 
+@pytest.mark.real
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
     calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
     with ProcessPool(2, deadline_s=1.0) as workers:
@@ -210,12 +211,14 @@ def scored(path: Path, function: str, texts=("ab", "c"), **options):
         scorer.close()
 
 
+@pytest.mark.real
 def test_a_function_of_the_users_own(own):
     found = scored(own, "length")
     assert found.rewards == {"length": [2.0, 1.0]} and found.scores == [2.0, 1.0]
     assert scored(own, "later").rewards == {"later": [0.5, 0.5]}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -231,16 +234,19 @@ def test_what_a_function_of_the_users_own_may_take(function, expected, own):
     assert (found.rewards[function], found.failures) == (expected, [])
 
 
+@pytest.mark.real
 def test_a_reward_may_differ_from_the_score(own):
     found = scored(own, "both")
     assert found.rewards == {"both": [-2.5, -2.5]} and found.scores == [1.0, 1.0]
 
 
+@pytest.mark.real
 def test_async_functions_run_at_the_same_time(own):
     found = scored(own, "waits", texts=["x"] * 60, deadline_s=5)  # 12 s one after the other
     assert found.rewards["waits"] == [1.0] * 60 and sum(found.seconds) < 6
 
 
+@pytest.mark.real
 def test_one_async_call_that_hangs_spoils_no_other(own):
     found = scored(own, "hangs_once", texts=["ab", "c", "d"], deadline_s=0.5)
     assert found.rewards["hangs_once"] == [0.0, 1.0, 1.0]
@@ -293,6 +299,7 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
     assert all(reason in one.reason for one in found.failures)
 
 
+@pytest.mark.real
 def test_memory_is_limited_but_for_functions_of_the_users_own(own):
     with ProcessPool(1) as workers:
         (result,) = workers.call([Call(f"{own}:hungry", ("", ""))])
@@ -300,6 +307,7 @@ def test_memory_is_limited_but_for_functions_of_the_users_own(own):
     assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model
 
 
+@pytest.mark.real
 def test_one_that_fails_spoils_no_other(own):
     found = scored(own, "sometimes", texts=("ab", "", "c"))
     assert found.rewards["sometimes"] == [0.5, 0.0, 1.0]

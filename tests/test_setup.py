@@ -201,17 +201,28 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "interrupted"
 
 
-def test_an_environment_on_another_disk_stays_there(tmp_path):
+def test_an_activated_environment_is_not_made_anew_by_its_own_python(monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_env, "VENV", tmp_path / ".venv")
+    inside, outside = str(tmp_path / ".venv" / "bin"), str(tmp_path / "bin")
+    path = os.pathsep.join((inside, outside))
+    found = setup_env.pythons(path, str(tmp_path / ".venv"), "/base/python")
+    assert found == ([outside], "/base/python")
+    assert setup_env.pythons(path, str(tmp_path), "/base/python") == ([outside], sys.executable)
+
+
+def test_an_environment_that_is_a_link_is_not_made_anew(monkeypatch, tmp_path):
     (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "half").write_text("installed")
-    link = tmp_path / ".venv"
-    link.symlink_to(tmp_path / "disk")
-    setup_env.fresh(link)
-    assert link.is_symlink() and [p.name for p in (tmp_path / "disk").iterdir()] == [
-        setup_env.STAMP
-    ]
+    (tmp_path / ".venv").symlink_to(tmp_path / "disk")
+    monkeypatch.setattr(setup_env, "VENV", tmp_path / ".venv")
+
+    def lines(now):
+        return [machine.fault_line(fault) for fault in setup_env.check("base", [], now)[1]]
+
+    assert any("a .venv that is a link" in line for line in lines("stale"))
+    assert not any("link" in line for line in lines("current"))
 
 
+@pytest.mark.real
 def test_pip_failures_carry_pips_own_words():
     with pytest.raises(setup_env.Failed, match="Invalid requirement"):
         setup_env.pip(sys.executable, "--no-index", "not a requirement")

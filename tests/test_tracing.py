@@ -70,6 +70,7 @@ def test_observations_have_neither_log_probability_nor_gap():
     assert tokens.logprobs == [-1.0, None, -2.0] and tokens.gaps == [-0.5, None, 0.0]
 
 
+@pytest.mark.real
 def test_a_trace_is_bounded():
     groups = [group(str(i), [1.0] * 16, lengths=[5000] * 16) for i in range(64)]
     trace = Trace(selected(groups, [list(range(16))] * 64), [])

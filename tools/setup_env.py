@@ -91,8 +91,7 @@ def write_stamp(folder, **content):
 
 
 def fresh(folder):
-    """An empty folder that says it is ours and unfinished; a link, to another disk say, stays."""
-    folder = folder.resolve()
+    """An empty folder that says it is ours and unfinished."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -261,9 +260,21 @@ def install_overlay():
 # The command
 
 
+def pythons(path, prefix=sys.prefix, base=getattr(sys, "_base_executable", None)):
+    """(folders, first): where to look for a Python, and the one to begin with. Where this runs in
+    the very environment that may be made anew, as it does once that is activated, its base."""
+    folders = [folder for folder in path.split(os.pathsep) if not is_within(folder, VENV)]
+    return folders, base if base and is_within(prefix, VENV) else sys.executable
+
+
+def is_within(path, folder):
+    path, folder = os.path.realpath(path or "."), os.path.realpath(str(folder))
+    return path == folder or path.startswith(folder + os.sep)
+
+
 def check(kind, cards, now):
     """(python, faults): everything that can be known before the first download."""
-    python, fault = machine.find_python(os.environ.get("PATH", "").split(os.pathsep))
+    python, fault = machine.find_python(*pythons(os.environ.get("PATH", "")))
     faults = [fault] if fault else []
     if kind != "base":
         header = read_header(LOCKS[kind].read_text())
@@ -271,6 +282,9 @@ def check(kind, cards, now):
         faults += machine.disk_faults(machine.disk_needs(header, VENV, os.environ))
     if kind == "gpu":
         faults += machine.card_faults(cards)
+    if VENV.is_symlink() and now in WHY_ANEW:
+        found = f"a {VENV.name} that is a link, and has to be made anew"
+        faults.append(Fault("folder", found, "a folder", "remove the link"))
     if now == "foreign":
         found = f"a {VENV.name} that this program did not make"
         faults.append(Fault("folder", found, "none", "move it away, or remove it"))
