@@ -4,10 +4,12 @@ What is replaced is in `REPLACED`; a command that trains is planned with the sam
 for the first and for `--resume`, which run. Commands that need what is not here are in `NOT_RUN`.
 """
 
+import io
 import json
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,23 @@ TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
 SMALL = "--max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers --cluster local"
-REPLACED = {"<run>": "first", "v000020": "v000002", "v000030": "v000002", "NAME": "embedded",
-            "GB": "12", "--learner X": "--learner grpo", "~/my-model": "my-model"}  # fmt: skip
+REPLACED = {
+    "<run>": "first",
+    "<another>": "a",
+    "v000020": "v000002",
+    "v000030": "v000002",
+    "NAME": "embedded",
+    "GB": "12",
+    "--learner X": "--learner grpo",
+    "~/my-model": "my-model",
+}
 NOT_RUN = {
     "$head": "a cluster of SLURM's",
     "unslothrl cluster": "a cluster: tests/test_two_hosts.py",
     "--ray_address": "a cluster: tests/test_joining.py",
     "--reward length": "the example of docs/contributing.md: tests/test_newcomer_reward.py",
+    "--push": "a hub: tests/test_export.py",
+    "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
 }
 ROWS = 24
@@ -66,13 +78,16 @@ def folder(tmp_path_factory):
         patch.chdir(folder)
         flags = f"--learner grpo {SMALL} --eval_every 1 --eval_problems 4 --run_name first"
         assert cli.main([*flags.split(), "--save_every", "1"]) == 0
+        for name in ("a", "b"):
+            shutil.copytree(folder / "runs" / "first", folder / "runs" / name)
+        (folder / "mine.toml").write_text((ROOT / "recipes" / "tiny-cpu.toml").read_text())
         yield folder
 
 
 def arguments(command: str) -> list[str]:
     for old, new in REPLACED.items():
         command = command.replace(old, new)
-    words = shlex.split(command)
+    words = shlex.split(command.partition(" < ")[0])
     words = words[1:] if words[0] == "unslothrl" else words[2:]
     is_training = words[0].startswith("--") or words[0] == "train"
     if is_training and "--resume" not in words and "--help" not in words:
@@ -90,8 +105,9 @@ def test_what_is_left_out_is_documented():
 
 @pytest.mark.real
 @pytest.mark.parametrize("command", [each for each in documented() if is_run(each)])
-def test_a_documented_command_runs(command, folder, capsys):
+def test_a_documented_command_runs(command, folder, capsys, monkeypatch):
     words = arguments(command)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is 1 + 2?\n"))
     if "--output" in words:
         shutil.rmtree(folder / words[words.index("--output") + 1], ignore_errors=True)
     code = cli.main(words)

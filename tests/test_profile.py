@@ -142,6 +142,7 @@ def test_a_part_is_recorded_once_and_none_without_being_asked():
     assert any(event["name"] == "aten::dot" for event in events)
 
 
+@pytest.mark.real
 def test_a_long_call_is_recorded_for_a_while(monkeypatch):
     import torch
 

@@ -260,7 +260,10 @@ def install_overlay():
 # The command
 
 
-def pythons(path, prefix=sys.prefix, base=getattr(sys, "_base_executable", None)):
+BASE_PYTHON = getattr(sys, "_base_executable", None)  # below a virtual environment's
+
+
+def pythons(path, prefix=sys.prefix, base=BASE_PYTHON):
     """(folders, first): where to look for a Python, and the one to begin with. Where this runs in
     the very environment that may be made anew, as it does once that is activated, its base."""
     folders = [folder for folder in path.split(os.pathsep) if not is_within(folder, VENV)]
