@@ -285,7 +285,7 @@ def test_filtered_groups_count_as_generated():
 
 SHAPED = """
 def shaped(completions, answers, level, prompts):
-    assert all("<|im_start|>user" in prompt for prompt in prompts)
+    assert all(prompt.strip() and "<|im_start|>" not in prompt for prompt in prompts)
     return [
         {"reward": len(text) / 100 + int(lv or 0), "score": float(answer in text)}
         for text, answer, lv in zip(completions, answers, level)

@@ -11,7 +11,7 @@ import mutations
 import pytest
 
 from unslothrl import cluster
-from unslothrl.commands import ask, cli
+from unslothrl.commands import answering, cli
 from unslothrl.errors import RunError
 
 pytestmark = pytest.mark.real
@@ -31,7 +31,7 @@ def reached(monkeypatch, tmp_path) -> list[bool]:
         raise RunError("here a worker would start")
 
     monkeypatch.setattr(cluster, "start", stop)
-    monkeypatch.setattr(ask, "complete", stop)
+    monkeypatch.setattr(answering, "load_engine", stop)
     return found
 
 

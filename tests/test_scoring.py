@@ -474,4 +474,4 @@ def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
     assert cli.main(["score", str(path), "--reward", "boxed"]) == 2
     assert "row 1: column completion must be text" in capfd.readouterr().err
     assert cli.main(["score", str(path), "--reward", "bxed"]) == 2
-    assert "set --reward accuracy" in capfd.readouterr().err
+    assert "set --reward boxed" in capfd.readouterr().err

@@ -175,10 +175,16 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "unslothrl", *arguments],
             stdin=side, stdout=side, stderr=side, env=env, start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+            preexec_fn=self._becomes_its_own,
         )  # fmt: skip
         os.close(side)
         self.said = ""
+
+    @staticmethod
+    def _becomes_its_own() -> None:
+        """In the child: Ctrl-C arrives, which a background job ignores."""
+        os.close(os.open(os.ttyname(0), os.O_RDWR))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def until(self, text: str, seconds: float = 120) -> str:
         """-> what it wrote since the last call, up to `text`."""
@@ -245,6 +251,7 @@ def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
     process = subprocess.Popen(
         [sys.executable, "-m", "unslothrl", "chat", "--adapter", str(run)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(QUESTION + "\n")
