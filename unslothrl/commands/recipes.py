@@ -14,6 +14,7 @@ from unslothrl.planning import shapes
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
+from unslothrl.tracking import calling
 
 FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward")
 FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
@@ -99,4 +100,4 @@ def lines(found: list[Recipe]) -> list[str]:
             else f"  time and reward {NOT_YET}",
             "",
         ]
-    return [*written, "use one: unslothrl train --recipe NAME"]
+    return [*written, f"use one: {calling.program()} train --recipe NAME"]
