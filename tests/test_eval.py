@@ -17,6 +17,7 @@ from unslothrl.commands.eval import last_lines
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
+from unslothrl.evaluation.run import engine_of
 from unslothrl.evaluation.voting import winner, winners
 from unslothrl.types import Group
 from unslothrl.weights import adapter_use
@@ -101,6 +102,22 @@ def test_the_line_for_the_harness_can_be_pasted(tmp_path, datasets, task):
     }
     assert words[0] == "lm_eval"
     assert words[-3:] == ["--apply_chat_template", "--system_instruction", use.system_prompt]
+
+
+@pytest.mark.parametrize(
+    ("options", "learner_draws", "engine"),
+    [
+        ({"engine": "vllm", "backend": "peft"}, False, "vllm"),
+        ({"engine": "vllm", "backend": "unsloth"}, True, "vllm"),
+        ({"engine": "transformers", "backend": "peft"}, True, "transformers"),
+        ({"engine": "vllm", "backend": "peft", "number_of_actors": 0}, True, "transformers"),
+        ({"engine": "vllm", "backend": "unsloth", "number_of_actors": 0}, True, "vllm"),
+    ],
+)
+def test_an_evaluation_is_drawn_with_one_engine(options, learner_draws, engine):
+    config = Config(learner_chunk_size=8, **options)
+    assert config.learner_generates
+    assert (config.learner_evaluates, engine_of(config)) == (learner_draws, engine)
 
 
 @pytest.mark.real

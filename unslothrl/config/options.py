@@ -292,6 +292,14 @@ class Config(TaskOptions):
         return self.number_of_actors == 0 or self.learner_chunk_size > 0
 
     @property
+    def learner_evaluates(self) -> bool:
+        """Whether learners that generate draw a share of evaluations too: where they generate with
+        what actors do, since a figure is of one engine, whoever asks for it again."""
+        return self.learner_generates and (
+            self.number_of_actors == 0 or self.engine == "transformers" or self.learner_has_engine
+        )
+
+    @property
     def learner_has_engine(self) -> bool:
         """Whether a learner generates with a vLLM over its own weights, given a card. Without one
         it generates with transformers."""

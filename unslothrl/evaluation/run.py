@@ -25,13 +25,21 @@ class EvaluationStream(RolloutStream):
         super().__init__(processes, config.learner_chunk_size, note=note)
         self.stand_ins = stand_ins(config)
 
-    def _counts(self, total: int, learners: int) -> Sequence[int]:
-        return super()._counts(total, min(self.stand_ins, len(self.pool.ready())))
+    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
+        stand_ins = min(self.stand_ins, len(self.pool.ready()))
+        return super()._counts(total, stand_ins, learner_chunk)
 
 
 def stand_ins(config: Config) -> int:
     """Actors for learners that draw."""
-    return config.number_of_learners if config.learner_generates else 0
+    return config.number_of_learners if config.learner_evaluates else 0
+
+
+def engine_of(config: Config) -> str:
+    """What a run draws its evaluations with: the learner's own where there are no actors."""
+    if config.number_of_actors == 0 and not config.learner_has_engine:
+        return "transformers"
+    return config.engine
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,13 @@ def evaluator(
 
     shapes = [Published(each.adapter).shape() for each in policies if each.adapter is not None]
     generators = config.number_of_actors + stand_ins(config)
-    alone = replace(config, number_of_learners=0, number_of_actors=generators, max_staleness=0)
+    alone = replace(
+        config,
+        number_of_learners=0,
+        number_of_actors=generators,
+        max_staleness=0,
+        engine=engine_of(config),
+    )
     processes = cluster.start(alone, base, Machine.detect(), view.stage)
     try:
         Checks(level, shape=shapes[0] if shapes else None).check_all(processes)

@@ -34,7 +34,11 @@ class Evaluation:
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates
         indices = self.stream.send(
-            tasks, config.eval_candidates, sampling.evaluation(config), (config.seed, "eval")
+            tasks,
+            config.eval_candidates,
+            sampling.evaluation(config),
+            (config.seed, "eval"),
+            config.learner_chunk_size if config.learner_evaluates else 0,
         )
         groups = self.stream.wait(
             indices, lambda done, tokens: self.view.progress(kind, done, total, tokens)

@@ -92,19 +92,22 @@ class RolloutStream:
         candidates: int,
         sampling: Sampling,
         seed: tuple[int | str, ...],
+        learner_chunk: int | None = None,
     ) -> list[int]:
-        """Has `candidates` completions drawn of every task. `seed` is what the draw is for.
+        """Has `candidates` completions drawn of every task. `seed` is what the draw is for,
+        `learner_chunk` the prompts that each learner draws if they are not those of a step.
         -> the groups' indices."""
         return self.send_assignments(
             [
                 Assignment(self.sent + i, task, candidates, sampling, seed)
                 for i, task in enumerate(tasks)
             ],
+            self.learner_chunk if learner_chunk is None else learner_chunk,
             is_urgent=True,
         )
 
     def send_assignments(
-        self, assignments: Sequence[Assignment], is_urgent: bool = False
+        self, assignments: Sequence[Assignment], learner_chunk: int = 0, is_urgent: bool = False
     ) -> list[int]:
         """`send` for groups with seeds of their own; their indices follow `sent`."""
         self.sent += len(assignments)
@@ -115,22 +118,22 @@ class RolloutStream:
         if self.overlaps:
             self.pump()
         else:
-            self._deal(indices)
+            self._deal(indices, learner_chunk)
         return indices
 
-    def _deal(self, indices: Sequence[int]) -> None:
+    def _deal(self, indices: Sequence[int], learner_chunk: int) -> None:
         """Gives each generator its share, in order."""
         members = self.pool.ready()
         learners = sum(self.pool.is_learner(member) for member in members)
         start = 0
-        for member, count in zip(members, self._counts(len(indices), learners), strict=True):
+        counts = self._counts(len(indices), learners, learner_chunk)
+        for member, count in zip(members, counts, strict=True):
             self._give(member, indices[start : start + count])
             start += count
 
-    def _counts(self, total: int, learners: int) -> Sequence[int]:
+    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
         """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
-        actors = len(self.pool.ready()) - learners
-        return task_counts(total, actors, learners, self.learner_chunk)
+        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
 
     def _give(self, member: Member, indices: Sequence[int]) -> None:
         """They go with its next `collect`."""
