@@ -237,12 +237,12 @@ def rows_of(**curves) -> list[dict]:
 UP = [0.1 * i for i in range(10)]
 FOUND = [
     (signs.never_right, {"rollout_score": [0.0] * 5}, "in all 5 steps"),
-    (signs.always_right, {"rollout_score": [0.98] * 5}, "never under 0.980"),
+    (signs.always_right, {"rollout_score": [0.98] * 5}, "never below 0.980"),
     (signs.no_signal, {"reward_zero_signal_groups": [1, 2, 7, 8, 9]}, "In 80% of"),
     (
         signs.collapse,
         {"reward_mean": [*UP, 0.9, 0.2, 0.1, 0.1]},
-        "from 0.867 about step 11 to 0.133",
+        "from 0.867 at about step 11 to 0.133",
     ),
     (
         signs.entropy_collapse,
@@ -267,7 +267,7 @@ FOUND = [
     (
         signs.silent_reward,
         {"reward_mean": [1] * 3, "reward_a": [1] * 3, "reward_b": [0] * 3},
-        "had no part",
+        "contributed nothing",
     ),
     (
         signs.eval_fell,
