@@ -18,7 +18,7 @@ from unslothrl.weights.adapter import write_adapter
             "--adapter run --output new --to gif",
             "to must be one of adapter, merged, gguf, got 'gif'",
         ),
-        ("--adapter run --output run", "output run: it is there already"),
+        ("--adapter run --output run", "output run: it exists already"),
         ("--adapter run --output new", "adapter run: this run has saved none yet"),
     ],
 )
@@ -148,7 +148,7 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output file/x", "output file/x: "),
-        ("--adapter run --output link", "output link: it is there already"),
+        ("--adapter run --output link", "output link: it exists already"),
         ("--adapter run --push a/b/c", "push 'a/b/c': not a name of the hub's"),
         ("--adapter cut --push owner", "adapter cut/adapters"),
     ],
@@ -208,7 +208,7 @@ def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, tok
     assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: push me/mine: ")
-    assert ("the hub says no" in line) if token else ("no token of the hub's: log in" in line)
+    assert ("the hub refused it" in line) if token else ("no token of the hub's: log in" in line)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -246,7 +246,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
         refused = push("hf_wrong")
         assert refused.returncode == 2 and not server.repositories
         (line,) = refused.stderr.splitlines()
-        assert "push me/mine: the hub says no (" in line and "log in with" in line
+        assert "push me/mine: the hub refused it (" in line and "log in with" in line
         done = push("hf_right")
         assert done.returncode == 0, done.stderr
         assert f"pushed: {server.address}/me/mine" in done.stdout

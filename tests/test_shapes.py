@@ -148,7 +148,7 @@ def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
     small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
-    assert "a guess: its kind of model is taken for a Llama" in capsys.readouterr().out
+    assert "a guess: it is planned as a Llama" in capsys.readouterr().out
     (tmp_path / "config.json").write_text(json.dumps(FOLDER))
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
     assert "a guess" not in capsys.readouterr().out

@@ -14,7 +14,7 @@ VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
 COLOUR = re.compile(r"\x1b\[\d+m")
-LOWER_MEMORY = "lower what it takes: see `unslothrl plan`"
+LOWER_MEMORY = "lower its memory use: see `unslothrl plan`"
 
 
 class Remote(Exception):

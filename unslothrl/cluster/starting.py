@@ -152,7 +152,7 @@ def check_room(name: str, path: str) -> None:
     if free < LEAST_ROOM:
         raise UserError(
             f"{name} has {free / 2**20:.0f} MB free, and Ray needs about {LEAST_ROOM >> 20} for "
-            "its logs: free some, or set --ray_temp_dir to a folder of another disk"
+            "its logs: free some space, or set --ray_temp_dir to a folder on another disk"
         )
 
 

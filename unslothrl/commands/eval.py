@@ -137,8 +137,8 @@ def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]
     sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
     return [
         f"{found.folder} on {sets}",
-        f"base {config.model}, {config.engine}, {config.eval_candidates} completions a problem at "
-        f"temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
+        f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "
+        f"at temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
         *notes,
     ]
 

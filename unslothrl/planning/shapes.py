@@ -20,7 +20,7 @@ NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
-A_GUESS = "a guess: its kind of model is taken for a Llama of the same sizes"
+A_GUESS = "a guess: it is planned as a Llama of the same size"
 SENSES = ("vision", "audio", "speech", "image")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixture, in config.json
 
