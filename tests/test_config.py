@@ -439,7 +439,10 @@ def test_others_names_of_tensor_parallelism_are_answered_with_ours(name, tmp_pat
         ("num_generations", "set --num_candidates"),
         ("max-completion-length", "set --max_new_tokens"),
         ("learning_rate", "set --lr"),
-        ("actor_rollout_ref.actor.kl_loss_coef", "set --kl and --kl_coefficient (--kl loss"),
+        (
+            "actor_rollout_ref.actor.kl_loss_coef",
+            "set --kl and --kl_coefficient (for example --kl loss",
+        ),
         ("per_device_train_batch_size", "set --batch_size and --num_candidates and --train_batch"),
         ("load_in_4bit", "the base is always in 4 bit: leave it out"),
     ],
