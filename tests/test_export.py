@@ -208,7 +208,7 @@ def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, tok
     assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: push me/mine: ")
-    assert ("the hub refused it" in line) if token else ("no token of the hub's: log in" in line)
+    assert ("not uploaded" in line) if token else ("no token of the hub's: log in" in line)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -246,7 +246,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
         refused = push("hf_wrong")
         assert refused.returncode == 2 and not server.repositories
         (line,) = refused.stderr.splitlines()
-        assert "push me/mine: the hub refused it (" in line and "log in with" in line
+        assert "push me/mine: not uploaded (" in line and "log in with" in line
         done = push("hf_right")
         assert done.returncode == 0, done.stderr
         assert f"pushed: {server.address}/me/mine" in done.stdout
