@@ -51,6 +51,32 @@ def test_a_merged_model_computes_the_same_in_float32(trained):
 
 
 @pytest.mark.real
+def test_layers_that_the_base_keeps_in_16_bit_are_merged_too(
+    sixteen_bit_bases, make_backend, tmp_path
+):
+    """Unsloth's dynamic checkpoints have some."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from unslothrl.export import merging
+
+    base, kept = tmp_path / "base", ["lm_head", "model.layers.0.mlp"]
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=kept,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_pretrained(
+        sixteen_bit_bases["plain"], quantization_config=settings, device_map="cpu",
+        dtype=torch.bfloat16,
+    ).save_pretrained(base)  # fmt: skip
+    adapter = write_adapter(make_backend(base).publish(3), tmp_path / "adapters")
+    with_adapter, model = merging.merged(base, adapter, torch.float32, torch.device("cpu"))
+    wrapped = with_adapter.get_base_model().model.layers[0].mlp.up_proj
+    assert type(wrapped.base_layer) is torch.nn.Linear
+    alike = merging.likeness(with_adapter, model, [tuple(range(300, 320)), (5, 6, 7)])
+    assert alike.largest < 2e-3 and alike.same_choice == 1
+
+
+@pytest.mark.real
 def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -181,8 +181,12 @@ def last_interval(run: Run, name: str, key: str, points: Sequence[tuple[int, flo
 
 
 def last_difference(runs: Sequence[Run], name: str, key: str) -> str:
-    """Paired over the problems, "-" where those are not the same."""
+    """Paired over the problems, "-" where those are not the same, or where the best is one of more
+    completions in one of the runs."""
     scores = [overview.last_scores(run.folder, name, run.evaluations) for run in runs]
+    counts = [{len(values) for values in of_run.values()} for of_run in scores]
+    if key == "best_of_n" and counts[0] != counts[1]:
+        return "-"
     return overview.difference(scores[0], scores[1], mean if key == "pass_at_1" else max) or "-"
 
 

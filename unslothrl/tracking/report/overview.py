@@ -154,15 +154,22 @@ def difference(
     the same problems."""
     if not before or before.keys() != after.keys():
         return ""
-    first = [of_problem(scores) for scores in before.values()]
-    compared = paired(first, [of_problem(scores) for scores in after.values()])
+    pairs = [(of_problem(scores), of_problem(after[name])) for name, scores in before.items()]
+    compared = paired([first for first, _ in pairs], [last for _, last in pairs])
     p = "p &lt; 0.001" if compared.p < 0.001 else f"p = {compared.p:.3f}"
     return f"{compared.mean:+.3f} <small>({compared.low:+.3f} to {compared.high:+.3f}), {p}</small>"
 
 
 def scores_of(folder: RunFolder, step: int, name: str) -> dict[str, list[float]]:
-    """Of a set in the evaluation after a step: task -> the scores of its completions."""
-    rows = read_jsonl(folder.path / EVALS / f"{step_name(step)}.jsonl")
+    """Of a set in the evaluation after a step: problem -> the scores of its completions.
+
+    Another run may have held out other problems under the same tasks: so a problem is called by its
+    answer as well, or where it has none by its prompt.
+    """
+    rows = [
+        {**row, "task": f"{row['task']}: {row.get('answer') or row['prompt']}"}
+        for row in read_jsonl(folder.path / EVALS / f"{step_name(step)}.jsonl")
+    ]
     return by_set(rows).get(name, {})
 
 
