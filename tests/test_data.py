@@ -212,6 +212,8 @@ def test_a_row_without_tests_says_where_they_were_looked_for(row):
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
         ({"inputs": [1], "outputs": ["1"]}, "has 1 where text must be"),
         ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
+        ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "expects nothing, so that any program"),
+        ({"inputs": [[1]], "outputs": [None], "fn_name": "f"}, "expects nothing"),
         ({"inputs": ["1"]}, '"outputs"'),
         ("nonsense", '"inputs"'),
     ],
