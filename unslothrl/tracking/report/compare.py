@@ -13,7 +13,7 @@ from unslothrl.tracking.metrics import Row, duration, eval_sets, mean, series, s
 from unslothrl.tracking.origin import Origin
 from unslothrl.tracking.report import curves, overview, signs, steps
 from unslothrl.tracking.report.curves import Evaluations
-from unslothrl.tracking.report.document import page, section, text
+from unslothrl.tracking.report.document import address, page, section, text
 from unslothrl.tracking.report.page import evaluations_of
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
 
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        return self.summary.get("status", "running")
+        return str(self.summary.get("status", "running"))
 
 
 def read(folders: Sequence[Path], with_evaluations: bool = True) -> list[Run]:
@@ -104,10 +104,10 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def runs_table(runs: Sequence[Run], path: Path) -> str:
     body = []
     for run in runs:
-        link = os.path.relpath(run.folder.path / REPORT, path.parent)
         name = text(run.name)
-        if (run.folder.path / REPORT).is_file() and ":" not in link.partition("/")[0]:
-            name = f'<a href="{text(link)}">{name}</a>'
+        if (run.folder.path / REPORT).is_file():
+            link = address(os.path.relpath(run.folder.path / REPORT, path.parent))
+            name = f'<a href="{link}">{name}</a>'
         body.append([name, *(text(cell) for cell in cells(run)[1:])])
     return section("Runs", table(HEAD, body))
 
@@ -161,7 +161,7 @@ def differing_table(runs: Sequence[Run]) -> str:
 def evaluations_table(runs: Sequence[Run]) -> str:
     """The first and the last evaluation of each run, by set; of two runs on the same problems also
     how their last ones differ."""
-    body = []
+    body, scores = [], [overview.scores_by_step(run.folder) for run in runs]
     for name in dict.fromkeys(name for run in runs for name in eval_sets(run.rows)):
         for label, key in (("pass@1", "pass_at_1"), ("best of n", "best_of_n")):
             row = [f"{label} <small>{text(name)}</small>"]
@@ -169,7 +169,7 @@ def evaluations_table(runs: Sequence[Run]) -> str:
                 points = series(run.rows, f"eval/{name}/{'pass@1' if key == 'pass_at_1' else key}")
                 row.append(change(points) + last_interval(run, name, key, points))
             if len(runs) == 2:
-                row.append(last_difference(runs, name, key))
+                row.append(last_difference(runs, scores, name, key))
             body.append(row)
     head = ["", *(text(run.name) for run in runs), *["difference of the last"] * (len(runs) == 2)]
     return table(head, body)
@@ -180,10 +180,15 @@ def last_interval(run: Run, name: str, key: str, points: Sequence[tuple[int, flo
     return overview.interval(getattr(figures, key)[1:]) if figures else ""
 
 
-def last_difference(runs: Sequence[Run], name: str, key: str) -> str:
+def last_difference(
+    runs: Sequence[Run], scores: Sequence[overview.ScoresByStep], name: str, key: str
+) -> str:
     """Paired over the problems, "-" where those are not the same."""
-    scores = [overview.last_scores(run.folder, name, run.evaluations) for run in runs]
-    return overview.difference(scores[0], scores[1], mean if key == "pass_at_1" else max) or "-"
+    first, second = (
+        overview.last_scores(of_run, name, run.evaluations)
+        for of_run, run in zip(scores, runs, strict=True)
+    )
+    return overview.difference(first, second, mean if key == "pass_at_1" else max) or "-"
 
 
 def signs_list(runs: Sequence[Run]) -> str:
