@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from unslothrl import long_json
+from unslothrl.errors import UserError
 
 Row = dict[str, Any]
 
@@ -73,21 +74,33 @@ def parse_json(text: str) -> Row:
 class TableRows:
     """Rows of an Arrow table in memory."""
 
-    def __init__(self, table: Any):
-        self.table = table
+    def __init__(self, table: Any, path: Path):
+        self.table, self.path = table, path
 
     def __len__(self) -> int:
         return self.table.num_rows
 
     def __getitem__(self, index: int) -> Row:
-        return self.table.slice(index, 1).to_pylist()[0]
+        return row_of(self.table, index, f"{self.path} row {index + 1}")
+
+
+def row_of(table: Any, index: int, where: str) -> Row:
+    """A row of an Arrow table. UserError for what Python cannot hold: text that is not UTF-8, dates
+    beyond the year 9999."""
+    try:
+        return table.slice(index, 1).to_pylist()[0]
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"dataset {where} cannot be read ({reason:.200}): export it again"
+        ) from None
 
 
 class BatchRows:
     """Rows of an Arrow file too large for memory: one of its record batches is held at a time."""
 
-    def __init__(self, reader: Any, lengths: Sequence[int]):
-        self.reader = reader
+    def __init__(self, reader: Any, lengths: Sequence[int], path: Path):
+        self.reader, self.path = reader, path
         self.ends = list(itertools.accumulate(lengths))
         self.held: tuple[int, Any] = (-1, None)
 
@@ -99,7 +112,8 @@ class BatchRows:
         if self.held[0] != which:
             self.held = (which, self.reader.get_batch(which))
         batch = self.held[1]
-        return batch.slice(index - (self.ends[which] - batch.num_rows), 1).to_pylist()[0]
+        start = self.ends[which] - batch.num_rows
+        return row_of(batch, index - start, f"{self.path} row {index + 1}")
 
 
 class JoinedRows:
