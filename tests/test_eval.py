@@ -5,6 +5,7 @@ import operator
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from adapters import write
@@ -13,7 +14,7 @@ from fakes import completion, task
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import Found, find
-from unslothrl.commands.eval import last_lines
+from unslothrl.commands.eval import last_lines, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
@@ -175,3 +176,28 @@ def test_with_vllm_nearly_every_completion_comes_out_again(tmp_path):
         same[policy] = sum(map(operator.eq, again, before))
     print(f"identical, of 200 each: {same}")
     assert sum(same.values()) >= 0.995 * 400
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("folder", "folder is no file: set --output FILE.jsonl"),
+        ("file/x.jsonl", "file cannot be written: set --output FILE.jsonl"),
+        ("a\0b", "is no file"),
+    ],
+)
+def test_where_completions_cannot_go_is_said_before_they_are_drawn(
+    tmp_path, monkeypatch, output, said
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run")
+    with pytest.raises(UserError, match=said):
+        written_to(found, output)
+    assert written_to(found, "new/x.jsonl") == Path("new/x.jsonl")
+    assert written_to(found, None) == tmp_path / "run" / "evals" / "v000001.jsonl"
+    assert written_to(Found(tmp_path / "adapter", None), None) is None
+    (tmp_path / "run" / "evals" / "v000001.jsonl").mkdir(parents=True)
+    with pytest.raises(UserError, match="is no file"):
+        written_to(found, None)

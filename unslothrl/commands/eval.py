@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,16 @@ from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
-from unslothrl.errors import UserError
-from unslothrl.files import expanded, write_whole
+from unslothrl.errors import RunError, UserError
+from unslothrl.export import staging
+from unslothrl.files import expanded, is_folder, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter, Group
+from unslothrl.untrusted import plain, printable
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
@@ -51,6 +54,7 @@ def evaluate(
     its run; writes every completion to `output`, by default into its run's folder. UserError."""
     out = out or sys.stdout
     found = find(adapter)
+    path = written_to(found, output)
     config, notes = config_of(found, datasets, flags)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
@@ -71,16 +75,19 @@ def evaluate(
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {policy.name: drawing.draw(policy) for policy in policies}
             view.stage("stopping")
-    path = written_to(found, output)
-    if path is not None:
-        write_samples(path, drawn)
     results = figures(config, drawn)
     if as_json:
         print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
     else:
-        print("\n".join(table(results)), file=out)
-        for line in last_lines(config, found, base, path):
-            print(line, file=out)
+        show(table(results), out)
+    if path is not None:
+        write_samples(path, drawn)
+    if not as_json:
+        show(last_lines(config, found, base, path), out)
+
+
+def show(lines: Sequence[str], out: TextIO) -> None:
+    print(printable("\n".join(lines), kept="\n\t"), file=out)
 
 
 def config_of(
@@ -130,7 +137,7 @@ def read_adapter(folder: Path) -> Adapter:
     digits = folder.name.removeprefix("v")
     version = int(digits) if digits.isdecimal() else 1
     weights = (folder / WEIGHTS_FILE).read_bytes()
-    return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text())
+    return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
 
 def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
@@ -203,14 +210,24 @@ def difference(values: Mapping[str, float]) -> str:
 
 
 def written_to(found: Found, output: str | None) -> Path | None:
-    """The file that the completions are written to."""
+    """The file that the completions are written to. UserError where it cannot be: said before
+    anything is drawn."""
     if output is not None:
-        return expanded(output)
-    return None if found.run is None else found.run / EVALS / f"{found.name}.jsonl"
+        path = expanded(output)
+    elif found.run is not None:
+        path = found.run / EVALS / f"{found.name}.jsonl"
+    else:
+        return None
+    if "\0" in str(path) or is_folder(path):
+        raise UserError(f"output {plain(str(path))} is no file: set --output FILE.jsonl")
+    parent = staging.existing(path)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"output {path}: {parent} cannot be written: set --output FILE.jsonl")
+    return path
 
 
 def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
-    """A line of JSON for each completion. UserError where it cannot be written."""
+    """A line of JSON for each completion. RunError where it cannot be written."""
     rows = [
         row for policy, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=policy)
     ]
@@ -218,7 +235,7 @@ def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
     except OSError as error:
-        raise UserError(f"output {path}: {error.strerror}: set --output") from None
+        raise RunError(f"output {path}: {error.strerror}: set --output") from None
 
 
 def last_lines(config: Config, found: Found, base: Path, path: Path | None) -> list[str]:
