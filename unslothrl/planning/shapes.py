@@ -188,7 +188,7 @@ def read_file(model: str, file: Path) -> dict:
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
     if not isinstance(config, dict):
         raise UserError(f"model {model}: config.json must be an object: fix it")
