@@ -170,6 +170,59 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
     assert said in line and sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
+    from adapters import write
+
+    write(tmp_path / "run" / "adapters" / "v000001")
+    (tmp_path / "run" / "config.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    words = ["export", "--adapter", "run", "--output", "run/adapters/v000009"]
+    assert cli.main(words) == 2
+    assert "it would be an adapter of that run" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["v000001"]
+
+
+def test_ctrl_c_says_what_is_left(tmp_path):
+    from unslothrl.commands.export import interrupted
+
+    nothing = "export: interrupted, nothing was kept"
+    assert interrupted(None) == interrupted(str(tmp_path / "new")) == nothing
+    assert interrupted(str(tmp_path)) == nothing  # it was there, and is empty
+    (tmp_path / "model.safetensors").touch()
+    assert interrupted(str(tmp_path)).endswith("is whole, but was not pushed")
+
+
+@pytest.mark.real
+def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypatch, capsys):
+    from unslothrl.errors import RunError
+    from unslothrl.export import hub
+
+    def fails(*_):
+        raise RunError("push me/mine: the hub says no (gone): check the network and the name")
+
+    monkeypatch.setattr(hub, "check", lambda name: None)
+    monkeypatch.setattr(hub, "push", fails)
+    words = ["export", "--adapter", str(run), "--to", "adapter", "--push", "me/mine"]
+    assert cli.main([*words, "--output", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert f"adapter: {tmp_path / 'out'}\n" in out and "PEFT: " in out and "the hub says no" in err
+    assert (tmp_path / "out" / "adapter_config.json").is_file()
+
+
+def test_a_card_of_a_run_with_odd_options(tmp_path):
+    from unslothrl.tracking import card
+
+    (tmp_path / "config.toml").write_text(
+        "lr = 1979-05-27\nlearner = 'grpo'\nreward = [['x']]\nbatch_size = {a = 1}\nseed = 7\n"
+    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n')
+    (tmp_path / "summary.json").write_text("[" * 100_000)
+    run = card.Run.read(tmp_path)
+    text = card.card("t", None, "embedded", run)
+    assert "\nseed = 7\n" in text and "lr = " not in text and "batch_size" not in text
+    assert run.rows == [{"step": 3}] and "1979" not in text
+
+
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     import errno
     import os
