@@ -44,6 +44,15 @@ def test_streams_that_are_closed_change_nothing(closed):
     assert refused.returncode == cli.USAGE and "Traceback" not in refused.stderr
 
 
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    assert cli.main(["recipes"]) == cli.FAILED
+    said = "the current folder is not there any more: change to one that is"
+    assert capsys.readouterr() == ("", f"unslothrl: {said}\n")
+
+
 def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
     """A row's columns are the data set's."""
     file = tmp_path / "rows.jsonl"

@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         return FAILED
     except OSError as error:  # a full disk, a folder that may not be read
-        name = f"{error.filename}: " if error.filename else ""
-        return refuse(f"{name}{error.strerror or error}", FAILED)
+        return refuse(streams.reason(error), FAILED)
 
 
 def answer(arguments: list[str]) -> int:

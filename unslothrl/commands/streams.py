@@ -39,3 +39,11 @@ def drop_unwritten(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def reason(error: OSError) -> str:
+    """What the system refused, and of what."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        return "the current folder is not there any more: change to one that is"
+    said = error.strerror or str(error)
+    return f"{error.filename}: {said}" if error.filename is not None else said
