@@ -170,6 +170,38 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
     assert said in line and sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unslothrl.export.staging import staged
+with staged(Path(sys.argv[1])) as at:
+    (at / "half").write_text("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
+    import subprocess
+    import sys
+
+    from unslothrl.export.staging import UNFINISHED, staged
+
+    target = tmp_path / "out[1]"
+    for name in ("out[1]", "other"):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], timeout=60)
+    assert len([*tmp_path.glob("*/half")]) == 2
+    (tmp_path / f".out1-mine{UNFINISHED}").mkdir()  # what its name would mean as a pattern
+    with staged(target) as first:
+        (first / "whole").touch()
+        with pytest.raises(KeyboardInterrupt), staged(target):
+            assert first.exists()  # an export that lives keeps its folder
+            raise KeyboardInterrupt
+    assert [path.name for path in target.iterdir()] == ["whole"]
+    (left,) = tmp_path.glob("*/half")
+    assert left.parent.name.startswith(".other-")
+    assert (tmp_path / f".out1-mine{UNFINISHED}").exists()
+
+
 def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
     from adapters import write
 
