@@ -145,6 +145,8 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
     [
         ("--adapter run", "output is not set: set --output FOLDER, or --push user/name"),
         ("--adapter run --output new --gguf_type q4", "gguf_type must be one of f16, q8_0"),
+        ("--adapter run --output new --gguf_type q8_0", "gguf_type q8_0 is for GGUF, and --to is"),
+        ("--adapter run --output new --private", "private is for what is pushed: set --push"),
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output file/x", "output file/x: "),

@@ -32,7 +32,8 @@ from unslothrl.weights.base_model import TEMPLATE_FILE
 
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 FORMS = (ADAPTER, MERGED, GGUF)
-GGUF_TYPES = {"f16": 2.0, "q8_0": 34 / 32}  # bytes a weight
+DEFAULT_TYPE = "f16"
+GGUF_TYPES = {DEFAULT_TYPE: 2.0, "q8_0": 34 / 32}  # bytes a weight
 COMPARED = 20  # prompts
 
 
@@ -64,7 +65,7 @@ def export(
     to: str,
     output: str | None,
     model: str | None = None,
-    gguf_type: str = "f16",
+    gguf_type: str = DEFAULT_TYPE,
     push: str | None = None,
     private: bool = False,
     out: TextIO | None = None,
@@ -75,6 +76,10 @@ def export(
     out = out or sys.stdout
     check_choice("to", to, FORMS)
     check_choice("gguf_type", gguf_type, tuple(GGUF_TYPES))
+    if to != GGUF and gguf_type != DEFAULT_TYPE:
+        raise UserError(f"gguf_type {gguf_type} is for GGUF, and --to is {to}: set --to {GGUF}")
+    if private and push is None:
+        raise UserError("private is for what is pushed: set --push user/name, or leave it out")
     if output is None and push is None:
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     target = None if output is None else expanded(output)

@@ -39,6 +39,8 @@ def prepare(model: str, stage: Stage | None = None, progress: Progress | None = 
     and (parts done, all parts)."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
+    if not isinstance(quantised, dict):
+        raise UserError(f"model {model}: its quantization_config is no object: fix config.json")
     method = quantised.get("quant_method")
     if method == "bitsandbytes" and quantised.get("load_in_4bit"):
         return source
