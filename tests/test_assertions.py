@@ -135,6 +135,12 @@ def test_tests_that_do_not_call_the_program_are_passed_by_none(scorer):
     assert scores(scorer, row, [SOLVES]) == [0.0]
 
 
+def test_setup_code_that_is_no_text_is_left_out():
+    row = {**listed("assert f(1) == 1"), "test_imports": [{"a": 1}, "import math", None]}
+    assert assertions.setup_of(row) == "import math"
+    assert assertions.read(row)["prelude"] == "import math"
+
+
 def test_names_are_the_tests_own_pythons_or_the_programs():
     names = assertions.read(listed("x = 3\nassert len(f(x)) == abs(math.sqrt(9)) + y"))
     assert (names["names"], names["modules"]) == (["f", "y"], ["math"])

@@ -67,13 +67,33 @@ def test_blank_lines_before_a_header_are_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        (NOT_UTF8, "row 2 cannot be read ('utf-8' codec"),
+        (NOT_UTF8, "or damaged (Column 0: In chunk 0: Invalid: Invalid UTF8 sequence at string"),
         (pyarrow.array([1, 10**9], pyarrow.date32()), "row 2 cannot be read ("),
     ],
 )
 def test_tables_with_what_python_cannot_hold(tmp_path, kind, column, said):
     write(tmp_path / f"a.{kind}", pyarrow.table({"problem": column}))
-    assert f"a.{kind} {said}" in said_of(tmp_path / f"a.{kind}")
+    assert said in said_of(tmp_path / f"a.{kind}")
+
+
+@pytest.mark.parametrize("in_memory", [files.IN_MEMORY, 0], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("end", [b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"], ids=["negative", "far"])
+def test_a_text_that_ends_outside_of_its_table_is_never_read(tmp_path, monkeypatch, end, in_memory):
+    """Arrow would read whatever lies there."""
+    monkeypatch.setattr(files, "IN_MEMORY", in_memory)
+    path = tmp_path / "a.arrow"
+    write(path, pyarrow.table({"problem": ["ab", "cd"]}))
+    assert path.read_bytes().count(ENDS) == 1
+    path.write_bytes(path.read_bytes().replace(ENDS, ENDS[:8] + end))
+    assert "damaged (" in said_of(path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_column_whose_name_is_no_text_is_refused(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    write(path, pyarrow.table({"nameofit": ["1"]}))
+    path.write_bytes(path.read_bytes().replace(b"nameofit", b"name\xfffit"))
+    assert "damaged (" in said_of(path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -29,7 +29,15 @@ from unslothrl.data.lines import (
     refuse_repeated,
     with_end,
 )
-from unslothrl.data.rows import BatchRows, Row, Rows, TableRows, TextRows, parse_json
+from unslothrl.data.rows import (
+    BatchRows,
+    Row,
+    Rows,
+    TableRows,
+    TextRows,
+    parse_json,
+    validated,
+)
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 
@@ -272,9 +280,9 @@ def read_parquet(path: Path) -> Rows:
         refuse_repeated(path, file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups)
         if sum(file.metadata.row_group(i).total_byte_size for i in groups) <= IN_MEMORY:
-            return TableRows(file.read(), path)
-    except pyarrow.ArrowException as error:
-        refuse(path, f"it is not Parquet ({one_line(error)}): export it again")
+            return TableRows(validated(file.read()), path)
+    except (pyarrow.ArrowException, ValueError) as error:  # the latter of names that are no text
+        refuse(path, f"it is not Parquet, or damaged ({one_line(error)}): export it again")
     return from_datasets(path, "parquet")
 
 
@@ -285,20 +293,21 @@ def read_arrow(path: Path) -> Rows:
     is_small = path.stat().st_size <= IN_MEMORY
     try:
         reader = pyarrow.ipc.open_file(pyarrow.OSFile(str(path)))
-        refuse_repeated(path, reader.schema.names)
-        if is_small:
-            return TableRows(reader.read_all(), path)
-        batches = range(reader.num_record_batches)
-        return BatchRows(reader, [reader.get_batch(i).num_rows for i in batches], path)
     except pyarrow.ArrowException:
-        pass
+        reader = None
     try:
-        if is_small:
+        if reader is None and is_small:
             table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path))).read_all()
             refuse_repeated(path, table.schema.names)
-            return TableRows(table, path)
-    except pyarrow.ArrowException as error:
-        refuse(path, f"it is not Arrow ({one_line(error)}): export it again")
+            return TableRows(validated(table), path)
+        if reader is not None:
+            refuse_repeated(path, reader.schema.names)
+            if is_small:
+                return TableRows(validated(reader.read_all()), path)
+            batches = range(reader.num_record_batches)
+            return BatchRows(reader, [reader.get_batch(i).num_rows for i in batches], path)
+    except (pyarrow.ArrowException, ValueError) as error:
+        refuse(path, f"it is not Arrow, or damaged ({one_line(error)}): export it again")
     return from_datasets(path, "arrow")
 
 

@@ -84,9 +84,16 @@ class TableRows:
         return row_of(self.table, index, f"{self.path} row {index + 1}")
 
 
+def validated(table: Any) -> Any:
+    """A table or batch whose texts and lists lie inside of it: Arrow itself takes a file's word for
+    that, and would read elsewhere. ValueError."""
+    table.validate(full=True)
+    return table
+
+
 def row_of(table: Any, index: int, where: str) -> Row:
-    """A row of an Arrow table. UserError for what Python cannot hold: text that is not UTF-8, dates
-    beyond the year 9999."""
+    """A row of an Arrow table. UserError for what Python cannot hold, such as dates beyond the year
+    9999."""
     try:
         return table.slice(index, 1).to_pylist()[0]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:
@@ -110,10 +117,19 @@ class BatchRows:
     def __getitem__(self, index: int) -> Row:
         which = bisect.bisect_right(self.ends, index)
         if self.held[0] != which:
-            self.held = (which, self.reader.get_batch(which))
+            self.held = (which, self.batch(which))
         batch = self.held[1]
         start = self.ends[which] - batch.num_rows
         return row_of(batch, index - start, f"{self.path} row {index + 1}")
+
+    def batch(self, which: int) -> Any:
+        try:
+            return validated(self.reader.get_batch(which))
+        except ValueError as error:  # ArrowInvalid is one
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"dataset {self.path} is damaged ({reason:.200}): get it again"
+            ) from None
 
 
 class JoinedRows:
