@@ -201,3 +201,23 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(
     (tmp_path / "run" / "evals" / "v000001.jsonl").mkdir(parents=True)
     with pytest.raises(UserError, match="is no file"):
         written_to(found, None)
+
+
+def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "got" / "adapters" / "v000001")
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
+    (tmp_path / "got" / "mine.py").write_text(code)
+    for name, value in (
+        ("reward", '["got/mine.py:mine"]'),
+        ("reward", '["got/../got/./mine.py:mine=0.5"]'),
+        ("learner", '"got/mine.py"'),
+        ("environment", '"got/mine.py:mine"'),
+    ):
+        (tmp_path / "got" / "config.toml").write_text(f'model = "embedded"\n{name} = {value}\n')
+        for adapter in ("got", "got/adapters/v000001"):
+            assert cli.main(["eval", "--adapter", adapter]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"unslothrl: {name} got/")
+            assert "mine.py: code in the adapter's own folder is not run" in line
+    assert not (tmp_path / "ran").exists()

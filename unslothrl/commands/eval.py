@@ -14,6 +14,7 @@ from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
 from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
+from unslothrl.config.reading import read_toml
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
@@ -30,6 +31,7 @@ from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
+OF_CODE = ("reward", "learner", "environment")  # options that may name a file of Python
 HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "gsm8k": "gsm8k_cot_llama",
     "math-500": "minerva_math500",
@@ -96,6 +98,7 @@ def config_of(
     """-> (what is drawn and how, notes). UserError."""
     layers: dict[str, Any] = {}
     if found.run is not None:
+        check_code(found.run, flags)
         layers["recipe"] = str(found.run / CONFIG)
     else:
         use = adapter_use.read(found.folder)
@@ -117,6 +120,21 @@ def config_of(
     notes = tuple(note for note in resolved.notes if note.split()[0] in flags)
     config, graded = with_reward(replace(resolved.config, adapter=None), flags)
     return config, (*notes, *graded)
+
+
+def check_code(run: Path, flags: Mapping[str, Any]) -> None:
+    """UserError where the options of a run name code in its own folder: whoever gets an adapter
+    from elsewhere would run what came with it."""
+    for name, value in read_toml(run / CONFIG).items():
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts if name in OF_CODE and name not in flags else ():
+            file, is_code, _ = str(text).partition(".py")
+            path = expanded(file + is_code)
+            if is_code and path.resolve().is_relative_to(run.resolve()):
+                raise UserError(
+                    f"{name} {plain(str(path))}: code in the adapter's own folder is not run: read "
+                    f"it, and move it out of {plain(str(run))}"
+                )
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
