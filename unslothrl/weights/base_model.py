@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
@@ -256,7 +257,7 @@ def stop_token_ids(folder: Path) -> list[int]:
             eos = read_object(path, MOST_CONFIG).get("eos_token_id")
         except Unreadable as error:
             raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
-        ids = eos if isinstance(eos, list) else [eos]
+        ids: list[Any] = eos if isinstance(eos, list) else [eos]
         if ids and all(type(id) is int for id in ids):
             return ids
     raise UserError(f"model {folder}: no eos_token_id in its configuration: add one")
