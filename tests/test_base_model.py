@@ -169,3 +169,22 @@ def test_no_home_folder_to_keep_a_copy_in(monkeypatch):
     from unslothrl.sandbox import view
 
     assert Machine.detect().disk_mb is None and view.homes() == ["/root", "/home"]
+
+
+def test_whatever_the_hubs_library_raises_is_one_line(monkeypatch):
+    """An address without https:// is an error of HTTP's own, which is no OSError."""
+
+    class Unsupported(Exception):
+        pass
+
+    def fails(*_, **__):
+        raise Unsupported
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
+    with pytest.raises(UserError, match=r"model a/b: neither .* \(Unsupported\): check the name"):
+        base_model.find("a/b")
+    from unslothrl.data import hub
+
+    monkeypatch.setattr("datasets.load_dataset", fails)
+    with pytest.raises(UserError, match=r"dataset a/b: .* \(Unsupported\): check the name"):
+        hub.load("a/b", None, None)

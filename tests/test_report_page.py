@@ -267,7 +267,7 @@ def test_an_evaluation_is_found_whatever_its_file_is_called(page, tmp_path, hash
     link = "document.querySelector('#said a').getAttribute('href')"
     assert browser.evaluate(link) == "evals/50%25%20%231%3F.jsonl"
     set_value(browser, "everywhere", True)
-    browser.wait_for("document.querySelector('#hits a')")
+    browser.wait_for("document.querySelectorAll('#hits a').length > 0")
     hashes = browser.evaluate("[...document.querySelectorAll('#hits a')].map((a) => a.hash)")
     assert "#eval=50%25%20%231%3F" in hashes
     browser.evaluate("document.querySelector('#hits a').click()")
