@@ -605,6 +605,15 @@ def test_a_template_that_refuses_is_told(tokenizer):
         prompts.render(Refuses(), "1+1?", "Be brief.")
 
 
+def test_a_template_that_writes_nothing_is_told():
+    class Silent:
+        def apply_chat_template(self, turns, tokenize, add_generation_prompt):
+            return ""
+
+    with pytest.raises(UserError, match=r"refuses a conversation of user \(it writes nothing\)"):
+        prompts.render(Silent(), "hello", "")
+
+
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     mine = tmp_path / "mine.py"
