@@ -11,7 +11,7 @@ from report_runs import make_run
 from unslothrl.commands import cli
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
-from unslothrl.tracking.report import document, overview, page
+from unslothrl.tracking.report import document, overview, page, signs
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -178,3 +178,15 @@ def test_an_evaluation_is_read_once_however_many_sets_it_has(tmp_path, monkeypat
 def test_the_name_of_a_set_cannot_reverse_its_chart():
     drawn = charts.lines("set \u202e", [Curve("a\u202eb<i>", [(1, 1.0)]), Curve("c", [(1, 2.0)])])
     assert "\u202e" not in drawn and "a?b&lt;i&gt;" in drawn
+
+
+def test_a_very_long_run_is_judged_at_once():
+    """Means over a tenth of its steps, at every step, would take minutes."""
+    count = 100_000
+    rising = [{"step": i, "reward/mean": i / count} for i in range(count)]
+    started = time.process_time()
+    assert signs.collapse(rising, {}) is None
+    fallen = [*rising, *({"step": count + i, "reward/mean": 0.1} for i in range(count // 4))]
+    found = signs.collapse(fallen, {})
+    assert time.process_time() - started < 10
+    assert re.fullmatch(r"Its mean fell from 0\.9\d\d about step 99\d\d\d to 0\.100\.", found.seen)
