@@ -11,7 +11,7 @@ from report_runs import make_run
 from unslothrl.commands import cli
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
-from unslothrl.tracking.report import document, overview, page, signs
+from unslothrl.tracking.report import document, overview, page, signs, steps
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -105,6 +105,14 @@ def test_scripts_of_others_are_not_deleted(tmp_path, capsys):
     assert cli.main(["report", str(run.path)]) == 2
     assert f"{run.path / 'report'} is a link: remove it" in capsys.readouterr().err
     assert (elsewhere / "step_000777.js").exists()
+
+
+def test_a_file_that_a_resume_deletes_meanwhile_is_left_out(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run", 2)
+    listed = steps._sources(run)
+    run.truncate_after(1)
+    monkeypatch.setattr(steps, "_sources", lambda folder: listed)
+    assert list(steps.update(run)) == ["step_000001", "eval_000000"]
 
 
 def test_a_fifo_is_not_waited_for(tmp_path):

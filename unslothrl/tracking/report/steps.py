@@ -11,6 +11,7 @@ Its first line, a comment, is what the page itself needs of it: see `Header`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,17 +86,24 @@ def update(folder: RunFolder) -> dict[str, Header]:
             script.unlink(missing_ok=True)
     headers = {}
     for name, path in sources.items():
-        header = read_header(folder, name)
-        if header is None or header.source != stamp(path):
-            try:
-                _write(folder, path, read_jsonl(path), {})
-            except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
-                said = f"{type(error).__name__}: {error}"
-                raise ValueError(f"{path} is not what a run writes ({said})") from None
-            header = read_header(folder, name)
-        if header is not None:
-            headers[name] = header
+        with suppress(FileNotFoundError):  # a resume has deleted it since
+            header = _current(folder, name, path)
+            if header is not None:
+                headers[name] = header
     return headers
+
+
+def _current(folder: RunFolder, name: str, path: Path) -> Header | None:
+    """The header of a file's script, which is written where it is missing or older."""
+    header = read_header(folder, name)
+    if header is not None and header.source == stamp(path):
+        return header
+    try:
+        _write(folder, path, read_jsonl(path), {})
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not what a run writes ({said})") from None
+    return read_header(folder, name)
 
 
 def read_header(folder: RunFolder, name: str) -> Header | None:
