@@ -17,13 +17,13 @@ PYTEST = $(bin)/python -m pytest
 	split-test host-test cluster-test trl-test card-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
 
-help:           ## this list
+help:           ## show this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
 
-setup:          ## make .venv, or see that it is up to date (SET=cpu, SET=gpu)
+setup:          ## create .venv, or check that it is up to date (SET=cpu, SET=gpu)
 	@$(setup)
 
-check:          ## say what set-up would do and whether this machine can, without downloading
+check:          ## show what set-up would do and whether this machine can do it, without downloading
 	@$(setup) --check
 
 train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
@@ -32,30 +32,30 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
 	$(PYTEST) --quick -n 2 --dist loadfile $(ARGS)
 
-test: setup     ## set up, then every test but the slow ones, each file in one of two processes
+test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
 slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
-	mutation-test learn-test split-test host-test cluster-test ## every long proof, then whole runs (resumable)
+	mutation-test learn-test split-test host-test cluster-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
 
-document-test: setup ## what the documents show, and which committed results are older than their code
+document-test: setup ## test what the documents show, and list committed results that are older than their code
 	$(PYTEST) tests/test_docs.py $(ARGS)
 	$(bin)/python bench/stale.py
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
 
-host-test: setup ## a run on two nodes, and one on two hosts of which one loses an actor
+host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
 	$(PYTEST) -m slow tests/test_nodes.py tests/test_two_hosts.py $(ARGS)
 
 cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
 	    tests/test_simulated_benches.py tests/test_eval.py $(ARGS)
 
-split-test: setup ## vLLM over two workers: what it draws, what it proves, that none is left behind
+split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)
 
 mutation-test: setup ## a thousand wrong recipes, flags and adapters
@@ -69,18 +69,18 @@ trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl
 	$(PYTEST) -m slow tests/test_trl.py $(ARGS)
 
-card-test: setup ## what the GPU set's vLLM would say of made-up cards, by its own code
+card-test: setup ## what the GPU set's vLLM accepts on simulated cards, by its own code
 	$(bin)/python tools/peers.py vllm
 	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
 
-site: setup     ## docs/ as a site in build/site; a link that leads nowhere is an error
+site: setup     ## build docs/ as a site in build/site; a broken link is an error
 	$(bin)/python tools/peers.py site
 	PYTHONPATH=.venv/peers/site $(bin)/python -m sphinx -W --keep-going -n -q docs build/site
 
 recipe-test: setup ## two steps of every recipe on the embedded base
 	$(PYTEST) -m real -rP tests/test_recipes.py $(ARGS)
 
-tracker-test: setup ## what TensorBoard, W&B and Trackio read of a run, by their own packages
+tracker-test: setup ## what TensorBoard, W&B and Trackio read from a run, with their own packages
 	$(bin)/python tools/peers.py trackers
 	PYTHONPATH=$(CURDIR)/.venv/peers/trackers:$(PYTHONPATH) $(PYTEST) -m slow tests/test_trackers.py $(ARGS)
 
@@ -91,7 +91,7 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
 	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
 
-llama-test: setup ## GGUF files by llama.cpp's own logits and tokens
+llama-test: setup ## GGUF files against llama.cpp's own logits and tokens
 	$(bin)/python tools/peers.py llama-cpp
 	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
 
@@ -104,6 +104,6 @@ lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 lock: setup     ## write the requirements files from pyproject.toml (needs uv and a network)
 	$(bin)/python tools/lock.py $(ARGS)
 
-clean:          ## remove .venv and caches; runs/ stays
+clean:          ## remove .venv and caches; runs/ is kept
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -3,7 +3,8 @@
     python train_distributed.py --learner grpo
 
 Without a GPU this trains the package's own tiny base on arithmetic; with one, Qwen2.5 on MATH-500.
-`--help` lists every option; `--recipe` takes a file of them, or a name from recipes/.
+`--help` lists the everyday options, `--help_all` all of them; `--recipe` takes a file of options,
+or a name from recipes/.
 """
 
 import sys

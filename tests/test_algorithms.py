@@ -343,6 +343,14 @@ def test_groups_are_kept_by_accuracy_and_signal():
     assert filtering.keeps([0.0, 0.1], [0.0, 0.0], 0.0, 1.0)
 
 
+@pytest.mark.parametrize("scores", [[1.0, -1.0, -1.0], [2.0, 0.0, 2.0], [-200.0, -100.0, -150.0]])
+def test_scores_on_a_scale_of_their_own_are_no_accuracy(scores):
+    """DAPO's own rewards are 1 and -1: one right of three has the mean -1/3."""
+    dapo = objectives.load("dapo")
+    assert filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+    assert not filtering.keeps([0.5] * 3, scores, dapo.filter_low, dapo.filter_high)
+
+
 def test_how_many_prompts_to_draw_next():
     # half of 8 were kept, 4 are missing: 8 more; none kept: a whole batch; never more than that
     assert filtering.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8

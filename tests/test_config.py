@@ -263,7 +263,7 @@ def test_an_option_of_earlier_versions_is_ignored_with_one_line(tmp_path):
     old = to_toml(resolve({"lr": "7e-4"}, CPU).config) + 'project_name = "math-reasoning"\n'
     (folder / "config.toml").write_text(old)
     line = (
-        "project_name has no effect: it is not an option any more: runs are logged into their own "
+        "project_name has no effect: it is no longer an option: runs are logged into their own "
         "folder"
     )
     for flags in ({"resume": str(folder)}, {"recipe": str(folder / "config.toml")}):
@@ -272,7 +272,7 @@ def test_an_option_of_earlier_versions_is_ignored_with_one_line(tmp_path):
         assert [note for note in resolved.notes if "project_name" in note] == [line]
     both = {"resume": str(folder), "recipe": str(folder / "config.toml")}
     assert resolve(both, CPU).notes.count(line) == 1
-    with pytest.raises(UserError, match=r"not an option any more: .*: leave it out"):
+    with pytest.raises(UserError, match=r"no longer an option: .*: leave it out"):
         resolve({"project_name": "x"}, CPU)
 
 
@@ -439,7 +439,10 @@ def test_others_names_of_tensor_parallelism_are_answered_with_ours(name, tmp_pat
         ("num_generations", "set --num_candidates"),
         ("max-completion-length", "set --max_new_tokens"),
         ("learning_rate", "set --lr"),
-        ("actor_rollout_ref.actor.kl_loss_coef", "set --kl and --kl_coefficient (--kl loss"),
+        (
+            "actor_rollout_ref.actor.kl_loss_coef",
+            "set --kl and --kl_coefficient (for example --kl loss",
+        ),
         ("per_device_train_batch_size", "set --batch_size and --num_candidates and --train_batch"),
         ("load_in_4bit", "the base is always in 4 bit: leave it out"),
     ],

@@ -197,4 +197,4 @@ def test_a_very_long_run_is_judged_at_once():
     fallen = [*rising, *({"step": count + i, "reward/mean": 0.1} for i in range(count // 4))]
     found = signs.collapse(fallen, {})
     assert time.process_time() - started < 10
-    assert re.fullmatch(r"Its mean fell from 0\.9\d\d about step 99\d\d\d to 0\.100\.", found.seen)
+    assert re.search(r"from 0\.9\d\d at about step 99\d\d\d to 0\.100\.", found.seen)

@@ -37,6 +37,15 @@ def test_the_best_of_k_is_the_mean_over_all_choices(k):
         assert best_of(binary, k) == pytest.approx(pass_at_k(right, 5, k))
 
 
+def test_the_best_of_very_many_is_a_number():
+    # one right among 2,048: half of the choices of 1,024 have it
+    assert best_of([1.0] + [0.0] * 2047, 1024) == 0.5
+    assert best_of([1.0] * 49, 1) == 1 and best_of([0.3] * 3, 2) == 0.3
+    for k in (0, 4):
+        with pytest.raises(ValueError, match=f"best of {k} among 3"):
+            best_of([1.0, 0.0, 0.0], k)
+
+
 def test_quantiles_are_those_of_the_tables():
     by_freedom = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 199: 1.972}
     for freedom, expected in by_freedom.items():
@@ -63,6 +72,28 @@ def test_intervals_at_the_edges():
     assert alike.low < 0.35 and alike.high > 0.65
     one = estimate([0.25])
     assert (one.mean, one.low, one.high) == (0.25, 0, 1)
+
+
+def test_an_interval_does_not_shrink_for_values_that_only_rounding_tells_apart():
+    """A third has no float, so that the mean of fifty of them is another number."""
+    third, half = estimate([1 / 3] * 50), estimate([0.5] * 50)
+    assert third.high - third.low == pytest.approx((half.high - half.low) * math.sqrt(8) / 3, 0.05)
+    apart = estimate([0.1 + 0.2, 0.3] * 25)
+    assert apart.low < 0.2 and apart.high > 0.4
+
+
+def test_scores_on_a_scale_of_their_own_have_students_interval():
+    # ten of 1, ten of -1: standard error sqrt(20 / 19) / sqrt(20), t of 19 degrees 2.093
+    signs = estimate([1.0, -1.0] * 10)
+    assert signs.mean == 0 and signs.high == -signs.low
+    assert signs.high == pytest.approx(2.093 / math.sqrt(19), abs=1e-4)
+    twos = estimate([2.0, 0.0] * 10)  # a mean of 1 is no proportion of 1
+    assert (twos.low, twos.high) == pytest.approx((1 + signs.low, 1 + signs.high))
+    assert estimate([-200.0, -100.0, -150.0]).low < -150 < estimate([-200.0, -100.0, -150.0]).high
+    one = estimate([-3.0])
+    assert (one.mean, one.low, one.high) == (-3, -3, 1)
+    alone = paired([0.0], [2.0])
+    assert (alone.low, alone.mean, alone.high, alone.p) == (-1, 2, 2, 1)
 
 
 @pytest.mark.real  # a second each, too long for `make quick`
@@ -106,6 +137,12 @@ def test_signs_are_random_where_nothing_differs():
     draw = np.random.default_rng(2)
     shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(300)]
     assert statistics.fmean(share < 0.1 for share in shares) == pytest.approx(0.1, abs=0.05)
+
+
+def test_differences_that_cancel_but_for_rounding_cancel():
+    differences = [0.9 - 0.3, 0.3 - 0.0, 0.1 - 0.8, 0.7 - 0.9]
+    assert math.fsum(differences) != 0 and sign_test(differences) == 1
+    assert sign_test(differences * 5) == 1  # drawn
 
 
 def test_many_differences_are_drawn_and_few_are_counted():

@@ -14,7 +14,7 @@ from fakes import completion, task
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import Found, find
-from unslothrl.commands.eval import last_lines, written_to
+from unslothrl.commands.eval import last_lines, table, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
@@ -66,6 +66,19 @@ def test_figures_by_hand():
     row = next(each for each in compared([values, better]) if each.name == "pass@1")
     assert [each.mean for each in row.estimates] == [0.375, 0.5]
     assert row.difference.mean == 0.125
+
+
+def test_figures_of_any_size_stand_in_columns():
+    def estimate(mean: float) -> dict:
+        return {"mean": mean, "low": mean - 1, "high": mean + 1}
+
+    figure = {"estimates": [estimate(-1234.5), estimate(0.5)], "difference": None}
+    result = {"problems": 2, "candidates": 1, "policies": ["base", "adapter"],
+              "figures": {"pass@1": figure}, "mean_length": [3.0, 4.0]}  # fmt: skip
+    _, _, head, row, lengths = table({"s": result})
+    begins = head.index("adapter")
+    assert row[begins:] == "0.500 (-0.500 to 1.500)" and row[begins - 2 : begins] == "  "
+    assert lengths[begins:] == "4 tokens"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_learner_that_was_killed_is_noticed_at_once(lost):
     assert max(seconds for _, _, seconds in others) < 10
     assert any(name == f"learner-{lost}" for name, _, _ in others)
     for _, message, _ in others:
-        assert message.endswith("go on from the last checkpoint with --resume")
+        assert message.endswith("continue from the last checkpoint with --resume")
         assert "\n" not in message
 
 

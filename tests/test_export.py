@@ -18,7 +18,7 @@ from unslothrl.weights.adapter import write_adapter
             "--adapter run --output new --to gif",
             "to must be one of adapter, merged, gguf, got 'gif'",
         ),
-        ("--adapter run --output run", "output run: it is there already"),
+        ("--adapter run --output run", "output run: it exists already"),
         ("--adapter run --output new", "adapter run: this run has saved none yet"),
     ],
 )
@@ -48,6 +48,32 @@ def test_a_merged_model_computes_the_same_in_float32(trained):
     assert alike.largest < 2e-3 and alike.same_choice == 1
     with with_adapter.disable_adapter():  # so the adapter does make a difference
         assert merging.likeness(with_adapter, model, prompts).largest > 0.1
+
+
+@pytest.mark.real
+def test_layers_that_the_base_keeps_in_16_bit_are_merged_too(
+    sixteen_bit_bases, make_backend, tmp_path
+):
+    """Unsloth's dynamic checkpoints have some."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from unslothrl.export import merging
+
+    base, kept = tmp_path / "base", ["lm_head", "model.layers.0.mlp"]
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16, llm_int8_skip_modules=kept,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_pretrained(
+        sixteen_bit_bases["plain"], quantization_config=settings, device_map="cpu",
+        dtype=torch.bfloat16,
+    ).save_pretrained(base)  # fmt: skip
+    adapter = write_adapter(make_backend(base).publish(3), tmp_path / "adapters")
+    with_adapter, model = merging.merged(base, adapter, torch.float32, torch.device("cpu"))
+    wrapped = with_adapter.get_base_model().model.layers[0].mlp.up_proj
+    assert type(wrapped.base_layer) is torch.nn.Linear
+    alike = merging.likeness(with_adapter, model, [tuple(range(300, 320)), (5, 6, 7)])
+    assert alike.largest < 2e-3 and alike.same_choice == 1
 
 
 @pytest.mark.real
@@ -150,7 +176,7 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output file/x", "output file/x: "),
-        ("--adapter run --output link", "output link: it is there already"),
+        ("--adapter run --output link", "output link: it exists already"),
         ("--adapter run --push a/b/c", "push 'a/b/c': not a name of the hub's"),
         ("--adapter cut --push owner", "adapter cut/adapters"),
     ],
@@ -295,7 +321,7 @@ def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, tok
     assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: push me/mine: ")
-    assert ("the hub says no" in line) if token else ("no token of the hub's: log in" in line)
+    assert ("not uploaded" in line) if token else ("no token of the hub's: log in" in line)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -333,7 +359,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
         refused = push("hf_wrong")
         assert refused.returncode == 2 and not server.repositories
         (line,) = refused.stderr.splitlines()
-        assert "push me/mine: the hub says no (" in line and "log in with" in line
+        assert "push me/mine: not uploaded (" in line and "log in with" in line
         done = push("hf_right")
         assert done.returncode == 0, done.stderr
         assert f"pushed: {server.address}/me/mine" in done.stdout

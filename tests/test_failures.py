@@ -143,7 +143,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     assert cli.main(FAST.split()) == 1
     out, err = capfd.readouterr()
     assert err == (
-        f"unslothrl: KeyError: 'lost' (test_failures.py, line {line}): the whole traceback is in "
+        f"unslothrl: KeyError: 'lost' (test_failures.py, line {line}): the full traceback is in "
         "runs/x/error.txt\n"
     )
     assert out.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
@@ -161,15 +161,15 @@ DIED = (
 @pytest.mark.parametrize(
     ("kind", "log", "killed", "cause"),
     [
-        ("NODE_OUT_OF_MEMORY", "", False, "Ray ended it because the machine's memory was short"),
-        ("SYSTEM_ERROR", "", True, "the kernel killed a process for memory"),
+        ("NODE_OUT_OF_MEMORY", "", False, "Ray killed it because the machine ran short of memory"),
+        ("SYSTEM_ERROR", "", True, "the kernel killed a process because memory ran out"),
         ("SYSTEM_ERROR", "*** SIGSEGV received at time=1 ***", False, "SIGSEGV"),
         ("SYSTEM_ERROR", "Fatal Python error: Aborted\n", False, "Aborted"),
         (
             "SYSTEM_ERROR",
             "",
             False,
-            "a signal from outside (SIGKILL); if nobody sent it, it was for memory",
+            "a signal from outside (SIGKILL); if nobody sent it, memory ran out",
         ),
     ],
 )

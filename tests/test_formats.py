@@ -175,7 +175,7 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
     assert rows[19] == ROWS[19] and len(rows) == 20
     assert list(sources.load_splits(sources.parse(str(tmp_path)))) == ["train"]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"train\.\w+\.gz: it is not whole"):
+    with pytest.raises(UserError, match=r"train\.\w+\.gz: it is incomplete"):
         files.read(path)
 
 
@@ -212,7 +212,7 @@ def test_what_spreadsheets_write_is_described(tmp_path, capsys):
     assert cli.main(command) == 0
     out = capsys.readouterr().out
     assert "columns        question -> answer\n" in out
-    assert "note           answers that are numbers with a comma: 1 ('3,5'): set a point" in out
+    assert "note           answers that are numbers with a comma: 1 ('3,5'): write decimals" in out
 
 
 # Named sets

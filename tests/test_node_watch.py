@@ -165,7 +165,7 @@ def test_a_node_that_cannot_be_used_is_named_once_and_left_out(case, line, monke
         monkeypatch.setattr(node_watch.time, "monotonic", lambda: later)
     changes = watch.changes()
     assert changes.joined == () and len(changes.notes) == 1
-    assert changes.notes[0].startswith(line) and "goes on without" in changes.notes[0]
+    assert changes.notes[0].startswith(line) and "continues without" in changes.notes[0]
     assert watch.changes() == node_watch.Changes()
     nodes.alive["a"] = nodes.alive.pop("a")
     nodes.draining = {"a"}

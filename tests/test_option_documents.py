@@ -32,7 +32,10 @@ def test_every_option_has_a_row_with_its_default_and_what_is_allowed():
     for name in OPTIONS:
         assert len(re.findall(rf"^\| (?:\*\*)?`--{name}`", text, re.MULTILINE)) == 1
     assert "| **`--max_new_tokens`** | longest completion (tokens) | `1200` | at least 1" in text
-    assert "| `--kl` | KL against the reference; not set: as the learner's | |" in text
+    assert "| **`--save_every`** | steps between saved adapters | `100` | at least 1" in text
+    assert (
+        "| `--kl` | where the KL against the reference is added; default: the learner's | |" in text
+    )
     assert text.count("**`--") == len(EVERYDAY)
 
 

@@ -36,13 +36,13 @@ DATA = Data(train=None, evals={})
         ),
         (
             "min_actors 0, learner_chunk_size 0",
-            "min_actors 0: learners generate nothing (learner_chunk_size 0), so that a run without "
-            "actors would wait for ever: set --min_actors 1",
+            "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without "
+            "actors would wait forever: set --min_actors 1",
         ),
         (
             "min_actors 0, max_staleness 1",
-            "min_actors 0: learners generate nothing (max_staleness 1), so that a run without "
-            "actors would wait for ever: set --min_actors 1",
+            "min_actors 0: learners generate nothing (max_staleness 1), so a run without actors "
+            "would wait forever: set --min_actors 1",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--learner", "grpo"]
     assert main(["plan", *flags, "--card", "16"]) == 0
     text = capsys.readouterr().out
-    assert "a card of 16 GB: fits" in text and "no card has measured it yet" in text
+    assert "a card of 16 GB: fits" in text and "not measured on a card yet" in text
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert main(["plan", *flags, "--card", "6", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -308,7 +308,7 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     assert stores[1] - stores[0] == pytest.approx(2 * SEVEN.lora_weights(32) * 2 / 2**20)
     flags = ["plan", "--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
     assert main(flags) == 0
-    assert "sequences drawn at once under 3 policy versions, vllm" in capsys.readouterr().out
+    assert "sequences generated at once under 3 policy versions, vllm" in capsys.readouterr().out
     assert main([*flags, "--card", "24"]) == 2
     assert "max_staleness 2: on 1 GPU" in capsys.readouterr().err
 

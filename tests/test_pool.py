@@ -288,7 +288,7 @@ def test_another_base_after_a_restart_ends_the_run():
     stream = RolloutStream(cluster, 0, checks=Checks(None, "another base"))
     indices = send(stream, 4)
     cluster.processes["actor-0"].is_dead = True
-    with pytest.raises(RunError, match=r"actor-0 holds another 4-bit base \(base\)"):
+    with pytest.raises(RunError, match=r"actor-0 holds a different 4-bit base \(base\)"):
         stream.wait(indices)
 
 

@@ -23,7 +23,7 @@ def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
     cluster.next_changes = Changes(joined=("actor-1",), notes=("node b is ready",))
     while "actor-1 is there" not in notes:
         stream.pump()
-    assert notes[:2] == ["node b is ready", "a node has come: actor-1 is started on it"]
+    assert notes[:2] == ["node b is ready", "a node has joined: actor-1 starts on it"]
     groups = stream.wait(send(stream, 6))
     assert generators_of(groups) == {"actor-0", "actor-1"} and len(groups) == 6
     assert cluster.processes["actor-1"].target.calls[0] == "load 2"

@@ -98,7 +98,7 @@ def test_a_process_that_dies_costs_a_note(tmp_path):
 
 def test_a_trace_that_would_be_too_large_is_left_out(tmp_path):
     view, written = profiled(tmp_path, 1, 3, Processes(Process(replace(RECORDING, trace=b""))))
-    assert written == ["table.txt"] and "would be too large" in view.notes[0]
+    assert written == ["table.txt"] and "was too large" in view.notes[0]
 
 
 def test_the_table_by_hand():

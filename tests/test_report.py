@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -237,12 +238,12 @@ def rows_of(**curves) -> list[dict]:
 UP = [0.1 * i for i in range(10)]
 FOUND = [
     (signs.never_right, {"rollout_score": [0.0] * 5}, "in all 5 steps"),
-    (signs.always_right, {"rollout_score": [0.98] * 5}, "never under 0.980"),
+    (signs.always_right, {"rollout_score": [0.98] * 5}, "never below 0.980"),
     (signs.no_signal, {"reward_zero_signal_groups": [1, 2, 7, 8, 9]}, "In 80% of"),
     (
         signs.collapse,
         {"reward_mean": [*UP, 0.9, 0.2, 0.1, 0.1]},
-        "from 0.867 about step 11 to 0.133",
+        "from 0.867 at about step 11 to 0.133",
     ),
     (
         signs.entropy_collapse,
@@ -267,7 +268,7 @@ FOUND = [
     (
         signs.silent_reward,
         {"reward_mean": [1] * 3, "reward_a": [1] * 3, "reward_b": [0] * 3},
-        "had no part",
+        "contributed nothing",
     ),
     (
         signs.eval_fell,
@@ -309,6 +310,11 @@ def test_a_healthy_run_has_no_sign_and_every_rule_is_tested():
     assert {rule for rule, *_ in FOUND} == set(signs.RULES)
     for rule in signs.RULES[:-1]:
         assert rule([], {}) is None
+
+
+def test_a_score_on_a_scale_of_its_own_is_no_share():
+    rows = rows_of(rollout_score=[1.0, 1.2, 1.6, 1.9])
+    assert signs.always_right(rows, {}) is None
 
 
 def test_warnings_come_first_and_are_on_the_page(folder):
@@ -630,3 +636,47 @@ def test_the_difference_of_evaluations_by_hand():
     # every problem gains a half; of the 16 ways to give signs two are as far from 0
     assert found == "+0.500 (+0.500 to +0.500), p = 0.125"
     assert overview.difference(before, {"0": [1.0]}, max) == ""
+
+
+def test_problems_are_paired_by_name_in_whatever_order():
+    scores = {str(i): [float(i % 2)] for i in range(6)}
+    turned = dict(reversed(scores.items()))
+    found = re.sub("<.*?>", "", overview.difference(scores, turned, max))
+    assert found == "+0.000 (+0.000 to +0.000), p = 1.000"
+
+
+def evaluated(path: Path, answers: list[str], candidates: int = 2) -> compare.Run:
+    """A run with one evaluation: tasks of the same names, whatever their problems are."""
+    folder = RunFolder.create(path.parent, path.name, "")
+    groups = [
+        replace(one, task=replace(one.task, answer=answer))
+        for answer, one in zip(
+            answers, [group(f"eval/s/{i}", [1.0] * candidates) for i in range(3)], strict=True
+        )
+    ]
+    folder.write_evaluation("step_000000", evaluation_rows({"s": groups}))
+    folder.log({"step": 0, "eval/s/pass@1": 1.0, "eval/s/best_of_n": 1.0})
+    (run,) = compare.read([path])
+    return run
+
+
+def test_other_problems_under_the_same_names_are_not_paired(tmp_path):
+    """What a seed holds out is numbered from 0 in every run."""
+    one, same, other = (
+        evaluated(tmp_path / name, answers)
+        for name, answers in (
+            ("a", ["1", "2", "3"]),
+            ("b", ["1", "2", "3"]),
+            ("c", ["1", "2", "4"]),
+        )
+    )
+    assert compare.last_difference([one, same], "s", "pass_at_1").startswith("+0.000")
+    assert compare.last_difference([one, other], "s", "pass_at_1") == "-"
+
+
+def test_the_best_of_more_completions_is_not_compared(tmp_path):
+    two = evaluated(tmp_path / "a", ["1"] * 3)
+    four = evaluated(tmp_path / "b", ["1"] * 3, candidates=4)
+    assert compare.last_difference([two, four], "s", "pass_at_1").startswith("+0.000")
+    assert compare.last_difference([two, four], "s", "best_of_n") == "-"
+    assert compare.last_difference([two, two], "s", "best_of_n").startswith("+0.000")

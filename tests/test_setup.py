@@ -283,7 +283,7 @@ def test_the_check_command_reports_and_writes_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / ".venv").mkdir()
     answer = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert answer.returncode == 2 and "this program did not make" in answer.stderr
+    assert answer.returncode == 2 and "this program did not create" in answer.stderr
 
 
 # The locks

@@ -67,6 +67,21 @@ def test_bytes_by_hand():
     assert SEVEN.kv_bytes(1) == 57_344 and KNOWN["llama-3.1-8b"].kv_bytes(1) == 131_072
 
 
+def test_layers_that_stay_in_16_bits_are_counted_as_such():
+    """As Unsloth's dynamic checkpoints have them: a layer's MLP, and all outputs of attention."""
+    sizes = {"num_hidden_layers": 11, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 10,
+             "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
+    kept = ["lm_head", "model.layers.3.mlp", "o_proj"]
+    plain = shapes.read({**sizes, "quantization_config": {"llm_int8_skip_modules": ["lm_head"]}})
+    shape = shapes.read({**sizes, "quantization_config": {"llm_int8_skip_modules": kept}})
+    assert plain == shapes.read(sizes)
+    assert shape.unquantised == 3 * 8 * 16 + 11 * 8 * 8
+    saved = 2 - (1 / 2 + 1 / 64 + 1 / 4096)  # bytes a weight
+    assert shape.weight_bytes() - plain.weight_bytes() == pytest.approx(1088 * saved)
+    assert shape.engine_bytes() - plain.engine_bytes() == pytest.approx(1088 * (2 - 9 / 16))
+    assert shape.parameters() == plain.parameters() and shape.shard(2).unquantised == 544
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
@@ -152,7 +167,7 @@ def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
     small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
-    assert "a guess: its kind of model is taken for a Llama" in capsys.readouterr().out
+    assert "a guess: it is planned as a Llama" in capsys.readouterr().out
     (tmp_path / "config.json").write_text(json.dumps(FOLDER))
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
     assert "a guess" not in capsys.readouterr().out

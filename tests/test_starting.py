@@ -38,8 +38,8 @@ def test_a_port_in_use_is_named(variables):
         port = server.getsockname()[1]
         variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
         said = refusal(ray_port=port, ray_node_ip="127.0.0.1")
-        assert said.startswith(f"ray_port {port} cannot be listened on (Address already in use):")
-        assert f"port {port} cannot be listened on" in refusal(
+        assert said.startswith(f"ray_port {port} cannot be used (Address already in use):")
+        assert f"port {port} cannot be used" in refusal(
             ray_worker_ports=f"{port - 1}-{port + 30}", ray_node_ip="127.0.0.1"
         )
 
@@ -93,9 +93,9 @@ def test_a_full_disk_is_refused(variables):
 
 def test_an_address_of_another_machine_is_refused(variables):
     said = refusal(ray_node_ip="203.0.113.7")
-    assert said.startswith("ray_node_ip 203.0.113.7 is no address of this machine (")
+    assert said.startswith("ray_node_ip 203.0.113.7 is not an address of this machine (")
     for text in ("not an address", "::1", "127.0.0.1:80", "0.0.0.0", "224.0.0.1"):
-        assert "no address of this machine" in refusal(ray_node_ip=text), text
+        assert "not an address of this machine" in refusal(ray_node_ip=text), text
     starting.check(replace(Config(), ray_node_ip="127.0.0.1"))
 
 
@@ -158,5 +158,5 @@ def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
     assert said["join"] == f"RAY_AUTH_MODE=token ray start --address={address}:{port}"
     assert said["folder"].startswith(folder + "/session_")
     assert said["ports"] == [low, low + 1]
-    assert f"ray_port {port} cannot be listened on" in said["refusal"]
+    assert f"ray_port {port} cannot be used" in said["refusal"]
     assert said["dashboard"] in (None, "")

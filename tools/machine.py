@@ -82,7 +82,7 @@ def card_faults(cards):
     if card.capability is not None and card.capability < MIN_CAPABILITY:
         needed = f"{MIN_CAPABILITY} or more for CUDA 13 wheels"
         what = f"{card.name}, compute capability {card.capability}"
-        found.append(Fault("card", what, needed, "go on without it: SET=cpu"))
+        found.append(Fault("card", what, needed, "continue without it: SET=cpu"))
     return found
 
 
@@ -92,8 +92,8 @@ def card_warning(card):
     if card.capability < MIN_CAPABILITY:
         return f"{card.name} is too old for CUDA 13: hide it with CUDA_VISIBLE_DEVICES"
     return (
-        f"{card.name} has no bfloat16, which vLLM needs over a 4-bit base: what is left is the "
-        "learner's own engine or a small 16-bit model (not measured)"
+        f"{card.name} has no bfloat16, which vLLM needs over a 4-bit base: use the learner's "
+        "own engine or a small 16-bit model (not measured)"
     )
 
 
@@ -179,7 +179,7 @@ def disk_faults(needs, free=free_bytes, device=device_of):
     for path, count in needs:
         first, total = totals.get(device(path), (path, 0))
         totals[device(path)] = (first, total + count)
-    mend = "free some, or point TMPDIR and PIP_CACHE_DIR at a larger disk"
+    mend = "free some space, or point TMPDIR and PIP_CACHE_DIR at a larger disk"
     return [
         Fault("disk", f"{gigabytes(free(path))} free at {path}", gigabytes(total), mend)
         for path, total in totals.values()

@@ -116,28 +116,27 @@ SYSTEMS = {  # heading -> (its options, those of them that mean something else t
     "DistRL-LLM": (
         DISTRL,
         {},
-        "Its command line works here, `python train_distributed.py` with the same flags and the "
-        "same defaults, but for the name of a project. The learner is called by the same names, "
-        "`pg` and `grpo`. "
-        "Evaluation is at the same temperature, top-p and number of completions; every figure is "
-        "also in the run's folder.",
+        "Its command line works here: `python train_distributed.py` with the same flags and the "
+        "same defaults, except for the name of a project. The learners have the same names, `pg` "
+        "and `grpo`. Evaluation uses the same temperature, top-p and number of completions. Every "
+        "figure is also in the run's folder.",
     ),
     "Colossal-RL": (
         COLOSSAL,
         {
             "train_batch_size": (
                 "updates_per_rollout",
-                "there prompts of an update; here `--train_batch_size` is the micro-batch",
+                "there: prompts per update; here `--train_batch_size` is the micro-batch",
             ),
             "top_k": ("sampling_top_k", "here `--topk` is how many candidates are trained on"),
-            "backend": ("engine", "there what generates; here `--backend` is what trains"),
+            "backend": ("engine", "there: what generates; here `--backend` is what trains"),
             "tensor_parallel_size": (
                 "number_of_learners",
-                "there of the trainer; a learner here has its whole 4-bit base on one card",
+                "there: of the trainer; here a learner has its whole 4-bit base on one card",
             ),
         },
         "`GRPO` and `DAPO` are `--learner grpo` and `--learner dapo`; `think_answer_tags`, `boxed` "
-        "and `code` are rewards of the same names. Its JSONL files, with `messages` and "
+        "and `code` are rewards with the same names. Its JSONL files, with `messages` and "
         "`gt_answer` or `test_cases`, are read as they are, and so is a JSON map of evaluation "
         "sets.",
     ),
@@ -145,16 +144,16 @@ SYSTEMS = {  # heading -> (its options, those of them that mean something else t
         RL2,
         {},
         "Options are flags here: `--lr 1e-6` for `actor.optimizer.lr=1e-6`. Its default objective "
-        "is `--learner dr_grpo`, with `adv.estimator=gae` it is `--learner ppo`. Data named as "
-        "`split@path` is `path@split` here. An environment's `step` gets the policy's last turn "
-        "alone: see [contributing.md](contributing.md#an-environment-in-one-file).",
+        "is `--learner dr_grpo`; with `adv.estimator=gae` it is `--learner ppo`. Data named "
+        "`split@path` is `path@split` here. An environment's `step` gets only the policy's last "
+        "turn: see [contributing.md](contributing.md#an-environment-in-one-file).",
     ),
     "TRL": (
         TRL,
         {"top_k": ("sampling_top_k", "here `--topk` is how many candidates are trained on")},
         "A `GRPOConfig` becomes flags, or lines of a recipe. `loss_type` is `--aggregation` with "
-        "the learner's other parts: `--learner grpo`, `dapo`, `dr_grpo` and `cispo` are there, and "
-        "[algorithms.md](algorithms.md#agreement-with-trl) says how closely the losses agree. "
+        "the learner's other parts: there are `--learner grpo`, `dapo`, `dr_grpo` and `cispo`, and "
+        "[algorithms.md](algorithms.md#agreement-with-trl) shows how closely the losses agree. "
         "Reward functions are `--reward mine.py:function`: see [rewards.md](rewards.md#your-own).",
     ),
     "Unsloth's notebooks": (
@@ -166,14 +165,14 @@ SYSTEMS = {  # heading -> (its options, those of them that mean something else t
     ),
     "verl": (
         VERL,
-        {"actor_rollout_ref.rollout.top_k": ("sampling_top_k", "0 is off, there -1")},
+        {"actor_rollout_ref.rollout.top_k": ("sampling_top_k", "off is 0 here, -1 there")},
         "Options are flags here: `--num_candidates 8` for `actor_rollout_ref.rollout.n=8`. Parquet "
         "files that its scripts write are read as they are.",
     ),
     "axolotl": (
         AXOLOTL,
         {
-            "adapter": ("max_lora_rank", "there lora or qlora; here `--adapter` is a folder"),
+            "adapter": ("max_lora_rank", "there: lora or qlora; here `--adapter` is a folder"),
             "trl.top_k": ("sampling_top_k", ""),
         },
         "A YAML file becomes a recipe: `name = value` lines in a TOML file, for `--recipe`.",
@@ -186,10 +185,10 @@ def coming_from() -> str:
     lines = [
         "# Coming from another system",
         "",
-        "What the options of other systems are called here. You need not look them up: where one "
-        "of their names is on the command line, or in a recipe, the answer is ours.",
+        "What the options of other systems are called here. You need not look them up: if you use "
+        "one of their names on the command line or in a recipe, the error gives the name here.",
         "",
-        "[options.md](options.md) describes each option. This page is written by "
+        "[options.md](options.md) describes each option. This page is generated by "
         "`python tools/option_documents.py`.",
     ]
     for system, (names, different, about) in SYSTEMS.items():
@@ -231,21 +230,21 @@ def options() -> str:
     lines = [
         "# Options",
         "",
-        f"All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` takes too. "
+        f"All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. "
         f"`unslothrl train --help` shows the {len(EVERYDAY)} everyday ones, which are in "
-        "bold here, and `unslothrl train --help_all` every one. Each is also a line of a recipe "
-        "(`lr = 1e-5` in a TOML file, for `--recipe`). Flags may be written with dashes "
+        "bold here, and `unslothrl train --help_all` shows all. Each can also be a line of a "
+        "recipe (`lr = 1e-5` in a TOML file, for `--recipe`). Flags may be written with dashes "
         "(`--max-steps`).",
         "",
-        "A default that does not fit the machine is changed, and the change is printed; what you "
-        "set stays. This page is written by `python tools/option_documents.py`.",
+        "A default that does not fit the machine is changed, and the change is printed. What you "
+        "set is kept. This page is generated by `python tools/option_documents.py`.",
     ]
     for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
         lines += [
             "",
             f"## {group}",
             "",
-            "| option | what it is | default | allowed |",
+            "| option | description | default | allowed |",
             "| --- " * 4 + "|",
         ]
         for name, entry in OPTIONS.items():
@@ -266,8 +265,9 @@ def flag(name: str) -> str:
 
 def about(name: str) -> str:
     metadata = OPTIONS[name].metadata
-    unit = f" ({metadata['unit']})" if metadata.get("unit") else ""
-    return html.escape(metadata["help"], quote=False).replace("|", "\\|") + unit
+    text, unit = metadata["help"], metadata.get("unit", "")
+    suffix = f" ({unit})" if unit and not re.search(rf"\b{unit}\b", text) else ""
+    return html.escape(text, quote=False).replace("|", "\\|") + suffix
 
 
 def default(name: str) -> str:

@@ -141,7 +141,7 @@ def install_local_builds(program, pins):
         except Failed as failure:
             if "No matching distribution" not in str(failure):
                 raise
-            say(f"pip as configured knows no {pin}: trying {TORCH_CPU_WHEELS}")
+            say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
             pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
 
 
@@ -219,7 +219,7 @@ def first_import(program, kind, cards):
 
 def install(python, kind, cards, lock_digest):
     fresh(VENV)
-    say(f"making {VENV.name} with {python}")
+    say(f"creating {VENV.name} with {python}")
     made = subprocess.run([python, "-m", "venv", str(VENV)], capture_output=True, text=True)
     if made.returncode:
         raise Failed(made.stdout + made.stderr)
@@ -286,10 +286,10 @@ def check(kind, cards, now):
     if kind == "gpu":
         faults += machine.card_faults(cards)
     if VENV.is_symlink() and now in WHY_ANEW:
-        found = f"a {VENV.name} that is a link, and has to be made anew"
+        found = f"a {VENV.name} that is a link, and has to be created again"
         faults.append(Fault("folder", found, "a folder", "remove the link"))
     if now == "foreign":
-        found = f"a {VENV.name} that this program did not make"
+        found = f"a {VENV.name} that this program did not create"
         faults.append(Fault("folder", found, "none", "move it away, or remove it"))
     return python, faults
 
@@ -300,7 +300,7 @@ def describe(kind, cards, trouble):
         if machine.card_warning(card):
             say(f"warning: {machine.card_warning(card)}")
     if trouble:
-        say(f"nvidia-smi is there but does not work ({trouble}): no card is used")
+        say(f"nvidia-smi exists but does not work ({trouble}): no card is used")
     if kind == "base":
         here = f"{platform.system()} {platform.machine()}"
         say(f"{here}, no locked set: base dependencies, transformers engine, PEFT backend")
@@ -338,7 +338,7 @@ def run(options):
         if faults or options.check:
             return 2 if faults else 0
         if now in WHY_ANEW:
-            say(f"{WHY_ANEW[now]}: {VENV.name} is made anew")
+            say(f"{WHY_ANEW[now]}: creating {VENV.name} again")
         started = time.time()
         install(python, kind, cards, lock_digest)
         say(f"done in {time.time() - started:.0f} s")
@@ -352,8 +352,12 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--set", choices=sorted(LOCKS), help="instead of what the machine suggests")
-    add("--check", action="store_true", help="only look, download and write nothing")
+    add(
+        "--set",
+        choices=sorted(LOCKS),
+        help="set to install, instead of the one that suits the machine",
+    )
+    add("--check", action="store_true", help="only check, download and write nothing")
     add("--unsloth-cpu", action="store_true", help="also Unsloth on the CPU, for its tests")
     options = parser.parse_args()
     try:

@@ -143,6 +143,6 @@ def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said = f"{said}: {LOWER_CARD_MEMORY}"
     try:
-        return RunError(f"{said}: the whole traceback is in {folder.write_error(error)}")
+        return RunError(f"{said}: the full traceback is in {folder.write_error(error)}")
     except OSError:  # a full disk
         return RunError(said)

@@ -98,7 +98,7 @@ RULES = (
     Rule(
         ("shuffle_rewards",),
         lambda run: run.config.num_candidates == 1,
-        "rewards are shuffled inside a group, and groups have one candidate",
+        "rewards are shuffled within a group, and groups have one candidate",
     ),
     Rule(
         ("lr_floor",),
@@ -147,7 +147,7 @@ RULES = (
     Rule(
         ("correction_low",),
         lambda run: run.objective.correction == "truncated",
-        "correction truncated is bounded above alone: set --correction_high",
+        "correction truncated has only an upper bound: set --correction_high",
     ),
     Rule(
         CRITICS,
@@ -177,7 +177,7 @@ RULES = (
     Rule(
         ("learner_chunk_size",),
         lambda run: run.config.number_of_actors == 0,
-        "there are no actors, so the learner generates all",
+        "there are no actors, so the learner generates everything",
     ),
     Rule(
         ("actor_gpu_usage", "kv_cache_mb", "min_actors"),
@@ -187,12 +187,12 @@ RULES = (
     Rule(
         ("partial_rollouts",),
         lambda run: run.config.max_staleness == 0,
-        "no version is loaded while completions are drawn: set --max_staleness 1",
+        "no version is loaded while completions are generated: set --max_staleness 1",
     ),
     Rule(
         ("actor_gpu_usage", "kv_cache_mb"),
         lambda run: run.config.engine != "vllm",
-        "engine {config.engine} takes memory as it needs it: set --engine vllm",
+        "engine {config.engine} uses memory as it needs it: set --engine vllm",
     ),
     Rule(
         ("engine",),
@@ -211,12 +211,12 @@ RULES = (
     Rule(
         ("fit",),
         lambda run: run.config.ray_address is not None,
-        "only a card of this machine is fitted to, and the run joins a cluster",
+        "options are fitted only to cards of this machine, and the run joins a cluster",
     ),
     Rule(
         RAY_STARTED,
         lambda run: run.config.ray_address is not None,
-        "the run joins a cluster that is there",
+        "the run joins a cluster that exists already",
     ),
     Rule(
         ("ray_address", *RAY_STARTED),

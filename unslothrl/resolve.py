@@ -207,7 +207,7 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
         if name in user and user[name] != before.get(name):
             raise UserError(
                 f"{name} {user[name]}: the run that is resumed has {before.get(name, 'none')}, and "
-                f"its checkpoint is of that: leave --{name} out, or start a new run"
+                f"its checkpoint depends on that: leave --{name} out, or start a new run"
             )
     learner, was = user.get("learner"), before.get("learner", Config.learner)
     if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:

@@ -1,9 +1,11 @@
 """Which groups a step keeps, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2).
 
 A group is kept when its accuracy, the mean score of its candidates, lies in [low, high], and its
-rewards differ: with 1e-6 to 1 - 1e-6 that leaves out what every candidate solves or none does. The
-loop draws other prompts in place of those left out, at most `max_resample` times, so that the batch
-is full of groups that have something to teach.
+rewards differ: with 1e-6 to 1 - 1e-6 that leaves out what every candidate solves or none does.
+Where a custom reward gives scores that are not from 0 to 1 (1 and -1, or 2 and 0), their mean is no
+accuracy: such a group is kept when its rewards differ. The loop draws other prompts in place of
+those left out, at most `max_resample` times, so that the batch is full of groups that have
+something to teach.
 
 An objective that filters nothing keeps every group, also one without signal: it adds nothing to the
 gradient, but it counts in the denominators, as in GRPO.
@@ -17,12 +19,15 @@ from unslothrl.algorithms.advantages import has_signal
 
 def keeps(
     rewards: Sequence[float],  # [candidates]
-    scores: Sequence[float],  # [candidates], 0 to 1
+    scores: Sequence[float],  # [candidates]
     low: float,
     high: float,
 ) -> bool:
-    accuracy = math.fsum(scores) / len(scores)
-    return low <= accuracy <= high and has_signal(rewards)
+    if not has_signal(rewards):
+        return False
+    if min(scores) < 0 or max(scores) > 1:
+        return True
+    return low <= math.fsum(scores) / len(scores) <= high
 
 
 def how_many_to_draw(missing: int, kept: int, drawn: int, at_most: int) -> int:

@@ -44,7 +44,7 @@ def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data
         if isinstance(value, torch.Tensor) and not name.startswith(OPTIMIZER)
     }
     if expected != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ValueError("the checkpoint holds another LoRA than this run's: use its config")
+        raise ValueError("the checkpoint holds a different LoRA than this run: use its config")
     for kind, optimizer in optimizers.items():
         prefix = f"{OPTIMIZER}{kind}/"
         state = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}

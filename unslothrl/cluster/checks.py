@@ -59,7 +59,7 @@ class Checks:
         self.base_hash = self.base_hash or base_hash
         if base_hash != self.base_hash:
             raise RunError(
-                f"{name} holds another 4-bit base ({base_hash}) than the other processes "
+                f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
                 f"({self.base_hash}): the same --model must be the same files on every node"
             )
 

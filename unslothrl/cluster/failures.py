@@ -14,7 +14,7 @@ VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
 COLOUR = re.compile(r"\x1b\[\d+m")
-LOWER_MEMORY = "lower what it takes: see `unslothrl plan`"
+LOWER_MEMORY = "lower its memory use: see `unslothrl plan`"
 
 
 class Remote(Exception):
@@ -59,9 +59,9 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
     """Why a process died, judged by Ray's message, the end of its log, and whether the kernel has
     killed a process for memory meanwhile."""
     if "OUT_OF_MEMORY" in message or "memory was low" in message:
-        return f"Ray ended it because the machine's memory was short: {LOWER_MEMORY}"
+        return f"Ray killed it because the machine ran short of memory: {LOWER_MEMORY}"
     if killed_for_memory:
-        return f"the kernel killed a process for memory: {LOWER_MEMORY}"
+        return f"the kernel killed a process because memory ran out: {LOWER_MEMORY}"
     if match := SIGNALLED.search(log):
         return f"{match[1] or match[2]}"
     if "node" in message and "died" in message and "its node" in message:
@@ -69,14 +69,14 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
     exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
     if exit_code and (code := int(exit_code[1] or exit_code[2])):
         return f"it ended with exit code {code}{signal_name(code)}"
-    return f"a signal from outside (SIGKILL); if nobody sent it, it was for memory: {LOWER_MEMORY}"
+    return f"a signal from outside (SIGKILL); if nobody sent it, memory ran out: {LOWER_MEMORY}"
 
 
 def is_for_memory(error: ProcessLost) -> bool:
     """Whether a process was ended because its machine's memory was short, as far as is known: it
     would be again."""
     message = str(error)
-    return "memory was short" in message or "killed a process for memory" in message
+    return "ran short of memory" in message or "because memory ran out" in message
 
 
 def signal_name(code: int) -> str:

@@ -48,5 +48,5 @@ class Head:
             self.is_gone = True
             raise HeadLost(
                 f"Ray's head at {self.address} has not answered for {now - self.seen:.0f} s, and "
-                "without it Ray ends every process: go on with --resume when it is there again"
+                "without it Ray ends every process: continue with --resume when it is back"
             )

@@ -199,7 +199,7 @@ def explain(error: str, source: str | None) -> str:
         return "no cluster runs on this machine: start one with `ray start --head`"
     if "node" in error and "IP address" in error:
         return (
-            "this machine is no node of that cluster: run `ray start --address=HOST:PORT` on it "
+            "this machine is not a node of that cluster: run `ray start --address=HOST:PORT` on it "
             "first"
         )
     return f"it cannot be joined ({' '.join(error.split())[:300]}): see `ray status`"

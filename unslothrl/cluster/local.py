@@ -102,19 +102,21 @@ class LocalCluster:
         return Changes()
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
-        raise RunError(f"{name} cannot be started again: all is in one process (cluster local)")
+        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
-        raise RunError(f"{name} cannot be ended alone: all is in one process (cluster local)")
+        raise RunError(
+            f"{name} cannot be ended alone: everything is in one process (cluster local)"
+        )
 
     def exclude_node(self, name: str) -> bool:
         return False
 
     def start_again(self, name: str) -> None:
-        raise RunError(f"{name} cannot be started again: all is in one process (cluster local)")
+        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def restart_learners(self) -> None:
-        raise RunError("learners cannot be started again: all is in one process (cluster local)")
+        raise RunError("learners cannot be restarted: everything is in one process (cluster local)")
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Nobody else can ask this process."""

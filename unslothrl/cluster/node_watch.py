@@ -98,7 +98,7 @@ class NodeWatch:
             try:
                 came = self._advance(node, look)
             except (UserError, RunError) as error:
-                self.notes.append(f"{error}: the run goes on without this node")
+                self.notes.append(f"{error}: the run continues without this node")
                 self.refused.add(node)
                 del self.looks[node]
                 continue

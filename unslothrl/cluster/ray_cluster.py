@@ -309,7 +309,7 @@ class RayCluster:
         reason = f"does not answer (for {PING_S:g} s)"
         if not hosts and end is not None and time.monotonic() > end:
             hosts = [call.transport.host for call in waiting]
-            reason = "has not done in time what it was asked for"
+            reason = "did not finish its work in time"
         if hosts:
             name = self.results.names.get(hosts[0]._actor_id.hex(), "a process of the run")
             raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")

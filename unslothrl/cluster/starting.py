@@ -36,7 +36,8 @@ def check(config: Config) -> None:
     node_ip = config.ray_node_ip
     if node_ip is not None and (reason := address_error(node_ip)):
         raise UserError(
-            f"ray_node_ip {node_ip} is no address of this machine ({reason}): see `ip -4 address`"
+            f"ray_node_ip {node_ip} is not an address of this machine ({reason}): see "
+            "`ip -4 address`"
         )
     check_temp_dir(config.ray_temp_dir)
     if config.ray_port is not None:
@@ -65,8 +66,8 @@ def address_error(text: str) -> str | None:
 def check_port(option: str, port: int, node_ip: str | None) -> None:
     if reason := bind_error(node_ip or "", port):
         raise UserError(
-            f"{option} {port} cannot be listened on ({reason}): set a port that is free, or end "
-            "what listens there"
+            f"{option} {port} cannot be used ({reason}): set a port that is free, or end the "
+            "program that listens there"
         )
 
 
@@ -151,7 +152,7 @@ def check_room(name: str, path: str) -> None:
     if free < LEAST_ROOM:
         raise UserError(
             f"{name} has {free / 2**20:.0f} MB free, and Ray needs about {LEAST_ROOM >> 20} for "
-            "its logs: free some, or set --ray_temp_dir to a folder of another disk"
+            "its logs: free some space, or set --ray_temp_dir to a folder on another disk"
         )
 
 

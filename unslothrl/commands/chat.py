@@ -64,7 +64,7 @@ class Talk:
         """With a prompt; returns at the end of the input."""
         names = " and ".join(self.policies)
         print(
-            f"{names}; {NEW} forgets the conversation, {QUIT[0]} or Ctrl-D ends it, Ctrl-C "
+            f"{names}; {NEW} clears the conversation, {QUIT[0]} or Ctrl-D ends it, Ctrl-C "
             "stops an answer",
             file=self.err,
         )

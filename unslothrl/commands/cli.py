@@ -108,7 +108,7 @@ def program(
         None, "--install_completion", metavar="[SHELL]", help=completion.INSTALL_HELP
     ),
     show_completion: str = typer.Option(
-        None, "--show_completion", metavar="[SHELL]", help="Print the script of that."
+        None, "--show_completion", metavar="[SHELL]", help="Print the completion script."
     ),
 ) -> None:
     """Reinforcement learning for language models that starts on one consumer GPU."""
@@ -117,10 +117,11 @@ def program(
 
 
 TRAIN_HELP = (
-    "Train a LoRA by reinforcement learning. `train` may be left out: it is what flags mean.\n\n"
-    "Flags go over the recipe, the recipe over the defaults. What you set stays; a default that "
-    "does not fit the machine is changed, and the change is printed. Without a GPU or without "
-    "network the package's own tiny base and arithmetic problems are used, unless you name others."
+    "Train a LoRA by reinforcement learning. `train` may be left out if there are flags.\n\n"
+    "Flags override the recipe, and the recipe overrides the defaults. What you set is kept; a "
+    "default that does not fit the machine is changed, and the change is printed. Without a GPU or "
+    "without network the package's own tiny base and arithmetic problems are used, unless you name "
+    "others."
 )
 
 
@@ -131,18 +132,22 @@ def train(**flags: str | bool | list[str] | None) -> int:
 
 
 def score(
-    source: str = typer.Argument(help="Rows as for training, with a column `completion` more."),
-    reward: list[str] = typer.Option(help="NAME, NAME=WEIGHT or file.py:function, repeated."),
-    reward_timeout: float = typer.Option(
-        5.0, min=0.01, max=3600, callback=finite, help="Seconds that one may take."
+    source: str = typer.Argument(help="File of rows as for training, plus a column `completion`."),
+    reward: list[str] = typer.Option(
+        help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
     ),
-    prompt_column: str = typer.Option(None, help="Column of the problem; not set: recognised."),
+    reward_timeout: float = typer.Option(
+        5.0, min=0.01, max=3600, callback=finite, help="Seconds that one completion may take."
+    ),
+    prompt_column: str = typer.Option(None, help="Column of the problem; default: detected."),
     answer_column: str = typer.Option(None, help="Column of the gold answer."),
     allow_unsandboxed_code: bool = typer.Option(
-        False, "--allow_unsandboxed_code", help="Run code with limits only, if it must be."
+        False,
+        "--allow_unsandboxed_code",
+        help="Run code with limits only, if it cannot be sandboxed.",
     ),
 ) -> int:
-    """Score a file of completions by a reward, without a model."""
+    """Score a file of completions with a reward, without a model."""
     from unslothrl.commands.score import score as run
     from unslothrl.data.formats import Columns
 
@@ -169,10 +174,10 @@ DATA_OPTIONS = (
 
 def data(
     source: str = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000]."),
-    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
     **flags: str | list[str] | None,
 ) -> int:
-    """Show what a data set was taken for: columns, prompts, lengths, rows that are not used."""
+    """Show how a data set is read: columns, prompts, lengths, rows that are not used."""
     from unslothrl.commands.data import describe
     from unslothrl.resolve import resolve
 
@@ -184,24 +189,24 @@ def data(
 
 
 def ask(
-    question: str = typer.Argument(help="What to ask; - reads it from stdin."),
-    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
-    base: bool = typer.Option(False, "--base/--no_base", help="Ask the base alone as well."),
+    question: str = typer.Argument(help="Question; - reads it from stdin."),
+    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
     max_new_tokens: int = typer.Option(
-        None, min=1, max=2**20, help="Longest completion (tokens); not set: as in its run."
+        None, min=1, max=2**20, help="Longest completion (tokens); default: as in its run."
     ),
     temperature: float = typer.Option(
         None,
         min=0,
         max=5,
         callback=finite,
-        help="Sampling temperature, 0: the likeliest token; not set: as its run was evaluated.",
+        help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
     ),
     model: str = typer.Option(
-        None, help="Its base: hub id, folder, or embedded; not set: its own."
+        None, help="Base model: hub id, folder, or embedded; default: the adapter's own."
     ),
 ) -> int:
-    """Ask a trained adapter a question and print its completion."""
+    """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.ask import ask as answer
 
     try:
@@ -212,26 +217,26 @@ def ask(
 
 
 def chat(
-    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
-    base: bool = typer.Option(True, "--base/--no_base", help="Ask the base alone as well."),
+    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
     whole: bool = typer.Option(
-        False, "--whole", help="All of stdin is one question; else each line is one."
+        False, "--whole", help="Take all of stdin as one question instead of one per line."
     ),
     max_new_tokens: int = typer.Option(
-        None, min=1, max=2**20, help="Longest answer (tokens); not set: as in its run."
+        None, min=1, max=2**20, help="Longest answer (tokens); default: as in its run."
     ),
     temperature: float = typer.Option(
         None,
         min=0,
         max=5,
         callback=finite,
-        help="Sampling temperature, 0: the likeliest token; not set: as its run was evaluated.",
+        help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
     ),
     model: str = typer.Option(
-        None, help="Its base: hub id, folder, or embedded; not set: its own."
+        None, help="Base model: hub id, folder, or embedded; default: the adapter's own."
     ),
 ) -> int:
-    """Talk with an adapter and its base, side by side; or answer what comes through a pipe."""
+    """Chat with an adapter and its base, side by side, or answer questions from a pipe."""
     from unslothrl.commands.chat import chat as talk
 
     return talk(
@@ -269,23 +274,23 @@ EVAL_OPTIONS = (
 
 
 def evaluate(
-    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
+    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
     dataset: list[str] = typer.Option(
         None,
-        help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500, repeated; "
-        "not set: as in its run.",
+        help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500; may be "
+        "repeated; default: as in its run.",
     ),
     n: int = typer.Option(
-        None, "--n", min=1, help="Completions a problem; not set: as in its run."
+        None, "--n", min=1, help="Completions per problem; default: as in its run."
     ),
-    base: bool = typer.Option(True, "--base/--no_base", help="Evaluate the base alone as well."),
+    base: bool = typer.Option(True, "--base/--no_base", help="Also evaluate the base alone."),
     output: str = typer.Option(
-        None, help="JSONL file for every completion; not set: evals/ in its run's folder."
+        None, help="JSONL file for every completion; default: evals/ in its run's folder."
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
     **flags: str | bool | list[str] | None,
 ) -> int:
-    """Evaluate an adapter beside its base: pass@k, majority vote, intervals, a paired test."""
+    """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
     from unslothrl.commands.eval import evaluate as run
 
     chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
@@ -294,8 +299,8 @@ def evaluate(
 
 
 def export(
-    adapter: str = typer.Option(help="Adapter folder, or a run's: its newest adapter."),
-    output: str = typer.Option(None, help="Folder to write, which is not there yet."),
+    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    output: str = typer.Option(None, help="Folder to write, which must not exist yet."),
     to: str = typer.Option(
         "merged",
         metavar="NAME",
@@ -305,13 +310,13 @@ def export(
     gguf_type: str = typer.Option(
         "f16", "--gguf_type", metavar="NAME", help="Weights of a GGUF file: f16 or q8_0."
     ),
-    push: str = typer.Option(None, metavar="USER/NAME", help="Upload it to the hub, too."),
-    private: bool = typer.Option(False, "--private", help="A new repository is private."),
+    push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
+    private: bool = typer.Option(False, "--private", help="Create the repository as private."),
     model: str = typer.Option(
-        None, help="Its base: hub id, folder, or embedded; not set: its own."
+        None, help="Base model: hub id, folder, or embedded; default: the adapter's own."
     ),
 ) -> int:
-    """Write an adapter as others use it: merged, with all that it needs, as GGUF, to the hub."""
+    """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
     from unslothrl.commands.export import interrupted
 
@@ -323,14 +328,15 @@ def export(
 
 
 def report(
-    runs: list[str] = typer.Argument(help="Run folders, or a folder that runs are in."),
+    runs: list[str] = typer.Argument(help="Run folders, or a folder of runs."),
     output: str = typer.Option(
-        None, help="File of a comparison; not set: beside the first run, with the runs' names."
+        None,
+        help="File for a comparison; default: beside the first run, named after the runs.",
     ),
 ) -> int:
-    """Write a run's report.html, a page that compares several runs, or list the runs in a folder.
+    """Write a run's report.html or a page that compares several runs, or list a folder's runs.
 
-    unslothrl report runs/A: the report. runs/A runs/B: a comparison. runs: a table.
+    `report runs/A` writes the report, `report runs/A runs/B` a comparison, `report runs` a list.
     """
     from unslothrl.commands.report import report as write
 
@@ -340,14 +346,14 @@ def report(
 
 def plan(
     card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
+        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
     **flags: str | bool | list[str] | None,
 ) -> int:
     """Predict a run's memory by process and part, and print the flags that fit a card best.
 
-    Options are those of a run. Without any, a table of models that fit the card.
+    It takes the options of a run. Without any, it prints a table of models that fit the card.
     """
     from unslothrl.commands.plan import forecast
 
@@ -357,9 +363,9 @@ def plan(
 
 def recipes(
     card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="As if there were cards of so many GB: 24, or 24,12."
+        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
 ) -> int:
     """List the recipes, and which fit this machine."""
     from unslothrl.commands.recipes import show
@@ -370,11 +376,11 @@ def recipes(
 
 def cluster(
     ray_address: str = typer.Option(
-        None, "--ray_address", help="HOST:PORT or auto; not set: RAY_ADDRESS, else this machine's."
+        None, "--ray_address", help="HOST:PORT or auto; default: RAY_ADDRESS, else this machine's."
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON object instead of text."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
 ) -> int:
-    """Show a Ray cluster: nodes, cards, what runs on each, health, speed of the runs on it."""
+    """Show a Ray cluster: nodes, cards, what runs on each, health, and the speed of its runs."""
     from unslothrl.commands.cluster import show
 
     show(ray_address, json)

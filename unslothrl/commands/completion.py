@@ -21,7 +21,7 @@ from unslothrl.untrusted import plain
 
 VARIABLE = "_UNSLOTHRL_COMPLETE"
 INSTALL, SHOW = FLAGS = "--install_completion", "--show_completion"
-INSTALL_HELP = "Complete commands, options and values with TAB: bash, zsh, fish; not given: yours."
+INSTALL_HELP = "Install TAB completion for bash, zsh or fish; default: your shell."
 MOST_RUNS = 50  # folders of runs that are offered, the newest
 
 BASH = """\

@@ -114,8 +114,8 @@ def notes_on(answers: list[str]) -> list[str]:
     notes = []
     if commas:
         notes.append(
-            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): set "
-            "a point where it is a decimal one"
+            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): "
+            "write decimals with a point"
         )
     if long:
         notes.append(

@@ -162,8 +162,8 @@ def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]
     sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
     return [
         f"{found.folder} on {sets}",
-        f"base {config.model}, {config.engine}, {config.eval_candidates} completions a problem at "
-        f"temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
+        f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "
+        f"at temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
         *notes,
     ]
 
@@ -200,20 +200,24 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for name, result in results.items():
         policies = result["policies"]
+        cells = {
+            figure: [interval(each) for each in values["estimates"]]
+            for figure, values in result["figures"].items()
+        }
+        width = max(24, *(len(cell) + 2 for row in cells.values() for cell in row))
         lines += [
             "",
             f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
             "intervals over problems",
-            " " * 16 + "".join(f"{policy:<24}" for policy in policies)
+            " " * 16 + "".join(policy.ljust(width) for policy in policies)
             + ("difference" if len(policies) > 1 else ""),
         ]  # fmt: skip
         for figure, values in result["figures"].items():
-            cells = [interval(each) for each in values["estimates"]]
-            lines.append(f"{figure:<16}" + "".join(f"{cell:<24}" for cell in cells))
+            lines.append(f"{figure:<16}" + "".join(cell.ljust(width) for cell in cells[figure]))
             if values["difference"]:
                 lines[-1] += difference(values["difference"])
-        cells = [f"{length:.0f} tokens" for length in result["mean_length"]]
-        lines.append(f"{'mean length':<16}" + "".join(f"{cell:<24}" for cell in cells))
+        lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
+        lines.append(f"{'mean length':<16}" + "".join(cell.ljust(width) for cell in lengths))
     return [line.rstrip() for line in lines]
 
 

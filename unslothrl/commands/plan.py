@@ -25,7 +25,7 @@ LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 STEP = 64  # tokens that a length is searched by
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-NOT_MEASURED = "an estimate: no card has measured it yet"
+NOT_MEASURED = "an estimate, not measured on a card yet"
 
 
 def forecast(
@@ -169,7 +169,8 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
     """The plan for people."""
     text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-            f"{config.sequences_at_once} sequences drawn at once{under(config)}, {config.engine}, "
+            f"{config.sequences_at_once} sequences generated at once{under(config)}, "
+            f"{config.engine}, "
             f"{config.backend} ({report['note']})", *report["changed_to_fit"]]  # fmt: skip
     for card in needs.placement.cards:
         verdict = "fits" if card.fits else "DOES NOT FIT"
@@ -179,7 +180,7 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
             text.append(f"would fit with --max_new_tokens {lower['max_new_tokens']}")
         text += [line for process in card.processes for line in process_lines(process)]
     if needs.without_card:
-        text += ["", "no card: the processes lie in the host's memory"]
+        text += ["", "no card: the processes use the host's memory"]
         text += [line for process in needs.without_card for line in process_lines(process)]
     text.append("")
     for store in needs.stores:
@@ -190,13 +191,14 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
     if report["step_seconds"] is not None:
         low, high = map(duration, report["step_seconds"])
         text += ["", f"a step of {config.batch_size} x {config.num_candidates} completions: {low} "
-                 f"to {high} (a rough estimate by the speed of such cards)"]  # fmt: skip
+                 f"to {high} (a rough estimate from the speed of such cards)"]  # fmt: skip
     for name, best in report["settings"].items():
         text.append("")
         if best is None:
             has_card = bool(needs.placement.cards)
             text.append(
-                f"{name}: " + ("nothing fits with what is set" if has_card else "needs a card")
+                f"{name}: "
+                + ("nothing fits with the options that are set" if has_card else "needs a card")
             )
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]

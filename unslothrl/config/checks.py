@@ -56,8 +56,8 @@ def check_overlap(config: Config) -> None:
     if not config.min_actors and not config.learner_generates:
         why = f"max_staleness {stale}" if stale else "learner_chunk_size 0"
         raise UserError(
-            f"min_actors 0: learners generate nothing ({why}), so that a run without actors would "
-            "wait for ever: set --min_actors 1"
+            f"min_actors 0: learners generate nothing ({why}), so a run without actors would wait "
+            "forever: set --min_actors 1"
         )
     if 0 < actors < config.min_actors:
         raise UserError(
@@ -92,13 +92,13 @@ def check_candidates(config: Config, objective: Objective) -> None:
     """How many completions a step has, and how many of them are trained on."""
     if config.num_candidates < 2 and objective.compares_candidates:
         raise UserError(
-            f"num_candidates must be at least 2 for {config.learner} (rewards are compared "
-            f"inside a group), got {config.num_candidates}: set --num_candidates 8"
+            f"num_candidates must be at least 2 for {config.learner} (rewards are compared within "
+            f"a group), got {config.num_candidates}: set --num_candidates 8"
         )
     if config.completions_per_step > MOST_COMPLETIONS:
         raise UserError(
             f"batch_size {config.batch_size} x num_candidates {config.num_candidates} = "
-            f"{config.completions_per_step} completions a step must be at most "
+            f"{config.completions_per_step} completions per step must be at most "
             f"{MOST_COMPLETIONS}: set --batch_size {MOST_COMPLETIONS // config.num_candidates}"
         )
     if config.topk > config.num_candidates:

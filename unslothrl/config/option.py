@@ -37,4 +37,4 @@ def option(default: Any, help: str, group: str, **limits: Any) -> Any:
 
 def part(help: str, **limits: Any) -> Any:
     """An option that overrides the part of that name of the learner's `Objective`."""
-    return option(None, f"{help}; not set: as the learner's", OBJECTIVE, is_part=True, **limits)
+    return option(None, f"{help}; default: the learner's", OBJECTIVE, is_part=True, **limits)

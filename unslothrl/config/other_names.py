@@ -36,7 +36,7 @@ TABLE = (  # our options, their names, what there is to know
         "max_prompt_tokens max_new_tokens",
         "max_seq_length max_length max_model_len vllm_max_model_len vllm_max_model_length "
         "sequence_len context_length",
-        "prompt and completion have a limit each",
+        "prompt and completion have separate limits",
     ),
     ("lr", "learning_rate actor_lr actor_learning_rate", ""),
     ("critic_lr", "critic.optim.lr critic.optimizer.lr critic.lr", ""),
@@ -52,24 +52,24 @@ TABLE = (  # our options, their names, what there is to know
         "train_batch_size",
         "micro_batch_size mini_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu "
         "train_microbatch_size max_length_per_device ppo_max_token_len_per_gpu",
-        "completions at once in memory; it changes nothing else",
+        "completions in memory at once; changes nothing else",
     ),
     (
         "batch_size",
         "data.train_batch_size inference_batch_size train_prompts_per_rollout rollout_batch_size "
         "prompts_per_rollout num_prompts_per_step gen_batch_size data.batch_size",
-        "prompts a step",
+        "prompts per step",
     ),
     (
         "batch_size num_candidates train_batch_size",
         "per_device_train_batch_size gradient_accumulation_steps generation_batch_size",
-        "a step has batch_size prompts with num_candidates completions each, and as many "
-        "micro-batches of train_batch_size as they take",
+        "a step has batch_size prompts with num_candidates completions each, in micro-batches of "
+        "train_batch_size completions",
     ),
     (
         "updates_per_rollout",
         "steps_per_generation ppo_mini_batch_size train_minibatch_size update_per_rollout",
-        "the optimiser steps that a rollout is divided into",
+        "optimiser steps per rollout",
     ),
     ("epochs_per_rollout", "num_iterations ppo_epochs num_ppo_epochs", ""),
     ("episodes", "num_train_epochs num_epochs total_epochs epochs n_epochs num_episodes", ""),
@@ -77,9 +77,9 @@ TABLE = (  # our options, their names, what there is to know
     (
         "kl kl_coefficient",
         "beta kl_coef kl_coeff kl_loss_coef init_kl_coef use_kl_loss kl.coef",
-        "--kl loss --kl_coefficient 0.04, for one",
+        "for example --kl loss --kl_coefficient 0.04",
     ),
-    ("kl", "use_kl_in_reward kl.type", "--kl reward, for one"),
+    ("kl", "use_kl_in_reward kl.type", "for example --kl reward"),
     (
         "kl_estimator",
         "kl_penalty kl_loss_type kl.estimator kl.reward_estimator kl.loss_estimator",
@@ -109,14 +109,14 @@ TABLE = (  # our options, their names, what there is to know
     (
         "filter_low filter_high",
         "filter_range filter_groups dynamic_filtering accuracy_lower_bound accuracy_upper_bound",
-        "the accuracies of groups to train on, e.g. 0.01 and 0.99",
+        "accuracies of the groups to train on, e.g. 0.01 and 0.99",
     ),
     ("max_resample", "dynamic_batching max_num_gen_batches dynamic_sampling", ""),
     (
         "correction correction_high",
         "vllm_importance_sampling_correction vllm_importance_sampling_mode "
         "vllm_importance_sampling_cap vllm_importance_sampling_clip_max tis_coef tis_imp_ratio_cap",
-        "it is on where the objective has it",
+        "on by default if the objective has it",
     ),
     ("correction_low", "vllm_importance_sampling_clip_min", ""),
     ("freeze_steps", "critic_warmup", ""),
@@ -176,7 +176,7 @@ TABLE = (  # our options, their names, what there is to know
         "number_of_learners",
         "num_learners nproc_per_node n_gpus_per_node num_gpus num_trainers ddp_size deepspeed fsdp "
         "fsdp_config",
-        "each on a card of its own, they exchange gradients",
+        "one card per learner; learners exchange gradients",
     ),
     ("offload", "offload_model offload_optimizer param_offload optimizer_offload", ""),
     ("partial_rollouts", "partial_rollout", "with --max_staleness"),
@@ -195,22 +195,22 @@ TABLE = (  # our options, their names, what there is to know
         "actor_tensor_parallel",
         "tensor_parallel_size vllm_tensor_parallel_size tensor_model_parallel_size tp tp_size "
         "rollout_tp_size producer_tensor_parallel_size rollout.tp_size",
-        "cards that each actor's vLLM is split over",
+        "cards over which each actor's vLLM is split",
     ),
     ("seed", "random_state random_seed data_seed", ""),
 )
 OTHERS = {name: (ours.split(), about) for ours, names, about in TABLE for name in names.split()}
 
 IN_4_BIT = "the base is always in 4 bit"
-LORA = "what is trained is always a LoRA, on all seven projections of every layer"
+LORA = "training always uses a LoRA, on all seven projections of every layer"
 PACKED = "sequences are packed wherever the model allows it"
-RECOMPUTED = "on a card the backward pass always computes layers again"
+RECOMPUTED = "on a card the backward pass always recomputes layers"
 ADAM = "the optimiser is 8-bit Adam on a card, AdamW without one"
 OWN_ENGINES = "each actor starts its own vLLM: see --number_of_actors"
 REFERENCE = "the reference is always the base without its LoRA"
 FOLDER = "everything is in the run's folder: see --output_dir and --run_name"
-LOGGED = "every step is in metrics.jsonl and report.html of the run's folder"
-SAMPLED = "completions are drawn by temperature, top_p and sampling_top_k alone"
+LOGGED = "every step is in metrics.jsonl and report.html in the run's folder"
+SAMPLED = "sampling has only temperature, top_p and sampling_top_k"
 KEPT = "every saved adapter and the last two checkpoints are kept"
 OWN_OBJECTIVE = "write it as an objective of your own: see docs/algorithms.md"
 SHARDED = "a 4-bit base fits each learner's card: see --number_of_learners"
@@ -264,13 +264,13 @@ WITHOUT_TABLE = (  # what needs no option here, or has none, and why
         "pipeline_parallel_size zero_stage cp_size sp_size ulysses_sequence_parallel_size "
         "plugin ds3_gather_for_generation",
     ),
-    ("the order of prompts depends on --seed alone", "shuffle_dataset shuffle"),
+    ("the order of prompts depends only on --seed", "shuffle_dataset shuffle"),
     (
-        "attention kernels are chosen by the card",
+        "the attention kernel is chosen for the card",
         "flash_attention use_liger_kernel use_liger attn_implementation",
     ),
-    ("runs are known by their folder", "project wandb_project hub_model_id"),
-    ("rewards are added, each by its weight", "multi_objective_aggregation"),
+    ("runs are identified by their folder", "project wandb_project hub_model_id"),
+    ("rewards are added with their weights", "multi_objective_aggregation"),
     ("the model's chat template is used as it is", "chat_template_kwargs chat_template"),
     ("code that comes with a model is never run", "trust_remote_code model_init_kwargs"),
     (
@@ -278,7 +278,7 @@ WITHOUT_TABLE = (  # what needs no option here, or has none, and why
         "use_transformers_paged use_transformers_continuous_batching "
         "transformers_continuous_batching_config",
     ),
-    ("there always is one, unless eval_every is 0", "eval_on_start val_before_train"),
+    ("there is always one, unless eval_every is 0", "eval_on_start val_before_train"),
 )
 WITHOUT = {name: why for why, names in WITHOUT_TABLE for name in names.split()}
 NAMES = tuple(sorted({*OTHERS, *WITHOUT}))

@@ -55,7 +55,7 @@ def read_toml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     for name in sorted(table.keys() & RETIRED.keys()):
         del table[name]
         if notes is not None:
-            notes.append(f"{name} has no effect: it is not an option any more: {RETIRED[name]}")
+            notes.append(f"{name} has no effect: it is no longer an option: {RETIRED[name]}")
     try:
         return {name: read_value(name, value, is_flag=False) for name, value in table.items()}
     except UserError as error:

@@ -10,7 +10,7 @@ class TaskOptions:
     """See `options.Config`, which has all of them."""
 
     model: str = option(
-        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base: hub id, folder, or embedded", TASK
+        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base model: hub id, folder, or embedded", TASK
     )
     dataset: str = option(
         "HuggingFaceH4/MATH-500",
@@ -19,72 +19,72 @@ class TaskOptions:
     )
     eval_dataset: tuple[str, ...] = option(
         (),
-        "evaluation problems: a source, NAME=SOURCE, or a JSON map of them, repeated for several; "
-        "not set: the training set's test split or held-out share",
+        "evaluation problems: a source, NAME=SOURCE, or a JSON map of them; may be repeated; "
+        "default: the training set's test split or held-out share",
         TASK,
     )
     holdout: float = option(
         0.1,
-        "share held out for evaluation where a set has no test split",
+        "share of the problems held out for evaluation if a set has no test split",
         TASK,
         over=0,
         at_most=0.9,
     )
     prompt_column: str | None = option(
-        None, "column of the problem or conversation, e.g. extra.text; not set: recognised", TASK
+        None, "column of the problem or conversation, e.g. extra.text; default: detected", TASK
     )
     answer_column: str | None = option(
-        None, "column of the gold answer, e.g. extra_info.answer; not set: recognised", TASK
+        None, "column of the gold answer, e.g. extra_info.answer; default: detected", TASK
     )
     system_prompt: str | None = option(
         None,
-        "system prompt, in place of the data's own; not set: the data's, else what the reward "
-        "asks for, none for the embedded problems",
+        "system prompt, which replaces the data's own; default: the data's, else the reward's, "
+        "none for the embedded problems",
         TASK,
     )
     max_prompt_tokens: int = option(
-        350, "longer prompts are dropped and counted", TASK, at_least=1, unit="tokens"
+        350, "longest prompt; longer ones are dropped and counted", TASK, at_least=1, unit="tokens"
     )
 
     reward: tuple[str, ...] = option(
         (),
-        "what a completion earns: NAME, NAME=WEIGHT or file.py:function, repeated for several; the "
-        "first is what is reported as correct; not set: accuracy, format, tags",
+        "what a completion earns: NAME, NAME=WEIGHT or file.py:function; may be repeated; the "
+        "first decides what is reported as correct; default: accuracy, format, tags",
         TASK,
     )
     reward_timeout: float = option(
         5.0, "a completion whose reward takes longer gets 0", TASK, over=0, at_most=3600, unit="s"
     )
     allow_unsandboxed_code: bool = option(
-        False, "run code of the model's with limits only, where it cannot be sandboxed", TASK
+        False, "run the model's code with limits only, if it cannot be sandboxed", TASK
     )
 
     environment: str = option(
         "single_turn",
         "what answers the model between its turns: a name, or file.py:Class; max_new_tokens then "
-        "bounds all turns together",
+        "limits all turns together",
         TASK,
     )
 
-    run_name: str | None = option(None, "folder of the run; not set: <learner>-<date>-<time>", RUN)
+    run_name: str | None = option(None, "folder of the run; default: <learner>-<date>-<time>", RUN)
     output_dir: str = option("runs", "folder that holds the runs", RUN)
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
-    resume: str | None = option(None, "run folder to continue", RUN)
-    seed: int = option(0, "seed of everything random", RUN, at_least=0, at_most=2**31 - 1)
+    resume: str | None = option(None, "folder of a run to continue", RUN)
+    seed: int = option(0, "random seed", RUN, at_least=0, at_most=2**31 - 1)
     max_steps: int | None = option(
-        None, "stop after this many steps; not set: after the episodes", RUN, at_least=1
+        None, "stop after this many steps; default: after the episodes", RUN, at_least=1
     )
     episodes: int = option(15, "passes over the training problems", RUN, at_least=1)
     track: tuple[str, ...] = option(
         (),
-        "also log metrics, config and samples to this tracker, repeated for several; none: no "
-        "longer, in a run that is resumed",
+        "tracker that also gets metrics, config and samples; may be repeated; none ends tracking "
+        "in a resumed run",
         RUN,
         choices=("tensorboard", "trackio", "wandb", "none"),
     )
     profile: int = option(
         0,
-        "record so many steps with torch's profiler, after the run's first; 0 = off",
+        "steps to record with torch's profiler, after the run's first step; 0 = off",
         RUN,
         at_least=0,
         at_most=20,
@@ -92,13 +92,17 @@ class TaskOptions:
     )
 
     batch_size: int = option(
-        30, "prompts a step, over all generators", SAMPLING, at_least=1, unit="prompts"
+        30, "prompts per step, over all generators", SAMPLING, at_least=1, unit="prompts"
     )
     num_candidates: int = option(
-        16, "completions a prompt", SAMPLING, at_least=1, unit="completions"
+        16, "completions per prompt", SAMPLING, at_least=1, unit="completions"
     )
     topk: int = option(
-        16, "best candidates a prompt to train on", SAMPLING, at_least=1, unit="completions"
+        16,
+        "candidates per prompt to train on, chosen by select",
+        SAMPLING,
+        at_least=1,
+        unit="completions",
     )
     max_new_tokens: int = option(1200, "longest completion", SAMPLING, at_least=1, unit="tokens")
     temperature: float = option(1.2, "sampling temperature", SAMPLING, over=0, at_most=5)

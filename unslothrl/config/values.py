@@ -181,7 +181,7 @@ def unknown_option(name: str, is_flag: bool = True, also: Sequence[str] = ()) ->
             f"{top_k} (sampling from the k likeliest tokens)"
         )
     if last in RETIRED:
-        return f"{style.format(name)} is not an option any more: {RETIRED[last]}: leave it out"
+        return f"{style.format(name)} is no longer an option: {RETIRED[last]}: leave it out"
     if (known := other_names.answer(name, style)) is not None:
         return f"{style.format(name)} is not an option: {known}"
     ours = [*OPTIONS, *also]

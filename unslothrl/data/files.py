@@ -88,7 +88,7 @@ def unpacked(path: Path, kind: str) -> Rows:
             with gzip.open(path) as file:
                 shutil.copyfileobj(file, copy)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            refuse(path, f"it is not whole ({one_line(error)}): get it again")
+            refuse(path, f"it is incomplete ({one_line(error)}): get it again")
         copy.flush()
         try:
             return READERS[kind](Path(copy.name))

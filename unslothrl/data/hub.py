@@ -28,12 +28,12 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if known is not None:
             raise UserError(
-                f"dataset {known}: the hub did not give {name} ({reason}): check the network, or "
-                f"give a file: {known}=FILE.jsonl"
+                f"dataset {known}: {name} could not be loaded from the hub ({reason}): check the "
+                f"network, or give a file: {known}=FILE.jsonl"
             ) from None
         raise UserError(
-            f"dataset {name}: not a local file, and the hub did not give it ({reason}): check the "
-            "name and the network, or give a .jsonl file"
+            f"dataset {name}: not a local file, and could not be loaded from the hub ({reason}): "
+            "check the name and the network, or give a .jsonl file"
         ) from None
     return {str(split): rows for split, rows in splits.items()}
 

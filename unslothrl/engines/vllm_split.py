@@ -178,4 +178,4 @@ def check_base(problems: Sequence[str | None]) -> None:
     """Raises RunError where a worker has found one."""
     for problem in problems:
         if problem is not None:
-            raise RunError(f"vLLM's workers hold another base than the learner: {problem}")
+            raise RunError(f"vLLM's workers hold a different base than the learner: {problem}")

@@ -6,7 +6,8 @@ pass@k      1 - C(n - c, k) / C(n, k), for c right ones among n: the probability
 interval    Wilson's for a proportion (1927), with the number of problems replaced by the effective
             one, p (1 - p) / (variance of the mean over problems), and that shortened for the
             degrees of freedom, as Korn and Graubard (1998) do for surveys: completions of one
-            problem are alike, so they are no independent draws
+            problem are alike, so they are no independent draws. Where a custom reward gives scores
+            that are not from 0 to 1, Student's
 paired      the mean difference of two policies on the same problems, its interval by Student's t,
             and the probability of one as large if signs were random: a permutation test
 """
@@ -14,12 +15,14 @@ paired      the mean difference of two policies on the same problems, its interv
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEVEL = 0.95
 EXACT = 16  # problems that differ, up to which every way to give signs is tried
 DRAWS = 20_000  # of signs, beyond
+ROUNDING = 1e-12  # of a sum: what is nearer is equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +56,33 @@ def pass_at_k(right: int, n: int, k: int) -> float:
 
 def best_of(scores: Sequence[float], k: int) -> float:
     """The mean, over all choices of k of a problem's scores, of the best: pass@k where they are 0
-    or 1. Each score is the best of those C(its rank - 1, k - 1) in which the others are below."""
-    ordered = sorted(scores)
-    ways = math.comb(len(ordered), k)
-    return math.fsum(
-        score * math.comb(rank, k - 1) / ways for rank, score in enumerate(ordered) if rank >= k - 1
-    )
+    or 1. A score is the best in C(those up to it, k) - C(those below it, k) choices of C(n, k).
+
+    ValueError where k is not from 1 to n.
+    """
+    if not 1 <= k <= len(scores):
+        raise ValueError(f"best of {k} among {len(scores)}")
+    ways, up_to, choices, terms = math.comb(len(scores), k), 0, 0, []
+    for score, count in sorted(Counter(scores).items()):
+        up_to += count
+        below, choices = choices, math.comb(up_to, k)
+        terms.append(score * ((choices - below) / ways))
+    return math.fsum(terms)
 
 
 def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
-    """The mean of the problems' values, each from 0 to 1, and its interval."""
+    """The mean of the problems' values and its interval; of one problem, all that scores from 0 to
+    1 could be."""
     count, mean = len(values), statistics.fmean(values)
-    z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
     if count < 2:
-        return Estimate(mean, 0.0, 1.0)
-    variance = statistics.variance(values, mean) / count
-    effective = mean * (1 - mean) / variance if variance > 0 else count
-    effective *= (z / t_quantile(0.5 + level / 2, count - 1)) ** 2
+        return Estimate(mean, min(0.0, mean), max(1.0, mean))
+    error = statistics.stdev(values, mean) / math.sqrt(count)
+    t = t_quantile(0.5 + level / 2, count - 1)
+    if min(values) < 0 or max(values) > 1:
+        return Estimate(mean, mean - t * error, mean + t * error)
+    z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
+    effective = mean * (1 - mean) / error**2 if error > ROUNDING else count
+    effective *= (z / t) ** 2
     square = z * z / effective
     middle = (mean + square / 2) / (1 + square)
     half = (
@@ -106,7 +119,7 @@ def paired(before: Sequence[float], after: Sequence[float], level: float = LEVEL
     differences = [b - a for a, b in zip(before, after, strict=True)]
     count, mean = len(differences), statistics.fmean(differences)
     if count < 2:
-        return Difference(mean, -1.0, 1.0, 1.0)
+        return Difference(mean, min(-1.0, mean), max(1.0, mean), 1.0)
     error = statistics.stdev(differences, mean) / math.sqrt(count)
     half = t_quantile(0.5 + level / 2, count - 1) * error
     return Difference(mean, mean - half, mean + half, sign_test(differences))
@@ -118,7 +131,7 @@ def sign_test(differences: Sequence[float]) -> float:
     sizes = [abs(each) for each in differences if each]
     if not sizes:
         return 1.0
-    observed = abs(math.fsum(differences)) * (1 - 1e-12)
+    observed = abs(math.fsum(differences)) - ROUNDING * math.fsum(sizes)
     if len(sizes) <= EXACT:
         sums = [0.0]
         for size in sizes:

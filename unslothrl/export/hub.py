@@ -54,4 +54,4 @@ def refuse(name: str, error: Exception, before: bool) -> NoReturn:
     reason = " ".join(str(error).split()) or type(error).__name__
     advice = LOG_IN if status in (401, 403) else "check the network and the name"
     kind: type[Exception] = UserError if before else RunError
-    raise kind(f"push {name}: the hub says no ({reason:.160}): {advice}") from None
+    raise kind(f"push {name}: not uploaded ({reason:.160}): {advice}") from None

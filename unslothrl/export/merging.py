@@ -2,7 +2,8 @@
 
 The base is the 4-bit checkpoint that the adapter was trained on, dequantised: merged into the
 original 16-bit weights an adapter meets another base than the one whose errors it has learnt to
-live with. W + s B A is summed in float32 and rounded once.
+live with. Layers that the checkpoint keeps in 16 bit (Unsloth's dynamic ones have some) are merged
+as they are. W + s B A is summed in float32 and rounded once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,23 +72,25 @@ def weights_of(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tens
     linears = {
         name.removesuffix(WRAPPED): module
         for name, module in model.named_modules()
-        if isinstance(module, bitsandbytes.nn.Linear4bit)
+        if isinstance(module, bitsandbytes.nn.Linear4bit) or name.endswith(WRAPPED)
     }
     for name, module in linears.items():
         weight = dequantised(module)
         owner = model.get_submodule(name)
         if owner is not module:
-            weight += owner.get_delta_weight("default").float()
+            weight = weight + owner.get_delta_weight("default").float()
         yield f"{name}.weight", weight.to(dtype).cpu()
     for key, tensor in model.state_dict().items():
         name, _, _ = key.replace(WRAPPED, "").partition(".weight")
-        is_quantised = name in linears and ".weight" in key
-        if LORA not in key and not is_quantised:
+        is_merged = name in linears and ".weight" in key
+        if LORA not in key and not is_merged:
             yield key.replace(WRAPPED, ""), tensor.to(dtype).cpu()
 
 
-def dequantised(linear: bitsandbytes.nn.Linear4bit) -> torch.Tensor:
+def dequantised(linear: torch.nn.Linear) -> torch.Tensor:
     """[out, in], float32: the values that the layer computes with."""
+    if not isinstance(linear, bitsandbytes.nn.Linear4bit):
+        return linear.weight.float()
     weight: Any = linear.weight  # a Params4bit
     if weight.device.type == "cpu":  # as in its forward pass there
         weight.quant_state.dtype = linear.compute_dtype

@@ -27,7 +27,7 @@ def check_target(target: Path) -> None:
     """UserError unless the folder can be made: not there yet or empty, below a folder."""
     try:
         if target.is_symlink() or (target.exists() and not is_empty(target)):
-            raise UserError(f"output {target}: it is there already: name a folder that is not")
+            raise UserError(f"output {target}: it exists already: name a new folder")
         parent = existing(target)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -51,7 +51,7 @@ def check_room(target: Path, size: float) -> None:
     if free < size + MARGIN:
         raise UserError(
             f"output {target}: it needs {shown(size + MARGIN)} and {shown(free)} are free: free "
-            "some, or name a folder on another disk"
+            "some space, or name a folder on another disk"
         )
 
 

@@ -21,9 +21,12 @@ NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
-A_GUESS = "a guess: its kind of model is taken for a Llama of the same sizes"
 LARGEST = 1 << 32  # of a size
+MOST_LAYERS = 1000  # that are looked at one by one
+A_GUESS = "a guess: it is planned as a Llama of the same size"
 SENSES = ("vision", "audio", "speech", "image")
+LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+           "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixture, in config.json
 
 
@@ -43,6 +46,7 @@ class Shape:
     head_norms: bool = False  # of q and k (Qwen3)
     context: int | None = None
     is_counted: bool = True  # False: of another kind of model, its layers taken for Llama's
+    unquantised: int = 0  # weights of linear layers that the checkpoint keeps in 16 bits
 
     @property
     def query(self) -> int:
@@ -55,7 +59,7 @@ class Shape:
         return self.kv_heads * self.head
 
     def linears(self) -> list[tuple[int, int]]:
-        """(in, out) of a layer's q k v o gate up down: what is in 4 bits and gets a LoRA."""
+        """(in, out) of a layer's `LINEARS`: what is in 4 bits and gets a LoRA."""
         h, q, k, i = self.hidden, self.query, self.key, self.inner
         return [(h, q), (h, k), (h, k), (q, h), (h, i), (h, i), (i, h)]
 
@@ -75,11 +79,15 @@ class Shape:
 
     def weight_bytes(self) -> float:
         """Of the base in NF4."""
-        return self.linear_weights() * NF4 + self.other_weights() * HALF
+        return self._bytes(NF4)
 
     def engine_bytes(self) -> float:
         """Of the base in a vLLM."""
-        return self.linear_weights() * NF4_EXPANDED + self.other_weights() * HALF
+        return self._bytes(NF4_EXPANDED)
+
+    def _bytes(self, of_quantised: float) -> float:
+        whole = self.other_weights() + self.unquantised
+        return (self.linear_weights() - self.unquantised) * of_quantised + whole * HALF
 
     def lora_weights(self, rank: int) -> int:
         return self.layers * sum(a + b for a, b in self.linears()) * rank
@@ -97,6 +105,7 @@ class Shape:
             heads=self.heads // cards,
             kv_heads=max(1, self.kv_heads // cards),
             inner=self.inner // cards,
+            unquantised=self.unquantised // cards,
             vocabulary=-(-self.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING // cards,
         )
 
@@ -253,7 +262,7 @@ def read(config: dict) -> Shape:
     if method != "bitsandbytes":
         raise ValueError(f"quantised by {method}")
     heads, kind = size(config, "num_attention_heads"), config.get("model_type", "")
-    return Shape(
+    shape = Shape(
         layers=size(config, "num_hidden_layers"),
         hidden=size(config, "hidden_size"),
         inner=size(config, "intermediate_size"),
@@ -266,6 +275,19 @@ def read(config: dict) -> Shape:
         head_norms=kind == "qwen3",
         context=size(config, "max_position_embeddings", 0) or None,
         is_counted=kind in COUNTED,
+    )
+    return replace(shape, unquantised=unquantised(shape, quantised))
+
+
+def unquantised(shape: Shape, settings: dict) -> int:
+    """Weights of the linear layers that `llm_int8_skip_modules` leaves as they are: the beginnings
+    or ends of their names (transformers' quantizers/quantizers_utils.py)."""
+    kept = tuple(map(str, settings.get("llm_int8_skip_modules") or ()))
+    return sum(
+        a * b
+        for layer in range(min(shape.layers, MOST_LAYERS) if kept else 0)
+        for (a, b), name in zip(shape.linears(), LINEARS, strict=True)
+        if (full := f"model.layers.{layer}.{name}").startswith(kept) or full.endswith(kept)
     )
 
 

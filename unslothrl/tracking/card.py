@@ -154,7 +154,7 @@ def curve(rows: Sequence[Row]) -> list[str]:
     rows = [row for row in rows if is_number(row.get("reward/mean"))]
     if not rows:
         return []
-    lines = ["| steps | reward | tokens a completion |", "| --- | --- | --- |"]
+    lines = ["| steps | reward | tokens per completion |", "| --- | --- | --- |"]
     for part in buckets(rows, CURVE_ROWS):
         steps = f"{part[0]['step']} to {part[-1]['step']}" if len(part) > 1 else part[0]["step"]
         lengths = [row["rollout/mean_length"] for row in part

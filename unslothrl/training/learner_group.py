@@ -98,8 +98,8 @@ class LearnerGroup:
             )
             raise RunError(
                 f"{' and '.join(different)} and {like} hold different adapters after an update, "
-                "which makes them equal on sound machines: check their cards and memory, and go on "
-                "from the last checkpoint with --resume"
+                "which makes them equal on sound machines: check their cards and memory, and "
+                "continue from the last checkpoint with --resume"
             )
 
     def publish(self, version: int) -> Call[Adapter]:

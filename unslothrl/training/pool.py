@@ -358,7 +358,7 @@ class Pool:
                 self.members[name].is_leaving = True
         for name in changes.joined:
             if name not in self.members:
-                self.note(f"a node has come: {name} is started on it")
+                self.note(f"a node has joined: {name} starts on it")
                 self.extra.add(name)
                 self._start(name)
         for name in sorted(self.waiting):
@@ -388,7 +388,7 @@ class Pool:
         if ready + coming < self.min_actors or now - self.waiting_since > WAIT_S:
             self.failure = RunError(
                 f"{counted(ready, 'actor')} left, and min_actors is {self.min_actors}: see the "
-                "lines above, and go on with --resume when there are more"
+                "lines above, and continue with --resume when there are more"
             )
 
 

@@ -72,7 +72,7 @@ class Profile:
             elif recording.trace:
                 write_whole(folder / name, recording.trace)
             else:
-                self.view.note(f"{name} would be too large and is left out")
+                self.view.note(f"{name} was too large and is left out")
 
     def _write_table(self) -> None:
         path = self.folder.path / FOLDER / TABLE

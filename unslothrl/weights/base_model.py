@@ -95,7 +95,7 @@ def _download(model: str, weights: bool) -> Path:
         return Path(snapshot_download(model, allow_patterns=patterns))
     except GatedRepoError:
         raise UserError(
-            f"model {model}: its owner lets only those have it who accept the terms: do that on "
+            f"model {model}: access is granted only to those who accept the terms: do that on "
             f"huggingface.co/{model}, then run `hf auth login`"
         ) from None
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks

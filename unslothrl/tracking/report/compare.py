@@ -1,5 +1,6 @@
 """Several runs on one page, and as a table for the terminal."""
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,10 @@ class Run:
     @property
     def status(self) -> str:
         return str(self.summary.get("status", "running"))
+
+    @functools.cached_property
+    def scores(self) -> overview.ScoresByStep:
+        return overview.scores_by_step(self.folder)
 
 
 def read(folders: Sequence[Path], with_evaluations: bool = True) -> list[Run]:
@@ -161,7 +166,7 @@ def differing_table(runs: Sequence[Run]) -> str:
 def evaluations_table(runs: Sequence[Run]) -> str:
     """The first and the last evaluation of each run, by set; of two runs on the same problems also
     how their last ones differ."""
-    body, scores = [], [overview.scores_by_step(run.folder) for run in runs]
+    body = []
     for name in dict.fromkeys(name for run in runs for name in eval_sets(run.rows)):
         for label, key in (("pass@1", "pass_at_1"), ("best of n", "best_of_n")):
             row = [f"{label} <small>{text(name)}</small>"]
@@ -169,7 +174,7 @@ def evaluations_table(runs: Sequence[Run]) -> str:
                 points = series(run.rows, f"eval/{name}/{'pass@1' if key == 'pass_at_1' else key}")
                 row.append(change(points) + last_interval(run, name, key, points))
             if len(runs) == 2:
-                row.append(last_difference(runs, scores, name, key))
+                row.append(last_difference(runs, name, key))
             body.append(row)
     head = ["", *(text(run.name) for run in runs), *["difference of the last"] * (len(runs) == 2)]
     return table(head, body)
@@ -180,14 +185,13 @@ def last_interval(run: Run, name: str, key: str, points: Sequence[tuple[int, flo
     return overview.interval(getattr(figures, key)[1:]) if figures else ""
 
 
-def last_difference(
-    runs: Sequence[Run], scores: Sequence[overview.ScoresByStep], name: str, key: str
-) -> str:
-    """Paired over the problems, "-" where those are not the same."""
-    first, second = (
-        overview.last_scores(of_run, name, run.evaluations)
-        for of_run, run in zip(scores, runs, strict=True)
-    )
+def last_difference(runs: Sequence[Run], name: str, key: str) -> str:
+    """Paired over the problems, "-" where those are not the same, or where the best is one of more
+    completions in one of the runs."""
+    first, second = (overview.last_scores(run.scores, name, run.evaluations) for run in runs)
+    counts = [{len(values) for values in of_run.values()} for of_run in (first, second)]
+    if key == "best_of_n" and counts[0] != counts[1]:
+        return "-"
     return overview.difference(first, second, mean if key == "pass_at_1" else max) or "-"
 
 

@@ -29,7 +29,7 @@ COMPLETIONS: tuple[Named, ...] = (
     ),
     ("Failed rewards", (("", "reward/failed"),), 0.0, True),
     ("Entropy, nats per token", (("", "train/entropy"),), 0.0, False),
-    ("Prompts drawn again, times a step", (("", "rollout/resamples"),), 0.0, True),
+    ("Prompt redraws per step", (("", "rollout/resamples"),), 0.0, True),
 )
 UPDATES: tuple[Named, ...] = (
     (

@@ -158,15 +158,28 @@ def difference(
     the same problems."""
     if not before or before.keys() != after.keys():
         return ""
-    first = [of_problem(scores) for scores in before.values()]
-    compared = paired(first, [of_problem(scores) for scores in after.values()])
+    pairs = [(of_problem(scores), of_problem(after[name])) for name, scores in before.items()]
+    compared = paired([first for first, _ in pairs], [last for _, last in pairs])
     p = "p &lt; 0.001" if compared.p < 0.001 else f"p = {compared.p:.3f}"
     return f"{compared.mean:+.3f} <small>({compared.low:+.3f} to {compared.high:+.3f}), {p}</small>"
 
 
 def scores_by_step(folder: RunFolder) -> ScoresByStep:
-    """Reads each file once, however many sets it has."""
-    return functools.cache(lambda step: by_set(read_jsonl(folder.evaluation_file(step))))
+    """Reads each file once, however many sets it has.
+
+    Another run may have held out other problems under the same tasks: so a problem is called by its
+    answer as well, or where it has none by its prompt.
+    """
+
+    def read(step: int) -> Mapping[str, Mapping[str, list[float]]]:
+        return by_set(
+            [
+                {**row, "task": f"{row['task']}: {row.get('answer') or row['prompt']}"}
+                for row in read_jsonl(folder.evaluation_file(step))
+            ]
+        )
+
+    return functools.cache(read)
 
 
 def last_scores(

@@ -35,22 +35,23 @@ def never_right(rows: Rows, options: Options) -> Sign | None:
         return None
     return Sign(
         "No completion was ever right",
-        f"The score was 0 in all {len(points)} steps: what is never drawn cannot be learned.",
+        f"The score was 0 in all {len(points)} steps: what is never sampled cannot be learnt.",
         "Read some completions below. If answers are right and counted as wrong, check them with "
-        "`unslothrl score`; if they are cut off, raise --max_new_tokens; else begin with easier "
-        "problems, a larger --model or more --num_candidates.",
+        "`unslothrl score`. If they are cut off, raise --max_new_tokens. Otherwise begin with "
+        "easier problems, a larger --model or more --num_candidates.",
     )
 
 
 def always_right(rows: Rows, options: Options) -> Sign | None:
     """The score is nearly 1 from the beginning."""
     points = series(rows, "rollout/score")
-    if len(points) < LEAST or min(value for _, value in points) < 0.97:
+    values = [value for _, value in points]
+    if len(points) < LEAST or min(values) < 0.97 or max(values) > 1:  # over 1: a scale of its own
         return None
     return Sign(
         "Nearly everything was right from the start",
-        f"The score was never under {short(min(value for _, value in points))}.",
-        "There is little to learn from these problems: take harder ones.",
+        f"The score was never below {short(min(values))}.",
+        "There is little to learn from these problems: use harder ones.",
         NOTE,
     )
 
@@ -68,7 +69,7 @@ def no_signal(rows: Rows, options: Options) -> Sign | None:
         f"In {share:.0%} of the groups of the last steps all candidates earned the same, so their "
         "advantages are 0.",
         "Problems that are always or never solved teach nothing: mix in others, raise "
-        "--num_candidates or --temperature, or set --learner dapo, which draws such groups again.",
+        "--num_candidates or --temperature, or set --learner dapo, which redraws such groups.",
     )
 
 
@@ -90,9 +91,9 @@ def collapse(rows: Rows, options: Options) -> Sign | None:
         return None
     return Sign(
         "The reward collapsed",
-        f"Its mean fell from {short(best)} about step {step} to {short(last)}.",
-        f"Use the adapter from before (about step {step}). Look at sampler gap, entropy and "
-        "length at the time of the fall, then lower --lr or --max_grad_norm.",
+        f"Its mean fell from {short(best)} at about step {step} to {short(last)}.",
+        f"Use the adapter from before the fall (about step {step}). Look at sampler gap, entropy "
+        "and length at that time, then lower --lr or --max_grad_norm.",
     )
 
 
@@ -107,8 +108,8 @@ def entropy_collapse(rows: Rows, options: Options) -> Sign | None:
     return Sign(
         "Candidates have become alike",
         f"The entropy fell from {short(first)} to {short(last)} nats per token.",
-        "Little is tried any more. That is fine when the reward is near its best; else raise "
-        "--temperature, or lower --lr.",
+        "The policy tries little that is new. That is fine if the reward is near its best; "
+        "otherwise raise --temperature, or lower --lr.",
         NOTE,
     )
 
@@ -124,8 +125,9 @@ def length_drift(rows: Rows, options: Options) -> Sign | None:
     return Sign(
         f"Completions became {'longer' if last > first else 'shorter'}",
         f"Their mean length went from {short(first)} to {short(last)} tokens.",
-        "Read completions of both times. Longer without better often means that the loss favours "
-        "length (--learner dr_grpo does not), shorter that the reward asks for no reasoning.",
+        "Read completions from both times. If they are longer but no better, the loss often "
+        "favours length (--learner dr_grpo does not). If they are shorter, the reward may ask for "
+        "no reasoning.",
         NOTE,
     )
 
@@ -138,7 +140,7 @@ def truncated(rows: Rows, options: Options) -> Sign | None:
     limit = options.get("max_new_tokens")
     return Sign(
         "Many completions were cut off",
-        f"{last:.0%} of those of the last steps reached the limit"
+        f"{last:.0%} of the completions of the last steps reached the limit"
         + (f" of {limit} tokens" if limit else "")
         + ", most before an answer.",
         "Raise --max_new_tokens, or ask for shorter answers in --system_prompt.",
@@ -170,8 +172,8 @@ def large_gap(rows: Rows, options: Options) -> Sign | None:
     return Sign(
         "Sampler and learner disagree",
         f"They were {short(first)} nats per token apart from the start; 0.002 to 0.02 is usual.",
-        "Colour tokens by their gap below: a few large ones, or all? Then set --correction "
-        "truncated, or another --engine.",
+        "Colour tokens by their gap below to see whether a few or all differ. Then set "
+        "--correction truncated, or another --engine.",
     )
 
 
@@ -185,7 +187,7 @@ def not_finite(rows: Rows, options: Options) -> Sign | None:
         "Updates were not finite",
         f"{count} {'update was' if count == 1 else 'updates were'} skipped, the first in step "
         f"{skipped[0][0]}: a loss or gradient overflowed.",
-        "One in many steps does no harm; several ask for a lower --lr or --max_grad_norm.",
+        "One in many steps does no harm; if there are several, lower --lr or --max_grad_norm.",
     )
 
 
@@ -215,7 +217,7 @@ def silent_reward(rows: Rows, options: Options) -> Sign | None:
     named = ", ".join(name.removeprefix("reward/") for name in silent)
     return Sign(
         f"No completion ever earned {named}",
-        "It was 0 in every step and had no part in what was learned.",
+        "It was 0 in every step and contributed nothing to the training.",
         "Check with `unslothrl score` that it can be earned at all, and that the system prompt "
         "asks for what it rewards.",
         NOTE,
@@ -223,7 +225,7 @@ def silent_reward(rows: Rows, options: Options) -> Sign | None:
 
 
 def eval_fell(rows: Rows, options: Options) -> Sign | None:
-    """The reward rose while a held-out set fell."""
+    """Fewer problems of a held-out set are solved than before."""
     rewards = series(rows, "reward/mean")
     for name in eval_sets(rows):
         points = series(rows, f"eval/{name}/pass@1")
@@ -235,7 +237,7 @@ def eval_fell(rows: Rows, options: Options) -> Sign | None:
             f"pass@1 on {name} went from {short(points[0][1])} to {short(points[-1][1])}, the "
             f"reward in training from {short(first)} to {short(last)}.",
             "Rising rewards with falling evaluations mean that the reward is earned without being "
-            "right, or that training problems are memorised; else lower --lr.",
+            "right, or that training problems are memorised. If neither is so, lower --lr.",
         )
     return None
 
@@ -247,7 +249,8 @@ def few_effective(rows: Rows, options: Options) -> Sign | None:
         return None
     return Sign(
         "Few tokens count",
-        f"Sampler and learner differ so that only {last:.0%} of the tokens would be effective.",
+        f"Sampler and learner differ so much that only {last:.0%} of the tokens would be "
+        "effective.",
         "Lower --max_staleness or --lr.",
     )
 
@@ -261,7 +264,7 @@ def too_short(rows: Rows, options: Options) -> Sign | None:
         "Too early to say",
         f"There {'is 1 step' if count == 1 else f'are {count} steps'}; most signs need "
         f"{2 * LEAST}.",
-        "Rewards of single steps scatter: the evaluation before and after says more.",
+        "Rewards of single steps scatter; the evaluations before and after tell more.",
         NOTE,
     )
 
