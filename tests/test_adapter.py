@@ -84,6 +84,11 @@ def header(length: int, text: bytes = b"{}") -> bytes:
     return struct.pack("<Q", length) + text
 
 
+def renamed(part: str, other: str) -> dict:
+    """A whole adapter, but that PEFT takes some of its tensors for none of the model's."""
+    return {name.replace(part, other): tensor for name, tensor in tensors().items()}
+
+
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
@@ -100,6 +105,10 @@ def header(length: int, text: bytes = b"{}") -> bytes:
         (packed({**tensors(), tensor_name(4, "q_proj", "A"): tensors()[Q0]}), "of layer 4"),
         (packed({**tensors(), "bias": ("BF16", [2], b"\0" * 4)}), "tensor 'bias' is not of"),
         (packed({**tensors(), Q0: ("I16", [4, 128], b"\0" * 1024)}), "is I16: save it as"),
+        (packed(renamed("layers.1.", "layers.01.")), "is not of its target_modules"),
+        (packed(renamed("layers.1.", "layers.\u0661.")), "is not of its target_modules"),
+        (packed(renamed("self_attn.q_proj", "mlp.q_proj")), "is not of its target_modules"),
+        (packed(renamed("mlp.up_proj", "self_attn.up_proj")), "is not of its target_modules"),
         (packed({**tensors(), Q0: ("BF16", [4 * 128], b"\0" * 1024)}), "is 512, not 4 x 128"),
     ],
     ids=[
@@ -116,6 +125,10 @@ def header(length: int, text: bytes = b"{}") -> bytes:
         "another layer",
         "another name",
         "integers",
+        "leading zero",
+        "other digits",
+        "q in the MLP",
+        "up in the attention",
         "one dimension",
     ],
 )
@@ -215,6 +228,7 @@ def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path,
         ({"max_new_tokens": 10**400}, "max_new_tokens must be from 1 to 1048576"),
         ({"system_prompt": None}, "system_prompt must be text, got None"),
         ({"chat_template": ["x"]}, "chat_template must be text"),
+        ({"system_prompt": "a\ud800"}, "system_prompt has half a surrogate pair"),
     ],
     ids=str,
 )

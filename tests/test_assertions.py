@@ -107,9 +107,38 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(row, said):
         code.read({"problem": "p", **row})
 
 
+def test_a_program_cannot_end_what_the_tests_go_through(scorer):
+    """map() takes a StopIteration of its function for its end."""
+    row = checked("double(x)", "assert all(map(lambda x: candidate(x) == 2 * x, [1, 2]))")
+    forging = "def double(x): raise StopIteration"
+    attribute = (
+        "class Stops:\n    @property\n    def value(self): raise StopIteration\n"
+        "def double(x): return Stops()"
+    )
+    assert scores(scorer, row, [forging, SOLVES]) == [0.0, 1.0]
+    by_attribute = checked("double(x)", "assert all(map(lambda x: candidate(x).value == 2, [1]))")
+    assert scores(scorer, by_attribute, [attribute]) == [0.0]
+    expected = checked("double(x)", """
+try:
+    candidate(1)
+    assert False
+except StopIteration:
+    pass
+assert list(candidate([1])) == [1]
+""")  # fmt: skip
+    stops = "def double(x):\n    if x == 1: raise StopIteration\n    return iter(x)"
+    assert scores(scorer, expected, [stops, SOLVES]) == [1.0, 0.0]
+
+
 def test_tests_that_do_not_call_the_program_are_passed_by_none(scorer):
     row = checked("double(x)", "assert 1 == 1")
     assert scores(scorer, row, [SOLVES]) == [0.0]
+
+
+def test_setup_code_that_is_no_text_is_left_out():
+    row = {**listed("assert f(1) == 1"), "test_imports": [{"a": 1}, "import math", None]}
+    assert assertions.setup_of(row) == "import math"
+    assert assertions.read(row)["prelude"] == "import math"
 
 
 def test_names_are_the_tests_own_pythons_or_the_programs():

@@ -86,3 +86,105 @@ def test_of_two_processes_that_ask_one_quantises(sixteen_bit_bases, tmp_path):
     made = {json.loads(process.communicate(timeout=200)[0])[0] for process in both}
     assert len(made) == 1
     assert (tmp_path / "count").read_text() == "quantised\n"
+
+
+CODE = """
+import sys
+from pathlib import Path
+from unslothrl.weights import base_model
+base_model.load_tokenizer(Path(sys.argv[1]))
+"""
+
+
+def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path):
+    """transformers asks on stdin, where a pipe may say yes to something else."""
+    made = tmp_path / "ran"
+    text = f"from pathlib import Path\nPath({str(made)!r}).touch()\nclass Own: pass\n"
+    (tmp_path / "evil.py").write_text(text)
+    (tmp_path / "config.json").write_text('{"model_type": "own"}')
+    settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["evil.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        input="y\n" * 10, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert not made.exists() and "[y/N]" not in done.stdout + done.stderr
+    assert "UserError: model " in done.stderr and "no tokenizer can be read" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "x": 1'),
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}'),
+        ("tokenizer.json", "\0" * 100),
+    ],
+)
+def test_a_damaged_tokenizer_is_one_line(bases, tmp_path, name, text):
+    for path in bases["plain"].glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="no tokenizer can be read") as caught:
+        base_model.load_tokenizer(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "found"),
+    [
+        ('{"eos_token_id": 3}', "{}", [3]),
+        ('{"eos_token_id": [3, 4]}', "{}", [3, 4]),
+        ('{"eos_token_id": "3"}', '{"eos_token_id": 5}', [5]),
+        ('{"eos_token_id": []}', '{"eos_token_id": 5}', [5]),
+        ("{}", '{"eos_token_id": null}', "no eos_token_id"),
+        ("[", '{"eos_token_id": 5}', "generation_config.json is damaged"),
+        ("{}", "[]", "config.json is damaged"),
+    ],
+)
+def test_what_ends_a_completion(tmp_path, generation, config, found):
+    (tmp_path / "generation_config.json").write_text(generation)
+    (tmp_path / "config.json").write_text(config)
+    if isinstance(found, list):
+        assert base_model.stop_token_ids(tmp_path) == found
+        return
+    with pytest.raises(UserError, match=found):
+        base_model.stop_token_ids(tmp_path)
+
+
+def test_no_home_folder_to_keep_a_copy_in(monkeypatch):
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UserError, match="XDG_CACHE_HOME"):
+        base_model.cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert base_model.cache_folder() == Path("/x/unslothrl/nf4")
+    from unslothrl.planning.machine import Machine
+    from unslothrl.sandbox import view
+
+    assert Machine.detect().disk_mb is None and view.homes() == ["/root", "/home"]
+
+
+def test_whatever_the_hubs_library_raises_is_one_line(monkeypatch):
+    """An address without https:// is an error of HTTP's own, which is no OSError."""
+
+    class Unsupported(Exception):
+        pass
+
+    def fails(*_, **__):
+        raise Unsupported
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
+    with pytest.raises(UserError, match=r"model a/b: neither .* \(Unsupported\): check the name"):
+        base_model.find("a/b")
+    from unslothrl.data import hub
+
+    monkeypatch.setattr("datasets.load_dataset", fails)
+    with pytest.raises(UserError, match=r"dataset a/b: .* \(Unsupported\): check the name"):
+        hub.load("a/b", None, None)

@@ -190,6 +190,16 @@ def a_set(completion):
 
 def huge(completion):
     return 10 ** 5000
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def mute(completion):
+    raise Mute
+
+def text(completion):
+    return "x" * 50_000_000  # which would take half a minute to arrive
 """
 
 
@@ -202,6 +212,8 @@ def huge(completion):
                   "(mine.py, line 12)"),
         ("a_set", "TypeError: returned no number, but set"),
         ("huge", "OverflowError: int too large to convert to float"),
+        ("mute", "Mute: its text cannot be had (mine.py, line 25)"),
+        ("text", f"returned no number: '{59 * 'x'}"),
     ],
 )  # fmt: skip
 def test_an_error_says_where_it_is(function, reason, tmp_path):

@@ -212,6 +212,8 @@ def test_a_row_without_tests_says_where_they_were_looked_for(row):
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
         ({"inputs": [1], "outputs": ["1"]}, "has 1 where text must be"),
         ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
+        ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "expects nothing, so that any program"),
+        ({"inputs": [[1]], "outputs": [None], "fn_name": "f"}, "expects nothing"),
         ({"inputs": ["1"]}, '"outputs"'),
         ("nonsense", '"inputs"'),
     ],
@@ -601,6 +603,15 @@ def test_a_template_that_refuses_is_told(tokenizer):
 
     with pytest.raises(UserError, match=r"conversation of system, user .*--system_prompt"):
         prompts.render(Refuses(), "1+1?", "Be brief.")
+
+
+def test_a_template_that_writes_nothing_is_told():
+    class Silent:
+        def apply_chat_template(self, turns, tokenize, add_generation_prompt):
+            return ""
+
+    with pytest.raises(UserError, match=r"refuses a conversation of user \(it writes nothing\)"):
+        prompts.render(Silent(), "hello", "")
 
 
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):

@@ -5,6 +5,7 @@ import operator
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from adapters import write
@@ -13,7 +14,7 @@ from fakes import completion, task
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import Found, find
-from unslothrl.commands.eval import last_lines, table
+from unslothrl.commands.eval import last_lines, table, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
@@ -188,3 +189,48 @@ def test_with_vllm_nearly_every_completion_comes_out_again(tmp_path):
         same[policy] = sum(map(operator.eq, again, before))
     print(f"identical, of 200 each: {same}")
     assert sum(same.values()) >= 0.995 * 400
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("folder", "folder is no file: set --output FILE.jsonl"),
+        ("file/x.jsonl", "file cannot be written: set --output FILE.jsonl"),
+        ("a\0b", "is no file"),
+    ],
+)
+def test_where_completions_cannot_go_is_said_before_they_are_drawn(
+    tmp_path, monkeypatch, output, said
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run")
+    with pytest.raises(UserError, match=said):
+        written_to(found, output)
+    assert written_to(found, "new/x.jsonl") == Path("new/x.jsonl")
+    assert written_to(found, None) == tmp_path / "run" / "evals" / "v000001.jsonl"
+    assert written_to(Found(tmp_path / "adapter", None), None) is None
+    (tmp_path / "run" / "evals" / "v000001.jsonl").mkdir(parents=True)
+    with pytest.raises(UserError, match="is no file"):
+        written_to(found, None)
+
+
+def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "got" / "adapters" / "v000001")
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
+    (tmp_path / "got" / "mine.py").write_text(code)
+    for name, value in (
+        ("reward", '["got/mine.py:mine"]'),
+        ("reward", '["got/../got/./mine.py:mine=0.5"]'),
+        ("learner", '"got/mine.py"'),
+        ("environment", '"got/mine.py:mine"'),
+    ):
+        (tmp_path / "got" / "config.toml").write_text(f'model = "embedded"\n{name} = {value}\n')
+        for adapter in ("got", "got/adapters/v000001"):
+            assert cli.main(["eval", "--adapter", adapter]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"unslothrl: {name} got/")
+            assert "mine.py: code in the adapter's own folder is not run" in line
+    assert not (tmp_path / "ran").exists()

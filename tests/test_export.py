@@ -171,6 +171,8 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
     [
         ("--adapter run", "output is not set: set --output FOLDER, or --push user/name"),
         ("--adapter run --output new --gguf_type q4", "gguf_type must be one of f16, q8_0"),
+        ("--adapter run --output new --gguf_type q8_0", "gguf_type q8_0 is for GGUF, and --to is"),
+        ("--adapter run --output new --private", "private is for what is pushed: set --push"),
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output file/x", "output file/x: "),
@@ -194,6 +196,91 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
     assert cli.main(["export", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line and sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unslothrl.export.staging import staged
+with staged(Path(sys.argv[1])) as at:
+    (at / "half").write_text("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
+    import subprocess
+    import sys
+
+    from unslothrl.export.staging import UNFINISHED, staged
+
+    target = tmp_path / "out[1]"
+    for name in ("out[1]", "other"):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], timeout=60)
+    assert len([*tmp_path.glob("*/half")]) == 2
+    (tmp_path / f".out1-mine{UNFINISHED}").mkdir()  # what its name would mean as a pattern
+    with staged(target) as first:
+        (first / "whole").touch()
+        with pytest.raises(KeyboardInterrupt), staged(target):
+            assert first.exists()  # an export that lives keeps its folder
+            raise KeyboardInterrupt
+    assert [path.name for path in target.iterdir()] == ["whole"]
+    (left,) = tmp_path.glob("*/half")
+    assert left.parent.name.startswith(".other-")
+    assert (tmp_path / f".out1-mine{UNFINISHED}").exists()
+
+
+def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
+    from adapters import write
+
+    write(tmp_path / "run" / "adapters" / "v000001")
+    (tmp_path / "run" / "config.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    words = ["export", "--adapter", "run", "--output", "run/adapters/v000009"]
+    assert cli.main(words) == 2
+    assert "it would be an adapter of that run" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["v000001"]
+
+
+def test_ctrl_c_says_what_is_left(tmp_path):
+    from unslothrl.commands.export import interrupted
+
+    nothing = "export: interrupted, nothing was kept"
+    assert interrupted(None) == interrupted(str(tmp_path / "new")) == nothing
+    assert interrupted(str(tmp_path)) == nothing  # it was there, and is empty
+    (tmp_path / "model.safetensors").touch()
+    assert interrupted(str(tmp_path)).endswith("is whole, but was not pushed")
+
+
+@pytest.mark.real
+def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypatch, capsys):
+    from unslothrl.errors import RunError
+    from unslothrl.export import hub
+
+    def fails(*_):
+        raise RunError("push me/mine: the hub says no (gone): check the network and the name")
+
+    monkeypatch.setattr(hub, "check", lambda name: None)
+    monkeypatch.setattr(hub, "push", fails)
+    words = ["export", "--adapter", str(run), "--to", "adapter", "--push", "me/mine"]
+    assert cli.main([*words, "--output", str(tmp_path / "out")]) == 1
+    out, err = capsys.readouterr()
+    assert f"adapter: {tmp_path / 'out'}\n" in out and "PEFT: " in out and "the hub says no" in err
+    assert (tmp_path / "out" / "adapter_config.json").is_file()
+
+
+def test_a_card_of_a_run_with_odd_options(tmp_path):
+    from unslothrl.tracking import card
+
+    (tmp_path / "config.toml").write_text(
+        "lr = 1979-05-27\nlearner = 'grpo'\nreward = [['x']]\nbatch_size = {a = 1}\nseed = 7\n"
+    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n')
+    (tmp_path / "summary.json").write_text("[" * 100_000)
+    run = card.Run.read(tmp_path)
+    text = card.card("t", None, "embedded", run)
+    assert "\nseed = 7\n" in text and "lr = " not in text and "batch_size" not in text
+    assert run.rows == [{"step": 3}] and "1979" not in text
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):

@@ -254,6 +254,26 @@ def test_evaluations_are_browsed_too(page, run):
     browser.wait_for("document.querySelector('.prompt h3').textContent.includes('since')")
 
 
+@pytest.mark.parametrize("hash", ["#eval=50%25%20%231%3F", "#eval=%E0%A4%A"])
+def test_an_evaluation_is_found_whatever_its_file_is_called(page, tmp_path, hash):
+    folder = make_run(tmp_path / "run", 1, eval_every=100)
+    drawn = folder.evaluation_file(0)
+    drawn.rename(drawn.with_name("50% #1?.jsonl"))
+    browser = page(write_report(folder), hash)
+    browser.wait_for(READY)  # also by a hash that is no text
+    set_value(browser, "kind", "eval")
+    set_value(browser, "slider", 0, "input")
+    wait_for_step(browser, "eval_50% #1?")
+    link = "document.querySelector('#said a').getAttribute('href')"
+    assert browser.evaluate(link) == "evals/50%25%20%231%3F.jsonl"
+    set_value(browser, "everywhere", True)
+    browser.wait_for("document.querySelectorAll('#hits a').length > 0")
+    hashes = browser.evaluate("[...document.querySelectorAll('#hits a')].map((a) => a.hash)")
+    assert "#eval=50%25%20%231%3F" in hashes
+    browser.evaluate("document.querySelector('#hits a').click()")
+    wait_for_step(browser, "eval_50% #1?")
+
+
 def test_hostile_completions_stay_text(page, tmp_path):
     folder = make_run(tmp_path / "hostile", 2, write=lambda draw, length: HOSTILE)
     folder.write_summary({"status": "finished", "command": HOSTILE, "adapter": HOSTILE})

@@ -9,10 +9,12 @@ from fakes import completed
 from unslothrl import rewards
 from unslothrl.columns import UnusableRow
 from unslothrl.data import formats
+from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.rewards.builtin import accuracy, countdown, format, search, tags
 from unslothrl.rewards.reward import Reward
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.tracking.metrics import NOT_COMPONENTS
 
 GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
 
@@ -241,3 +243,21 @@ def test_any_of_several_gold_answers_is_right():
     finally:
         scorer.close()
     assert found.rewards == {"accuracy": [1.0, 1.0, 0.0], "boxed": [1.0, 1.0, 0.0]}
+
+
+@pytest.mark.parametrize("name", rewards.TAKEN)
+def test_a_function_is_not_called_as_a_figure_of_every_run(name, tmp_path):
+    """Its metric would be written over the run's own, or over the punishment's reward."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"def {name}(completion): return 1.0\n")
+    with pytest.raises(UserError, match=f"{name} is a figure of every run: rename the function"):
+        rewards.choose((f"{path}:{name}",))
+    assert {each.removeprefix("reward/") for each in NOT_COMPONENTS} < set(rewards.TAKEN)
+
+
+def test_a_file_whose_name_has_an_equals_sign(tmp_path):
+    path = tmp_path / "lr=1.py"
+    path.write_text("def mine(completion): return 1.0\n")
+    for text, weight in ((f"{path}:mine", 1.0), (f"{path}:mine=0.5", 0.5)):
+        (chosen,) = rewards.choose((text,))
+        assert (chosen.name, chosen.weight, chosen.function) == ("mine", weight, f"{path}:mine")

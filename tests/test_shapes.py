@@ -144,6 +144,10 @@ FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "
         ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),
         ({**FOLDER, "hidden_size": "64"}, "(hidden_size is '64')"),
         ({**FOLDER, "num_attention_heads": 0}, "(num_attention_heads is 0)"),
+        ({**FOLDER, "num_attention_heads": 65}, "has no head_dim"),  # a head would be of no size
+        ({**FOLDER, "hidden_size": 10**400}, "(hidden_size is an integer of about 400 digits)"),
+        ({**FOLDER, "vocab_size": 2**32 + 1}, "(vocab_size is 4294967297)"),
+        ({**FOLDER, "quantization_config": ["bnb"]}, "(its quantization_config is no object)"),
         ({"text_config": FOLDER}, "has no num_attention_heads"),
     ],
 )

@@ -364,3 +364,18 @@ def test_a_template_that_counts_its_turns_has_no_form_in_ollama():
     assert serving.go_template(chat_tokenizer(NUMBERED), adds_bos=False) is None
     text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), None, ["<|end|>"], False)
     assert text.startswith("FROM ./x.gguf\n# Its chat template") and 'stop "<|end|>"' in text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "line"),
+    [
+        ("", None),
+        ('Say "yes"', 'SYSTEM """Say "yes""""'),  # it ends at three marks before the line's end
+        ('Use """ often', '# Its system prompt holds """'),
+    ],
+)
+def test_a_system_prompt_is_in_the_modelfile_or_said_to_be_missing(prompt, line):
+    use = adapter_use.Use("embedded", prompt)
+    text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), use, [], False)
+    about = [each for each in text.splitlines() if "SYSTEM" in each or "system prompt" in each]
+    assert about == [] if line is None else about[0].startswith(line)

@@ -3,11 +3,15 @@
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unslothrl import long_json
+from unslothrl.untrusted import plain
+
+MOST_NAMES, LONGEST_NAME = 30, 40  # columns, characters that a message names
 
 
 class UnusableRow(ValueError):
@@ -46,12 +50,14 @@ def value_of(row: Mapping, name: str) -> Any:
 
 
 def parsed(value: Any) -> Any:
-    """The object or list of a text that is JSON; any other value as it is."""
+    """The object or list of a text that is JSON; any other value as it is, and a text that is
+    nested too deeply."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return long_json.loads(value)
+            found = long_json.loads(value)
         except (ValueError, RecursionError):
             return value
+        return value if long_json.is_too_deep(value, found) else found
     return value
 
 
@@ -65,5 +71,7 @@ def plain_value(value: Any) -> Any:
 
 
 def names_of(row: Mapping) -> str:
-    """The names of a row's columns, for a message."""
-    return ", ".join(map(str, row)) or "none"
+    """The names of a row's columns, for a message; of many the first."""
+    names = [plain(str(name), LONGEST_NAME) for name in itertools.islice(row, MOST_NAMES)]
+    left_out = len(row) - len(names)
+    return ", ".join([*names, *([f"{left_out:,} more"] if left_out else [])]) or "none"

@@ -19,6 +19,14 @@ def expanded(name: str) -> Path:
     return Path(os.path.expanduser(name))
 
 
+def home() -> Path | None:
+    """The user's home folder, None where there is none: HOME is not set, and nobody has this id."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def is_file(path: Path) -> bool:
     """Whether a regular file exists; False for a name that no file can have."""
     try:

@@ -1,4 +1,4 @@
-"""JSON with integers of any length, for trusted data.
+"""JSON with integers of any length, for trusted data; and how deeply values are nested.
 
 Python refuses integers of more than 4,300 digits, because converting them takes time quadratic in
 their length. The result of an untrusted program is read by `sandbox.runner.read_result` instead.
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+MOST_NESTED = 100  # levels; what walks through a value may take several calls for each
 _lock = threading.Lock()  # the limit is process-wide
 
 
@@ -44,6 +45,18 @@ def dumps(value: Any) -> str:
     except ValueError:
         with any_length():
             return json.dumps(value)
+
+
+def is_too_deep(text: str, value: Any) -> bool:
+    """Whether `value`, which is `text` as JSON, has more than `MOST_NESTED` levels."""
+    if text.count("[") + text.count("{") <= MOST_NESTED:
+        return False
+    level, depth = [value], 0
+    while level and depth <= MOST_NESTED:
+        depth += 1
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+    return depth > MOST_NESTED
 
 
 def digits(number: int) -> str:

@@ -1,5 +1,5 @@
 """Small files that may hold anything: read without blocking, and never more than a limit; and
-what they hold, shortened for a message."""
+what they hold, shortened for a message, and without what would steer a terminal."""
 
 import json
 import stat
@@ -62,3 +62,18 @@ def shown(value: Any, most: int = 60) -> str:
 def plain(value: Any, most: int = 100) -> str:
     """As `shown`, without quotes: as it is written on a command line."""
     return shown(value, most)[1:-1] if isinstance(value, str) else shown(value, most)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """`text` with "?" for every control character but those in `kept`: names come from data sets
+    and models, and a terminal would obey them."""
+    return "".join(c if c.isprintable() or c in kept else "?" for c in text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

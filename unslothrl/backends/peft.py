@@ -33,7 +33,9 @@ def load(
     """
     prepare_card()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device)
+    plain = AutoModelForCausalLM.from_pretrained(
+        base, dtype=dtype, device_map=device, trust_remote_code=False
+    )
     keep_4bit_weights_packed(plain, dtype)
     packs = packs and packing.can_pack(plain.config)
     if packs:

@@ -5,7 +5,6 @@ exit code 2, before anything heavy is imported: a command's file is imported whe
 """
 
 import functools
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,12 +13,13 @@ from typing import Any
 import typer
 
 from unslothrl import __version__
-from unslothrl.commands import completion
+from unslothrl.commands import completion, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
+from unslothrl.untrusted import printable
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
@@ -42,15 +42,23 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code. Flags without a command mean `train`; nothing at
-    all prints the help."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs the program and returns its exit code."""
+    streams.prepare()
+    try:
+        with streams.flushed():
+            return answer(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:  # `| head` has seen enough
+        return FAILED
+    except OSError as error:  # a full disk, a folder that may not be read
+        return refuse(streams.reason(error), FAILED)
+
+
+def answer(arguments: list[str]) -> int:
+    """Runs a command. Flags without a command mean `train`; nothing at all prints the help. -> the
+    exit code"""
     if completion.VARIABLE in os.environ:
         return completion.answer(arguments, parser().commands)
     arguments = arguments or ["--help"]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # of an ASCII or half-read terminal
     for text in arguments:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             return refuse(f"{text!a:.60} is not in UTF-8: see unslothrl --help")
@@ -84,7 +92,8 @@ def parser() -> Any:
 
 
 def refuse(message: str, code: int = USAGE) -> int:
-    print("unslothrl: " + " ".join(message.split()), file=sys.stderr)
+    """Prints one line; what it quotes may come from a file, and does not steer the terminal."""
+    print("unslothrl: " + printable(" ".join(message.split())), file=sys.stderr)
     return code
 
 
@@ -309,11 +318,12 @@ def export(
 ) -> int:
     """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
+    from unslothrl.commands.export import interrupted
 
     try:
         write(adapter, to, output, model, gguf_type, push, private)
     except KeyboardInterrupt:
-        return refuse("export: interrupted, nothing was kept", INTERRUPTED)
+        return refuse(interrupted(output), INTERRUPTED)
     return 0
 
 

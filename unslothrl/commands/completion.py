@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unslothrl import files
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import RECIPES
 from unslothrl.config.values import choices_of
@@ -207,7 +208,8 @@ def current_shell() -> str:
 def install(shell: str) -> Path:
     """Writes a shell's script, and has the shell read it. Once or twice is the same. -> the file
     that the shell reads. Raises OSError."""
-    home = Path.home()
+    if (home := files.home()) is None:
+        raise UserError(f"{INSTALL}: there is no home folder: set HOME")
     if shell == "fish":  # reads every file of this folder
         folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish/completions"
         folder.mkdir(parents=True, exist_ok=True)

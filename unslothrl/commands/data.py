@@ -20,6 +20,7 @@ from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.types import Task
+from unslothrl.untrusted import printable
 from unslothrl.weights import base_model
 
 SHOWN = 5  # prompts
@@ -60,7 +61,8 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
         print(json.dumps(dataclasses.asdict(description)), file=out)
     else:
         is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-        print("\n".join(lines(description, "█" if is_unicode else "#")), file=out)
+        text = "\n".join(lines(description, "█" if is_unicode else "#"))
+        print(printable(text, kept="\n\t"), file=out)
 
 
 def look(config: Config) -> Description:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,20 +14,24 @@ from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
 from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
+from unslothrl.config.reading import read_toml
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
-from unslothrl.errors import UserError
-from unslothrl.files import expanded, write_whole
+from unslothrl.errors import RunError, UserError
+from unslothrl.export import staging
+from unslothrl.files import expanded, is_folder, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter, Group
+from unslothrl.untrusted import plain, printable
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
+OF_CODE = ("reward", "learner", "environment")  # options that may name a file of Python
 HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "gsm8k": "gsm8k_cot_llama",
     "math-500": "minerva_math500",
@@ -51,6 +56,7 @@ def evaluate(
     its run; writes every completion to `output`, by default into its run's folder. UserError."""
     out = out or sys.stdout
     found = find(adapter)
+    path = written_to(found, output)
     config, notes = config_of(found, datasets, flags)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
@@ -71,16 +77,19 @@ def evaluate(
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {policy.name: drawing.draw(policy) for policy in policies}
             view.stage("stopping")
-    path = written_to(found, output)
-    if path is not None:
-        write_samples(path, drawn)
     results = figures(config, drawn)
     if as_json:
         print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
     else:
-        print("\n".join(table(results)), file=out)
-        for line in last_lines(config, found, base, path):
-            print(line, file=out)
+        show(table(results), out)
+    if path is not None:
+        write_samples(path, drawn)
+    if not as_json:
+        show(last_lines(config, found, base, path), out)
+
+
+def show(lines: Sequence[str], out: TextIO) -> None:
+    print(printable("\n".join(lines), kept="\n\t"), file=out)
 
 
 def config_of(
@@ -89,6 +98,7 @@ def config_of(
     """-> (what is drawn and how, notes). UserError."""
     layers: dict[str, Any] = {}
     if found.run is not None:
+        check_code(found.run, flags)
         layers["recipe"] = str(found.run / CONFIG)
     else:
         use = adapter_use.read(found.folder)
@@ -112,6 +122,21 @@ def config_of(
     return config, (*notes, *graded)
 
 
+def check_code(run: Path, flags: Mapping[str, Any]) -> None:
+    """UserError where the options of a run name code in its own folder: whoever gets an adapter
+    from elsewhere would run what came with it."""
+    for name, value in read_toml(run / CONFIG).items():
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts if name in OF_CODE and name not in flags else ():
+            file, is_code, _ = str(text).partition(".py")
+            path = expanded(file + is_code)
+            if is_code and path.resolve().is_relative_to(run.resolve()):
+                raise UserError(
+                    f"{name} {plain(str(path))}: code in the adapter's own folder is not run: read "
+                    f"it, and move it out of {plain(str(run))}"
+                )
+
+
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
     """-> (the config with a reward that can grade the sets that are known by name, a note where it
     is another one than the run's)."""
@@ -130,7 +155,7 @@ def read_adapter(folder: Path) -> Adapter:
     digits = folder.name.removeprefix("v")
     version = int(digits) if digits.isdecimal() else 1
     weights = (folder / WEIGHTS_FILE).read_bytes()
-    return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text())
+    return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
 
 def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
@@ -207,14 +232,24 @@ def difference(values: Mapping[str, float]) -> str:
 
 
 def written_to(found: Found, output: str | None) -> Path | None:
-    """The file that the completions are written to."""
+    """The file that the completions are written to. UserError where it cannot be: said before
+    anything is drawn."""
     if output is not None:
-        return expanded(output)
-    return None if found.run is None else found.run / EVALS / f"{found.name}.jsonl"
+        path = expanded(output)
+    elif found.run is not None:
+        path = found.run / EVALS / f"{found.name}.jsonl"
+    else:
+        return None
+    if "\0" in str(path) or is_folder(path):
+        raise UserError(f"output {plain(str(path))} is no file: set --output FILE.jsonl")
+    parent = staging.existing(path)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"output {path}: {parent} cannot be written: set --output FILE.jsonl")
+    return path
 
 
 def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
-    """A line of JSON for each completion. UserError where it cannot be written."""
+    """A line of JSON for each completion. RunError where it cannot be written."""
     rows = [
         row for policy, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=policy)
     ]
@@ -222,7 +257,7 @@ def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
     except OSError as error:
-        raise UserError(f"output {path}: {error.strerror}: set --output") from None
+        raise RunError(f"output {path}: {error.strerror}: set --output") from None
 
 
 def last_lines(config: Config, found: Found, base: Path, path: Path | None) -> list[str]:

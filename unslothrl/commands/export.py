@@ -19,10 +19,12 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.export import hub, serving, staging
 from unslothrl.export.staging import staged
-from unslothrl.files import expanded
+from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.planning import shapes
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking import card
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
+from unslothrl.untrusted import printable
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
@@ -30,7 +32,8 @@ from unslothrl.weights.base_model import TEMPLATE_FILE
 
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 FORMS = (ADAPTER, MERGED, GGUF)
-GGUF_TYPES = {"f16": 2.0, "q8_0": 34 / 32}  # bytes a weight
+DEFAULT_TYPE = "f16"
+GGUF_TYPES = {DEFAULT_TYPE: 2.0, "q8_0": 34 / 32}  # bytes a weight
 COMPARED = 20  # prompts
 
 
@@ -62,7 +65,7 @@ def export(
     to: str,
     output: str | None,
     model: str | None = None,
-    gguf_type: str = "f16",
+    gguf_type: str = DEFAULT_TYPE,
     push: str | None = None,
     private: bool = False,
     out: TextIO | None = None,
@@ -73,11 +76,16 @@ def export(
     out = out or sys.stdout
     check_choice("to", to, FORMS)
     check_choice("gguf_type", gguf_type, tuple(GGUF_TYPES))
+    if to != GGUF and gguf_type != DEFAULT_TYPE:
+        raise UserError(f"gguf_type {gguf_type} is for GGUF, and --to is {to}: set --to {GGUF}")
+    if private and push is None:
+        raise UserError("private is for what is pushed: set --push user/name, or leave it out")
     if output is None and push is None:
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     target = None if output is None else expanded(output)
     if target is not None:
         staging.check_target(target)
+        check_is_no_version(target)
     found = find(adapter)
     if push is not None:
         hub.check(push)
@@ -93,14 +101,28 @@ def export(
             lines = write_gguf(source, folder, shown, gguf_type)
         run = card.Run.read(found.run)
         text = card.card(found.title, source.use, source.name, run, to)
-        (folder / CARD_FILE).write_text(text)
+        (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if target is None and push is not None:
             lines = [f"pushed: {hub.push(folder, push, private)}"]
     if target is not None:
         lines = [f"{to}: {target}", *lines]
-        if push is not None:
-            lines.append(f"pushed: {hub.push(target, push, private)}")
-    print("\n".join(lines), file=out)
+    print(printable("\n".join(lines), kept="\n\t"), file=out, flush=True)
+    if target is not None and push is not None:  # what was written stays, whatever comes of this
+        print(printable(f"pushed: {hub.push(target, push, private)}"), file=out)
+
+
+def check_is_no_version(target: Path) -> None:
+    """UserError for a folder among a run's adapters, the newest of which is its result."""
+    if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
+        raise UserError(f"output {target}: it would be an adapter of that run: name another folder")
+
+
+def interrupted(output: str | None) -> str:
+    """What Ctrl-C has left."""
+    target = None if output is None else expanded(output)
+    if target is None or not is_folder(target) or staging.is_empty(target):
+        return "export: interrupted, nothing was kept"
+    return f"export: interrupted; {target} is whole, but was not pushed"
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -154,7 +176,8 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
             shutil.copyfile(adapter / name, folder / name)
     write_template(source, folder)
     base = portable.base_name(source.name, shown)
-    (folder / CONFIG_FILE).write_text(with_base((adapter / CONFIG_FILE).read_text(), base))
+    config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
+    (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
     settings = adapter_check.check_settings(str(adapter))
     is_16_bit = not is_quantised(source.name) and source.name != EMBEDDED
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
@@ -186,7 +209,7 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
 
     from unslothrl.export import gguf, gguf_tokenizer, merging
 
-    config = AutoConfig.from_pretrained(source.base)
+    config = AutoConfig.from_pretrained(source.base, trust_remote_code=False)
     gguf.check(config)
     converted = gguf_tokenizer.read(source.base, config.vocab_size)
     tokenizer = source.tokenizer()
@@ -208,7 +231,7 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
     alike = merging.likeness(with_adapter, model, prompts_of(source))
     stops = [tokenizer.convert_ids_to_tokens(id) for id in base_model.stop_token_ids(source.base)]
     text = serving.modelfile(file, tokenizer, source.use, stops, adds_bos)
-    (folder / serving.MODELFILE).write_text(text)
+    (folder / serving.MODELFILE).write_text(text, encoding="utf-8")
     lines = [likeness_line(f"{kind} weights", alike)]
     return lines + serving.gguf_lines(shown, shown / file, source.use)
 
@@ -271,4 +294,4 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
 def write_template(source: Source, folder: Path) -> None:
     """The chat template that the run used."""
     if source.use is not None and source.use.chat_template is not None:
-        (folder / TEMPLATE_FILE).write_text(source.use.chat_template)
+        (folder / TEMPLATE_FILE).write_text(source.use.chat_template, encoding="utf-8")

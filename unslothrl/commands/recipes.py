@@ -52,7 +52,7 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
 
 def look(name: str, path: Path, machine: Machine) -> Recipe:
     """A recipe by its header, and by the planner of a run with it on `machine`."""
-    text = path.read_text()
+    text = path.read_text("utf-8")
     hardware, task, memory, time, reward = (
         dict(FIELD.findall(text)).get(field, "") for field in FIELDS
     )

@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_folder
+from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.tracking.origin import Origin
-from unslothrl.tracking.report.compare import Run, listing, read, write_comparison
+from unslothrl.tracking.report.compare import Run, cells, listing, read, write_comparison
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
-from unslothrl.untrusted import plain
+from unslothrl.untrusted import plain, printable
 
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
-LONGEST_NAME = 100  # characters of a comparison's file
+PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
+LONGEST_NAME = 100  # bytes of the name of a comparison's file
 
 T = TypeVar("T")
-DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+DAMAGED = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError,
+    ArithmeticError,
+)  # fmt: skip
 
 
 def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
@@ -27,7 +31,7 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
         found = runs_in(folders[0])
-        print("\n".join(listing([listed(path) for path in found])), file=out)
+        print("\n".join(map(printable, listing([listed(path) for path in found]))), file=out)
         return
     for path in folders:
         if not is_run(path):
@@ -37,18 +41,22 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
             raise UserError(
                 "output is for comparisons: a run's report is written into its own folder"
             )
-        print(readable(lambda: write_report(folders[0])), file=out)
+        print(printable(str(readable(lambda: write_report(folders[0])))), file=out)
         return
     if len(folders) > MOST_RUNS:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
     path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
-    print(readable(lambda: write_comparison(read(folders), path)), file=out)
+    if is_file(path) and path.suffix.lower() not in PAGES:
+        raise UserError(f"output {plain(str(path))} is there already and no page: name an .html")
+    print(printable(str(readable(lambda: write_comparison(read(folders), path)))), file=out)
 
 
 def listed(path: Path) -> Run:
     """A run for the list, also one whose files are damaged."""
     try:
-        return read([path], with_evaluations=False)[0]
+        run = read([path], with_evaluations=False)[0]
+        cells(run)  # what they are made of may be damaged too
+        return run
     except DAMAGED:
         return Run(path.name, RunFolder(path), (), {}, {"status": "damaged"}, Origin())
 
@@ -86,7 +94,8 @@ def started(path: Path) -> float:
 def file_name(folders: Sequence[Path]) -> str:
     """Of a comparison: the runs' names."""
     names = "-vs-".join(path.resolve().name for path in folders)
-    return re.sub(r"[^\w.-]", "_", names)[:LONGEST_NAME] + ".html"
+    name = re.sub(r"[^\w.-]", "_", names).encode()[:LONGEST_NAME]
+    return name.decode(errors="ignore") + ".html"
 
 
 def readable(work: Callable[[], T]) -> T:

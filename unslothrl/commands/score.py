@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from unslothrl import answers, rewards
-from unslothrl.columns import UnusableRow
+from unslothrl.columns import UnusableRow, names_of
 from unslothrl.data import sources
 from unslothrl.data.formats import Columns
 from unslothrl.data.reader import Reader
@@ -15,6 +15,7 @@ from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorable, Scored, Scorer
 from unslothrl.types import Completion, Task
+from unslothrl.untrusted import printable
 
 BATCH = 2_000  # completions that are scored in one call
 COMPLETION = "completion"
@@ -58,7 +59,7 @@ def score(
             for failure in scored.failures:
                 if failure.kind not in reported:
                     reported.add(failure.kind)
-                    print(failure, file=err)
+                    print(printable(str(failure)), file=err)
             count, failed = count + len(completed), failed + len(scored.failures)
             total += sum(scored.scores)
     finally:
@@ -91,7 +92,7 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
     if not isinstance(completion, str):
         raise UserError(
             f"{where}: column {COMPLETION} must be text, got {completion!r:.60}; it has "
-            f"{', '.join(map(str, row))}: add the completions to be scored"
+            f"{names_of(row)}: add the completions to be scored"
         )
     try:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unslothrl.tracking.terminal import can_redraw
+from unslothrl.untrusted import printable
 
 WIDE = 100  # columns from which answers are shown side by side
 MARGIN = 4  # lines of the terminal that columns leave free while they grow
@@ -70,7 +71,7 @@ def columns(answers: Mapping[str, str], width: int, most: int | None = None) -> 
 
 def visible(text: str) -> str:
     """`text` without control characters that would move a terminal's cursor."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return printable(text, kept="\n\t")
 
 
 def lenient(stream: TextIO) -> TextIO:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.data.lines import BOM, LONGEST_ROW, lines_of, refuse, with_end
+from unslothrl.data.lines import BOM, LONGEST_ROW, lines_of, refuse, refuse_repeated, with_end
 from unslothrl.data.rows import CsvParser, Rows, TextRows
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
@@ -31,7 +31,7 @@ def read_csv(path: Path) -> Rows:
             if fields is None:
                 break
             if header is None:
-                header = check_header(path, fields)
+                header = check_header(path, fields) if fields else None
             elif fields and len(fields) != len(header):
                 refuse(
                     path,
@@ -115,7 +115,5 @@ class Lines:
 def check_header(path: Path, header: list[str]) -> list[str]:
     """The names of a CSV file's columns. UserError where one stands twice."""
     header = [name.strip() for name in header]
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        refuse(path, f"its header has {twice[0]!r} twice: rename one")
+    refuse_repeated(path, header)
     return header

@@ -26,9 +26,18 @@ from unslothrl.data.lines import (
     one_line,
     refuse,
     refuse_encoding,
+    refuse_repeated,
     with_end,
 )
-from unslothrl.data.rows import BatchRows, Row, Rows, TableRows, TextRows, parse_json
+from unslothrl.data.rows import (
+    BatchRows,
+    Row,
+    Rows,
+    TableRows,
+    TextRows,
+    parse_json,
+    validated,
+)
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 
@@ -39,6 +48,11 @@ ADVICE = {  # for files that are no data sets yet
     ".xls": "save the sheet as CSV UTF-8",
     ".ods": "save the sheet as CSV UTF-8",
     ".zip": "unpack it and give the folder",
+    ".tar": "unpack it and give the folder",
+    ".tgz": "unpack it and give the folder",
+    ".zst": "unpack it with zstd -d, or compress it by gzip",
+    ".bz2": "unpack it with bunzip2, or compress it by gzip",
+    ".xz": "unpack it with unxz, or compress it by gzip",
 }
 
 
@@ -79,7 +93,8 @@ def unpacked(path: Path, kind: str) -> Rows:
         try:
             return READERS[kind](Path(copy.name))
         except UserError as error:
-            raise UserError(str(error).replace(copy.name, str(path))) from None
+            said = str(error).replace(copy.name, str(path))
+            raise UserError(said.replace(Path(copy.name).name, path.name)) from None
 
 
 def read_lines(path: Path) -> Rows:
@@ -105,6 +120,13 @@ def check_object(path: Path, text: str, where: str) -> None:
             f"{where} must be an object, got {type(row).__name__}: "
             'write {"problem": ..., "answer": ...}',
         )
+    check_depth(path, text, row, where)
+
+
+def check_depth(path: Path, text: str, row: Any, where: str) -> None:
+    """UserError for a row that is nested too deeply."""
+    if long_json.is_too_deep(text, row):
+        refuse(path, f"{where} has over {long_json.MOST_NESTED} levels of nesting: flatten it")
 
 
 def reason_of(error: Exception) -> str:
@@ -130,11 +152,13 @@ def read_nested(path: Path) -> list[Row] | None:
     or by number, as pandas writes them; None for any other. UserError where it has several lists.
     """
     try:
-        whole = long_json.loads(path.read_text("utf-8-sig"))
+        text = path.read_text("utf-8-sig")
+        whole = long_json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(whole, dict):
         return None
+    check_depth(path, text, whole, "it")
     lists = {name: value for name, value in whole.items() if is_rows(value)}
     if len(lists) > 1:
         refuse(path, f"it has several lists of rows ({', '.join(lists)}): write each to a file")
@@ -192,6 +216,8 @@ class Window:
             text = self.decode(data, not data)
         except UnicodeDecodeError as error:
             refuse_encoding(self.path, self.file.tell() - len(data) + error.start)
+        if "\0" in text:
+            refuse_encoding(self.path, self.file.tell() - len(data) + data.find(b"\0"))
         self.text, self.at = self.text[self.at :] + text, 0
         return bool(data)
 
@@ -232,13 +258,14 @@ class Window:
             refuse(self.path, f"must be a list of objects, row {number} is none: use [{{...}}]")
         while True:
             try:
-                _, end = self.parse(self.text, self.at)
+                row, end = self.parse(self.text, self.at)
                 break
             except (ValueError, RecursionError) as error:
                 line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
                 reason = getattr(error, "msg", one_line(error))
             if len(self.text) - self.at > LONGEST_ROW or not self.more():
                 refuse(self.path, f"line {line} is not JSON ({reason}): fix it")
+        check_depth(self.path, self.text[self.at : end], row, f"row {number}")
         begin = self.byte
         self.use(end)
         return begin, self.byte
@@ -250,11 +277,12 @@ def read_parquet(path: Path) -> Rows:
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
+        refuse_repeated(path, file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups)
         if sum(file.metadata.row_group(i).total_byte_size for i in groups) <= IN_MEMORY:
-            return TableRows(file.read())
-    except pyarrow.ArrowException as error:
-        refuse(path, f"it is not Parquet ({one_line(error)}): export it again")
+            return TableRows(validated(file.read()), path)
+    except (pyarrow.ArrowException, ValueError) as error:  # the latter of names that are no text
+        refuse(path, f"it is not Parquet, or damaged ({one_line(error)}): export it again")
     return from_datasets(path, "parquet")
 
 
@@ -265,17 +293,21 @@ def read_arrow(path: Path) -> Rows:
     is_small = path.stat().st_size <= IN_MEMORY
     try:
         reader = pyarrow.ipc.open_file(pyarrow.OSFile(str(path)))
-        if is_small:
-            return TableRows(reader.read_all())
-        batches = range(reader.num_record_batches)
-        return BatchRows(reader, [reader.get_batch(i).num_rows for i in batches])
     except pyarrow.ArrowException:
-        pass
+        reader = None
     try:
-        if is_small:
-            return TableRows(pyarrow.ipc.open_stream(pyarrow.OSFile(str(path))).read_all())
-    except pyarrow.ArrowException as error:
-        refuse(path, f"it is not Arrow ({one_line(error)}): export it again")
+        if reader is None and is_small:
+            table = pyarrow.ipc.open_stream(pyarrow.OSFile(str(path))).read_all()
+            refuse_repeated(path, table.schema.names)
+            return TableRows(validated(table), path)
+        if reader is not None:
+            refuse_repeated(path, reader.schema.names)
+            if is_small:
+                return TableRows(validated(reader.read_all()), path)
+            batches = range(reader.num_record_batches)
+            return BatchRows(reader, [reader.get_batch(i).num_rows for i in batches], path)
+    except (pyarrow.ArrowException, ValueError) as error:
+        refuse(path, f"it is not Arrow, or damaged ({one_line(error)}): export it again")
     return from_datasets(path, "arrow")
 
 

@@ -1,23 +1,48 @@
 """The lines of a text file with where they stand in it, and what is said of a wrong file."""
 
 import codecs
+import shlex
 from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from unslothrl.errors import UserError
+from unslothrl.untrusted import shown
 
 LONGEST_ROW = 64 << 20  # bytes
 CHUNK = 1 << 20
 BOM = codecs.BOM_UTF8  # Windows begins files with it
+NO_TEXT = {  # by their first bytes
+    b"PK\x03\x04": "it is a spreadsheet or a zip file: save the sheet as CSV UTF-8, or unpack it",
+    b"\xd0\xcf\x11\xe0": "it is a spreadsheet of Excel: save the sheet as CSV UTF-8",
+    b"\x1f\x8b": "it is compressed by gzip: add .gz to its name",
+    b"\x28\xb5\x2f\xfd": "it is compressed by zstd: unpack it with zstd -d",
+    b"BZh": "it is compressed by bzip2: unpack it with bunzip2",
+    b"\xfd7zXZ": "it is compressed by xz: unpack it with unxz",
+    b"PAR1": "it is Parquet: name it .parquet",
+    b"ARROW1": "it is Arrow: name it .arrow",
+}
+UTF16: dict[str, Callable[[bytes], bool]] = {
+    "UTF-16": lambda head: head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+    "UTF-16LE": lambda head: head[:1] != b"\0" and head[1:2] == b"\0",
+    "UTF-16BE": lambda head: head[:1] == b"\0" and head[1:2] != b"\0",
+}
 
 
 def refuse(path: Path, what: str) -> NoReturn:
     """Raises UserError that names the file."""
     raise UserError(f"dataset {path}: {what}")
+
+
+def refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+    """UserError where two columns have the same name."""
+    name, count = Counter(columns).most_common(1)[0] if columns else ("", 0)
+    if count > 1:
+        refuse(path, f"its header has {shown(name)} twice: rename one")
 
 
 def one_line(error: Exception) -> str:
@@ -47,6 +72,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
 
 def decoded(path: Path, data: bytes, begin: int) -> str:
     """The text of bytes that begin at `begin` of the file. UserError where they are not UTF-8."""
+    if b"\0" in data:  # valid, but in no text: this is UTF-16 without a mark, or no text at all
+        refuse_encoding(path, begin + data.index(b"\0"))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,11 +83,14 @@ def decoded(path: Path, data: bytes, begin: int) -> str:
 def refuse_encoding(path: Path, byte: int) -> NoReturn:
     """UserError for a file that is not UTF-8, with a guess at what it is."""
     with path.open("rb") as file:
-        head = file.read(2)
-    name = "UTF-16" if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else None
+        head = file.read(8)
+    for beginning, what in NO_TEXT.items():
+        if head.startswith(beginning):
+            refuse(path, what)
+    name = next((name for name, has_it in UTF16.items() if has_it(head)), None)
     what = f"it is {name}" if name else f"byte {byte} is not UTF-8"
+    quoted = shlex.quote(path.name)
     refuse(
         path,
-        f"{what}: save it as UTF-8, or: iconv -f {name or 'WINDOWS-1252'} -t UTF-8 {path.name} > "
-        "NEW",
+        f"{what}: save it as UTF-8, or: iconv -f {name or 'WINDOWS-1252'} -t UTF-8 {quoted} > NEW",
     )

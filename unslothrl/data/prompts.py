@@ -23,9 +23,12 @@ def render(
         turns.insert(0, ("system", system_prompt))
     conversation = [{"role": role, "content": content} for role, content in turns]
     try:
-        return tokenizer.apply_chat_template(
+        text = tokenizer.apply_chat_template(
             conversation, tokenize=False, add_generation_prompt=True
         )
+        if not text:
+            raise ValueError("it writes nothing")
+        return text
     except Exception as error:  # whatever a template raises: it is a program of the model's makers
         roles, reason = ", ".join(role for role, _ in turns), " ".join(str(error).split())
         raise UserError(

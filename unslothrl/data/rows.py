@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from unslothrl import long_json
+from unslothrl.errors import UserError
 
 Row = dict[str, Any]
 
@@ -73,21 +74,40 @@ def parse_json(text: str) -> Row:
 class TableRows:
     """Rows of an Arrow table in memory."""
 
-    def __init__(self, table: Any):
-        self.table = table
+    def __init__(self, table: Any, path: Path):
+        self.table, self.path = table, path
 
     def __len__(self) -> int:
         return self.table.num_rows
 
     def __getitem__(self, index: int) -> Row:
-        return self.table.slice(index, 1).to_pylist()[0]
+        return row_of(self.table, index, f"{self.path} row {index + 1}")
+
+
+def validated(table: Any) -> Any:
+    """A table or batch whose texts and lists lie inside of it: Arrow itself takes a file's word for
+    that, and would read elsewhere. ValueError."""
+    table.validate(full=True)
+    return table
+
+
+def row_of(table: Any, index: int, where: str) -> Row:
+    """A row of an Arrow table. UserError for what Python cannot hold, such as dates beyond the year
+    9999."""
+    try:
+        return table.slice(index, 1).to_pylist()[0]
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"dataset {where} cannot be read ({reason:.200}): export it again"
+        ) from None
 
 
 class BatchRows:
     """Rows of an Arrow file too large for memory: one of its record batches is held at a time."""
 
-    def __init__(self, reader: Any, lengths: Sequence[int]):
-        self.reader = reader
+    def __init__(self, reader: Any, lengths: Sequence[int], path: Path):
+        self.reader, self.path = reader, path
         self.ends = list(itertools.accumulate(lengths))
         self.held: tuple[int, Any] = (-1, None)
 
@@ -97,9 +117,19 @@ class BatchRows:
     def __getitem__(self, index: int) -> Row:
         which = bisect.bisect_right(self.ends, index)
         if self.held[0] != which:
-            self.held = (which, self.reader.get_batch(which))
+            self.held = (which, self.batch(which))
         batch = self.held[1]
-        return batch.slice(index - (self.ends[which] - batch.num_rows), 1).to_pylist()[0]
+        start = self.ends[which] - batch.num_rows
+        return row_of(batch, index - start, f"{self.path} row {index + 1}")
+
+    def batch(self, which: int) -> Any:
+        try:
+            return validated(self.reader.get_batch(which))
+        except ValueError as error:  # ArrowInvalid is one
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"dataset {self.path} is damaged ({reason:.200}): get it again"
+            ) from None
 
 
 class JoinedRows:

@@ -142,7 +142,7 @@ def files_below(folder: Path) -> list[Path]:
     so many that it cannot be a data set."""
     paths: list[Path] = []
     seen = 0
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=refuse_unreadable):
         seen += len(folders) + len(names)
         if seen > MOST_FILES:
             raise UserError(
@@ -152,6 +152,11 @@ def files_below(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         paths += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
     return sorted(paths)
+
+
+def refuse_unreadable(error: OSError) -> None:
+    """UserError for a folder whose files would be left out without a word."""
+    raise UserError(f"dataset {error.filename}: it cannot be read ({error.strerror}): check it")
 
 
 def split_of(file: Path) -> str:
@@ -205,7 +210,7 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
     elif text == EMBEDDED:
         yield EMBEDDED, text
     else:
-        yield parse(text).label.split("/")[-1].split(".")[0], text
+        yield parse(text).label.split("/")[-1].lstrip(".").split(".")[0] or HELD_OUT, text
 
 
 def is_name(text: str) -> bool:

@@ -43,10 +43,12 @@ def merged(
     """-> (the model of `base` with `adapter` on it, which computes in `dtype`; the merged one, on
     the host, its weights in `stored`, which is `dtype` unless given)."""
     stored = stored or dtype
-    plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, device_map=device)
+    plain = AutoModelForCausalLM.from_pretrained(
+        base, dtype=dtype, device_map=device, trust_remote_code=False
+    )
     peft.keep_4bit_weights_packed(plain, dtype)
     with_adapter = peft.add_lora(plain, 1, 1, 0.0, 0, start=adapter).eval()
-    config = AutoConfig.from_pretrained(base)
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
     if hasattr(config, QUANTISED):
         del config.quantization_config
     config.dtype = stored

@@ -84,7 +84,9 @@ def modelfile(file: str, tokenizer: Any, use: Use | None, stops: list[str], adds
     else:
         lines.append(f'TEMPLATE """{template}"""')
     if use is not None:
-        if use.system_prompt and '"""' not in use.system_prompt:
+        if '"""' in use.system_prompt:
+            lines.append('# Its system prompt holds """, which SYSTEM cannot: give it in a message')
+        elif use.system_prompt:
             lines.append(f'SYSTEM """{use.system_prompt}"""')
         lines += [
             f"PARAMETER temperature {use.temperature:g}",

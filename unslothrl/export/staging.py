@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ FULL = re.compile(
     r"|os error (28|122|27)"
 )
 MARGIN = 64 << 20  # bytes besides the weights
+UNFINISHED = ".exporting"  # ends the name of a folder that is being written
 
 
 def check_target(target: Path) -> None:
@@ -65,12 +67,16 @@ def staged(target: Path) -> Iterator[Path]:
     above = existing(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:100]}-"))
+        prefix = f".{target.name[:60]}-"
+        remove_left_over(target.parent, prefix)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=prefix, suffix=UNFINISHED))
     except OSError as error:
         remove_empty(target.parent, above)
         raise cannot_be_written(target, error) from None
     try:
-        with interrupted_by_sigterm(), full_disk(target):
+        with contextlib.ExitStack() as held, interrupted_by_sigterm(), full_disk(target):
+            with contextlib.suppress(OSError):  # a disk without locks keeps what is left over
+                held.enter_context(locked(temporary))
             temporary.chmod(0o755)
             yield temporary
             for path in temporary.rglob("*"):
@@ -83,6 +89,27 @@ def staged(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if not target.exists():
             remove_empty(target.parent, above)
+
+
+def remove_left_over(parent: Path, prefix: str) -> None:
+    """Removes what exports to the same place have left that were killed: gigabytes, and hidden."""
+    for path in parent.glob(f"{glob.escape(prefix)}*{UNFINISHED}"):
+        with contextlib.suppress(OSError), locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, which a process that has died holds no more. OSError where
+    another process has it, or the disk has no locks."""
+    import fcntl  # not on every system
+
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from unslothrl.data.hub import hub_answers
 from unslothrl.errors import UserError
+from unslothrl.files import home
 from unslothrl.variables import CARD_LIMIT
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -90,7 +91,7 @@ class Machine:
             cpus=usable_cpus(),
             ram_mb=usable_ram_mb(),
             shm_mb=free_mb(Path("/dev/shm")),
-            disk_mb=free_mb(Path.home()),
+            disk_mb=free_mb(own) if (own := home()) is not None else None,
             gpus=tuple(gpu.limited() for gpu in gpus),
             packages=usable_packages(on_gpu=bool(gpus)),
             gpu_problem=problem,

@@ -12,6 +12,7 @@ from pathlib import Path
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
+from unslothrl.untrusted import shown
 
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that
@@ -20,6 +21,7 @@ NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
+LARGEST = 1 << 32  # of a size
 MOST_LAYERS = 1000  # that are looked at one by one
 A_GUESS = "a guess: it is planned as a Llama of the same size"
 SENSES = ("vision", "audio", "speech", "image")
@@ -197,7 +199,7 @@ def read_file(model: str, file: Path) -> dict:
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
     if not isinstance(config, dict):
         raise UserError(f"model {model}: config.json must be an object: fix it")
@@ -254,6 +256,8 @@ def read(config: dict) -> Shape:
     if config.get("kv_lora_rank"):
         raise ValueError("latent attention")
     quantised = config.get("quantization_config") or {}
+    if not isinstance(quantised, dict):
+        raise ValueError("its quantization_config is no object")
     method = quantised.get("quant_method", "bitsandbytes")
     if method != "bitsandbytes":
         raise ValueError(f"quantised by {method}")
@@ -264,7 +268,7 @@ def read(config: dict) -> Shape:
         inner=size(config, "intermediate_size"),
         heads=heads,
         kv_heads=size(config, "num_key_value_heads", heads),
-        head=size(config, "head_dim", size(config, "hidden_size") // heads),
+        head=size(config, "head_dim", size(config, "hidden_size") // heads or None),
         vocabulary=size(config, "vocab_size"),
         tied=bool(config.get("tie_word_embeddings")),
         biases=kind == "qwen2" or bool(config.get("attention_bias")),
@@ -292,6 +296,6 @@ def size(config: dict, name: str, default: int | None = None) -> int:
     value = config[name] if default is None else config.get(name)
     if value is None and default is not None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+        raise ValueError(f"{name} is {shown(value)}")
     return value

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from unslothrl.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
-from unslothrl.rewards import builtin
+from unslothrl.rewards import builtin, overlong
 from unslothrl.rewards.custom import Signature, signature_of
 from unslothrl.rewards.reward import IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
 from unslothrl.untrusted import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
+TAKEN = ("mean", "failed", "zero_signal_groups", "filtered_groups", overlong.NAME)  # in metrics
 
 __all__ = ["DEFAULTS", "IN_PLACE", "IN_PROCESS", "IN_SANDBOX", "Chosen", "Reward", "builtin"]
 __all__ += ["choose", "defaults", "needs_of", "system_prompt"]
@@ -74,7 +75,9 @@ def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
 
 
 def _choose(text: str) -> Chosen:
-    name, has_weight, number = text.rpartition("=") if "=" in text else (text, "", "")
+    name, has_weight, number = text.rpartition("=")
+    if not has_weight or ".py" in number:  # a file's name may have = in it
+        name, has_weight = text, ""
     try:
         weight = float(number) if has_weight else None
     except ValueError:
@@ -103,6 +106,10 @@ def _custom(name: str, weight: float) -> Chosen:
         raise UserError(f"reward {plain(name)}: no such file: check the path")
     if not function.isidentifier():
         raise UserError(f"reward {name}: {function!r} is no name: write file.py:function")
+    if function in TAKEN:
+        raise UserError(
+            f"reward {plain(name)}: {function} is a figure of every run: rename the function"
+        )
     signature = signature_of(path, function)
     return Chosen(
         function,

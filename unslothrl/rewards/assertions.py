@@ -112,8 +112,8 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
 def setup_of(row: Mapping) -> str:
     """The code that runs before the tests."""
     values = [parsed(row.get(name)) for name in SETUPS]
-    texts = ["\n".join(value) if isinstance(value, list) else value for value in values]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def prompt_code(row: Mapping) -> list[ast.stmt]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 LONGEST_ERROR = 300
+LONGEST_TEXT = 100  # of what should have been a number
 LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
 _files: set[str] = set()  # of the user's functions that are loaded
@@ -45,9 +46,12 @@ def with_logs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def as_json(value: Any) -> Any:
     """A value as JSON has it: numbers of NumPy, PyTorch, Fraction and the like as Python's, arrays
-    as lists. TypeError for what is no number, and holds none."""
+    as lists. TypeError for what is no number, and holds none. A text, which is none either, is
+    cut: it is for a message."""
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT]
     is_small = not isinstance(value, int) or value.bit_length() < LONGEST_INTEGER
-    if value is None or (isinstance(value, bool | int | float | str) and is_small):
+    if value is None or (isinstance(value, bool | int | float) and is_small):
         return value
     if isinstance(value, dict):
         return {str(key): as_json(item) for key, item in value.items()}
@@ -62,7 +66,11 @@ def as_json(value: Any) -> Any:
 
 def reason(error: BaseException) -> str:
     """What was raised, and where in the user's file."""
-    text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    try:
+        said = str(error)
+    except Exception:  # its own __str__ may raise
+        said = "its text cannot be had"
+    text = f"{type(error).__name__}: {said}"[:LONGEST_ERROR]
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in _files]
     if not frames:
         return text

@@ -61,9 +61,11 @@ class Asking(Link):
 
     side = "t"
 
-    def __init__(self, read_fd: int, write_fd: int, names: dict[str, Any]):
+    def __init__(self, read_fd: int, write_fd: int, names: dict[str, Any], expects: str):
+        """`expects`: the tests, which may say that they expect StopIteration."""
         super().__init__(read_fd, write_fd, classes_of(names))
         self.errors = errors_of(names)
+        self.may_stop = StopIteration.__name__ in expects
         self.calls = 0
 
     def ask(self, op: str, on: str, values: Sequence = (), names: Iterable[str] = ()) -> Any:
@@ -77,6 +79,8 @@ class Asking(Link):
             os._exit(FAILED)
         if not isinstance(error, Exception):
             os._exit(FAILED)  # it wanted to end
+        if isinstance(error, StopIteration) and op != "next" and not self.may_stop:
+            os._exit(FAILED)  # it would end a map() of the tests as if all were well
         raise error
 
     def name(self, name: str) -> Any:
@@ -230,7 +234,7 @@ def verdict(read_fd: int, write_fd: int, tests: dict[str, Any]) -> bool:
     """The tests' process. -> True where they have called the program and all of them hold."""
     names = module_named("tests")
     run_each(tests["prelude"], names)
-    link = Asking(read_fd, write_fd, names)
+    link = Asking(read_fd, write_fd, names, tests["setup"] + tests["assertions"])
     for name in tests["modules"]:
         names[name] = __import__("numpy" if name == NUMPY else name)
     if (entry := tests["entry_point"]) is not None:

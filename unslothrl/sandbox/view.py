@@ -9,6 +9,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from unslothrl import files
+
 FOLDER = "/tmp"  # the program's, writable
 HARNESS = "/harness.py"
 USER = 1000  # this process's user and group as the program sees them, where it runs as them
@@ -47,7 +49,8 @@ def packages() -> str:
 
 def homes() -> list[str]:
     """Folders that no program may see, nor what is above them."""
-    return [os.path.realpath(Path.home()), "/root", "/home"]
+    own = files.home()
+    return [*([os.path.realpath(own)] if own is not None else []), "/root", "/home"]
 
 
 @functools.cache

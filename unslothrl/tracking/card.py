@@ -41,12 +41,12 @@ class Run:
         steps = 0
         if folder is not None:
             try:
-                options = tomllib.loads((folder / CONFIG).read_text())
-                rows = [row for row in read_jsonl(folder / METRICS) if "step" in row]
+                options = tomllib.loads((folder / CONFIG).read_text("utf-8"))
+                rows = [row for row in read_jsonl(folder / METRICS) if type(row.get("step")) is int]
                 steps = max((row["step"] for row in rows), default=0)
                 if (folder / SUMMARY).is_file():
-                    steps = json.loads((folder / SUMMARY).read_text()).get("steps", steps)
-            except (OSError, ValueError, TypeError, AttributeError):
+                    steps = json.loads((folder / SUMMARY).read_text("utf-8")).get("steps", steps)
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
                 pass
         return cls(options, rows, steps)
 
@@ -175,7 +175,7 @@ def recipe(run: Run) -> list[str]:
         is_set = name in OPTIONS and value not in (OPTIONS[name].default, [])
         if is_set and name not in OF_THE_MACHINE:
             values = value if isinstance(value, list) else [value]
-            if not any(isinstance(each, str) and looks_like_a_path(each) for each in values):
+            if all(map(may_be_shown, values)):
                 lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
     if not lines:
         return []
@@ -184,6 +184,11 @@ def recipe(run: Run) -> list[str]:
         "as a file: `unslothrl --recipe FILE.toml`.",
         fenced("\n".join(lines), "toml"),
     ]
+
+
+def may_be_shown(value: Any) -> bool:
+    """Whether this is a value of an option, and no path."""
+    return isinstance(value, str | int | float) and not looks_like_a_path(str(value))
 
 
 def looks_like_a_path(value: str) -> bool:

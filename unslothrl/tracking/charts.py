@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.tracking.metrics import Points, buckets, mean, short
+from unslothrl.untrusted import printable
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 COLOURS = 6
@@ -155,10 +156,10 @@ def figure(
     carried = json.dumps({**values, "bars": bars}, separators=(",", ":"))
     return (
         f"<figure data-values='{html.escape(carried)}'>"
-        f"<figcaption>{html.escape(title)}</figcaption>"
+        f"<figcaption>{escaped(title)}</figcaption>"
         f'<div class="legend">{legend}</div>'
         f'<div class="plot">{labels}<svg viewBox="0 0 100 100" preserveAspectRatio="none" '
-        f'role="img" aria-label="{html.escape(title)}">{grid}{"".join(drawn)}</svg></div></figure>'
+        f'role="img" aria-label="{escaped(title)}">{grid}{"".join(drawn)}</svg></div></figure>'
     )
 
 
@@ -169,12 +170,18 @@ def legend_entry(curve: Curve, number: int) -> str:
     if not curve.name:
         return f"<span>last {last}</span>"
     colour = f'<i style="background:var(--c{number % COLOURS})"></i>'
-    return f"<span>{colour}{html.escape(curve.name)} {last}</span>"
+    return f"<span>{colour}{escaped(curve.name)} {last}</span>"
+
+
+def escaped(name: str) -> str:
+    """A name for HTML: those of evaluation sets come from data."""
+    return html.escape(printable(name))
 
 
 def rounded(value: float) -> float:
-    """To five digits, which is more than a chart shows."""
-    return float(f"{value:.5g}")
+    """To five digits, which is more than a chart shows; the largest float would become infinite."""
+    short = float(f"{value:.5g}")
+    return short if math.isfinite(short) else value
 
 
 def across(step: int, steps: Sequence[int]) -> float:

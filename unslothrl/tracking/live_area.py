@@ -7,8 +7,9 @@ from rich.console import Group
 from rich.text import Text
 
 from unslothrl.tracking.metrics import duration, short, sparkline
-from unslothrl.tracking.printer import Printer, cut, printable
+from unslothrl.tracking.printer import Printer, cut
 from unslothrl.tracking.schedule import Phase, Schedule
+from unslothrl.untrusted import printable
 
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL = 10  # columns

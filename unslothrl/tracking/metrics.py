@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -39,7 +40,10 @@ def eval_sets(rows: Iterable[Row]) -> list[str]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Whether this is a finite number; an integer beyond all floats is none."""
+    if isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -71,7 +75,7 @@ def mean(values: Sequence[float]) -> float:
 
 def duration(seconds: float) -> str:
     """4.2 -> "4 s", 83 -> "1:23", 3723 -> "1:02:03"."""
-    whole = max(0, round(seconds))
+    whole = max(0, round(seconds)) if math.isfinite(seconds) else 0
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from unslothrl.untrusted import printable
+
 HANGING = 2  # columns
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
 
@@ -66,11 +68,6 @@ def can_redraw(console: Console) -> bool:
     """Whether the output is a terminal that can move its cursor."""
     isatty = getattr(console.file, "isatty", lambda: False)()
     return isatty and not console.is_dumb_terminal and not any(n in os.environ for n in NOTEBOOKS)
-
-
-def printable(text: str) -> str:
-    """`text` without control characters: names come from data sets and models."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def clipped(text: str, most: int, mark: str = "...") -> str:

@@ -24,6 +24,7 @@ and renamed. metrics.jsonl is appended to instead; a last line without its line 
 import json
 import math
 import os
+import re
 import shutil
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
 EVALS = "evals"
+OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # what `step_name` writes
 KEPT_CHECKPOINTS = 2  # the older one is the fallback if the newest is unreadable
 
 
@@ -113,8 +115,14 @@ class RunFolder:
             file.write(json_line(metrics))
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; not-a-number and infinity read as None."""
-        return read_jsonl(self.path / METRICS)
+        """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
+        `read_jsonl`, and for a line without its step."""
+        path = self.path / METRICS
+        rows = read_jsonl(path)
+        for number, row in enumerate(rows, start=1):
+            if type(row.get("step")) is not int:
+                raise ValueError(f"{path}, line {number} has no step")
+        return rows
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes the rollouts of a step: see `rollout_rows`."""
@@ -140,6 +148,14 @@ class RunFolder:
     def rollout_steps(self) -> list[int]:
         """The steps that have rollouts, ascending."""
         return self._steps(ROLLOUTS)
+
+    def evaluation_steps(self) -> list[int]:
+        """The steps after which the run has been evaluated, ascending."""
+        return self._steps(EVALS)
+
+    def evaluation_file(self, step: int) -> Path:
+        """Where what the evaluation after a step drew is, or is to be."""
+        return self._of_step(EVALS, step)
 
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt."""
@@ -196,13 +212,12 @@ class RunFolder:
 
     def latest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, None if there is none."""
+        complete = [path for _, path in self._checkpoints()]
         latest = self.path / CHECKPOINTS / LATEST
-        if latest.is_file():
-            named = latest.parent / latest.read_text().strip()
-            if named.is_dir() and named != latest.parent:
-                return named
-        complete = self._checkpoints()  # `latest` is missing or older than a checkpoint's rename
-        return complete[-1][1] if complete else None
+        name = latest.read_bytes().decode(errors="replace").strip() if latest.is_file() else ""
+        named = [path for path in complete if path.name == name]
+        # `latest` may be missing, damaged, or older than a checkpoint's rename
+        return next(iter(named or complete[-1:]), None)
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Writes summary.json: "status" (finished, interrupted or failed), "steps", ..."""
@@ -216,10 +231,12 @@ class RunFolder:
         return json.loads(path.read_bytes()) if path.exists() else {}
 
     def _steps(self, folder: str) -> list[int]:
-        """The steps that have a file in a folder, ascending."""
+        """The steps that have a file in a folder, ascending; a copy of one under another name is
+        none."""
         return sorted(
             int(path.stem.removeprefix("step_"))
             for path in (self.path / folder).glob("step_*.jsonl")
+            if OF_STEP.fullmatch(path.stem)
         )
 
     def _of_step(self, folder: str, step: int) -> Path:
@@ -229,7 +246,8 @@ class RunFolder:
         """(step, folder) of every complete checkpoint, ascending."""
         return sorted(
             (int(path.name.removeprefix("step_")), path)
-            for path in (self.path / CHECKPOINTS).glob("step_" + "[0-9]" * 6)
+            for path in (self.path / CHECKPOINTS).glob("step_*")
+            if OF_STEP.fullmatch(path.name) and path.is_dir()
         )
 
 
@@ -315,16 +333,19 @@ def encoded(text: str) -> bytes:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The rows of a file; a last line without its line feed is incomplete and left out.
 
-    Raises ValueError for any other line that is not JSON.
+    Raises ValueError for any other line that is no JSON object.
     """
-    if not path.exists():
+    if not path.is_file():
         return []
     rows = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number} is no object")
+        rows.append(row)
     return rows
 
 

@@ -18,10 +18,11 @@ from rich.text import Text
 from unslothrl import types
 from unslothrl.tracking import live_area, samples
 from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, short
-from unslothrl.tracking.printer import Printer, can_redraw, printable
+from unslothrl.tracking.printer import Printer, can_redraw
 from unslothrl.tracking.schedule import Phase, Schedule
 from unslothrl.tracking.step_lines import StepTable, plain_step
 from unslothrl.tracking.summary_lines import SHOWN, summary_lines
+from unslothrl.untrusted import printable
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 TICK_S = 5.0  # between two looks at whether such a line is due

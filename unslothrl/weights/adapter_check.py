@@ -19,7 +19,7 @@ from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.planning import shapes
 from unslothrl.planning.shapes import Shape
 from unslothrl.types import LORA_TARGETS
-from unslothrl.untrusted import Unreadable, read_object, shown
+from unslothrl.untrusted import Unreadable, is_utf8, read_object, shown
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 EXAMPLE = "runs/<run>/adapters/v000030"
@@ -32,7 +32,8 @@ PIECE = 4 << 20  # bytes of a tensor that are looked at together
 
 DTYPES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes
 NAME = re.compile(
-    r"base_model\.model\.model\.layers\.(\d{1,4})\.(self_attn|mlp)\.(\w+_proj)\.lora_([AB])\.weight"
+    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,3})\."
+    r"(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))([a-z]+_proj)\.lora_([AB])\.weight"
 )
 READ = (  # settings with a check of their own, or that change nothing
     "peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora",
@@ -115,7 +116,7 @@ def check_settings(name: str) -> Lora:
         refuse(name, f"lora_alpha {shown(lora.alpha)} must be over 0 and at most {MOST_ALPHA}")
     if not is_number(lora.dropout) or not 0 <= lora.dropout < 1:
         refuse(name, f"lora_dropout {shown(lora.dropout)} must be at least 0 and under 1")
-    if lora.base is not None and not isinstance(lora.base, str):
+    if lora.base is not None and not (isinstance(lora.base, str) and is_utf8(lora.base)):
         refuse(name, f"base_model_name_or_path must be text, got {shown(lora.base)}")
     return lora
 
@@ -205,11 +206,11 @@ def check_tensors(
     present: set[tuple[int, str, str]] = set()
     for key, tensor in tensors.items():
         parts = NAME.fullmatch(key)
-        if parts is None or parts[3] not in lora.targets:
+        if parts is None or parts[2] not in lora.targets:
             refuse(name, f"tensor {shown(key)} is not of its target_modules: export it again")
         if tensor.dtype not in DTYPES:
             refuse(name, f"tensor {key} is {tensor.dtype}: save it as float32, float16 or bfloat16")
-        layer, target, half = int(parts[1]), parts[3], parts[4]
+        layer, target, half = int(parts[1]), parts[2], parts[3]
         present.add((layer, target, half))
         check_size(name, key, tensor, lora.rank, expected(lora.rank, target, half, shape))
     layers = shape.layers if shape else 1 + max(layer for layer, _, _ in present)

@@ -14,7 +14,7 @@ from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
-from unslothrl.untrusted import Unreadable, read_object, shown
+from unslothrl.untrusted import Unreadable, is_utf8, read_object, shown
 
 USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes
@@ -88,6 +88,8 @@ def checked(settings: dict[str, Any]) -> Use:
         value = settings.get(key)
         if not isinstance(value, str) and not (key == "chat_template" and value is None):
             raise Unreadable(f"{key} must be text, got {shown(value)}")
+        if value and not is_utf8(value):
+            raise Unreadable(f"{key} has half a surrogate pair")
     if not isinstance(settings.get("base_hash", ""), str):
         raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
     known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}

@@ -7,7 +7,6 @@ two processes can ever hold different 4-bit weights.
 import functools
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -16,10 +15,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists
+from unslothrl.files import exists, home
 from unslothrl.untrusted import Unreadable, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
@@ -40,6 +40,8 @@ def prepare(model: str, stage: Stage | None = None, progress: Progress | None = 
     and (parts done, all parts)."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
+    if not isinstance(quantised, dict):
+        raise UserError(f"model {model}: its quantization_config is no object: fix config.json")
     method = quantised.get("quant_method")
     if method == "bitsandbytes" and quantised.get("load_in_4bit"):
         return source
@@ -86,7 +88,7 @@ def read_config(folder: Path) -> dict:
 
 def _download(model: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
@@ -96,17 +98,23 @@ def _download(model: str, weights: bool) -> Path:
             f"model {model}: access is granted only to those who accept the terms: do that on "
             f"huggingface.co/{model}, then run `hf auth login`"
         ) from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # of HTTP, of sockets, of the hub's own checks
         raise UserError(
-            f"model {model}: neither a local folder nor on the hub ({reason}): check the name and "
-            "the network, or set --model embedded"
+            f"model {model}: neither a local folder nor on the hub ({first_line(error)}): check "
+            "the name and the network, or set --model embedded"
         ) from None
 
 
 def cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "unslothrl" / "nf4"
+    """Of 4-bit copies. UserError where there is no place for one."""
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "unslothrl" / "nf4"
+    if (own := home()) is None:
+        raise UserError(
+            "model: there is no home folder to keep its 4-bit copy in: set the variable "
+            "XDG_CACHE_HOME to a folder with room for it"
+        )
+    return own / ".cache" / "unslothrl" / "nf4"
 
 
 def quantise(source: Path, stage: Stage | None = None, progress: Progress | None = None) -> Path:
@@ -200,6 +208,11 @@ def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
     )
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, in short."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
 def load_tokenizer(base: Path):
     """The tokenizer of a checkpoint exactly as it was saved.
 
@@ -209,14 +222,14 @@ def load_tokenizer(base: Path):
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     file = base / "tokenizer_config.json"
-    saved = json.loads(file.read_text()).get("tokenizer_class") if file.is_file() else None
-    plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
     try:
-        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(base)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        saved = read_object(file, MOST_CONFIG).get("tokenizer_class") if file.is_file() else None
+        plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        kind = PreTrainedTokenizerFast if plain else AutoTokenizer
+        tokenizer = kind.from_pretrained(base, trust_remote_code=False)
+    except Exception as error:  # of any kind: the files are others', and read in several libraries
         raise UserError(
-            f"model {base}: no tokenizer can be read ({reason}): add its files"
+            f"model {base}: no tokenizer can be read ({first_line(error)}): add its files"
         ) from None
     if not tokenizer.chat_template:
         raise UserError(f"model {base}: no chat template: choose an instruct model, or add one")
@@ -238,10 +251,15 @@ def stop_token_ids(folder: Path) -> list[int]:
     """The ids that end a completion, by generation_config.json, else config.json."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        if path.is_file():
-            eos = json.loads(path.read_text()).get("eos_token_id")
-            if eos is not None:
-                return eos if isinstance(eos, list) else [eos]
+        if not path.is_file():
+            continue
+        try:
+            eos = read_object(path, MOST_CONFIG).get("eos_token_id")
+        except Unreadable as error:
+            raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
+        ids: list[Any] = eos if isinstance(eos, list) else [eos]
+        if ids and all(type(id) is int for id in ids):
+            return ids
     raise UserError(f"model {folder}: no eos_token_id in its configuration: add one")
 
 

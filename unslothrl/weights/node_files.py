@@ -128,7 +128,7 @@ def write(adapter: Adapter, folder: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
     try:
         temporary.mkdir(mode=0o700)
-        (temporary / CONFIG_FILE).write_text(adapter.config)
+        (temporary / CONFIG_FILE).write_text(adapter.config, encoding="utf-8")
         with (temporary / WEIGHTS_FILE).open("wb", buffering=0) as file:
             left = adapter.weights
             while left:

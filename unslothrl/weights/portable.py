@@ -47,7 +47,8 @@ def copy_adapter(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
     if (target / BASE_FOLDER).is_dir():
         base = str((target / BASE_FOLDER).absolute())
-        (target / CONFIG_FILE).write_text(with_base((target / CONFIG_FILE).read_text(), base))
+        config = with_base((target / CONFIG_FILE).read_text("utf-8"), base)
+        (target / CONFIG_FILE).write_text(config, encoding="utf-8")
 
 
 def base_name(base: str, folder: Path) -> str:

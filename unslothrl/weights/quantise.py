@@ -24,6 +24,7 @@ def main(source: str, target: str) -> None:
         ),
         device_map="cuda:0" if torch.cuda.is_available() else "cpu",
         dtype=torch.bfloat16,
+        trust_remote_code=False,  # None would ask on stdin
     ).save_pretrained(target)
 
 

@@ -157,6 +157,8 @@ def checked_tests(value: Mapping, column: str) -> dict[str, Any]:
         raise UnusableRow(f"column {column} has fn_name {name!r:.60}, which is no name")
     if name is None:
         inputs, outputs = list(as_text(inputs, column)), list(as_text(outputs, column))
+    if all(output is None or (name is None and not output.strip()) for output in outputs):
+        raise UnusableRow(f"column {column} expects nothing, so that any program would be right")
     return {"inputs": inputs, "outputs": outputs, "fn_name": name}
 
 

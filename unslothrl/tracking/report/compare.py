@@ -1,5 +1,6 @@
 """Several runs on one page, and as a table for the terminal."""
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from unslothrl.tracking.metrics import Row, duration, eval_sets, mean, series, s
 from unslothrl.tracking.origin import Origin
 from unslothrl.tracking.report import curves, overview, signs, steps
 from unslothrl.tracking.report.curves import Evaluations
-from unslothrl.tracking.report.document import page, section, text
+from unslothrl.tracking.report.document import address, page, section, text
 from unslothrl.tracking.report.page import evaluations_of
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
 
@@ -47,7 +48,11 @@ class Run:
 
     @property
     def status(self) -> str:
-        return self.summary.get("status", "running")
+        return str(self.summary.get("status", "running"))
+
+    @functools.cached_property
+    def scores(self) -> overview.ScoresByStep:
+        return overview.scores_by_step(self.folder)
 
 
 def read(folders: Sequence[Path], with_evaluations: bool = True) -> list[Run]:
@@ -104,10 +109,10 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 def runs_table(runs: Sequence[Run], path: Path) -> str:
     body = []
     for run in runs:
-        link = os.path.relpath(run.folder.path / REPORT, path.parent)
         name = text(run.name)
-        if (run.folder.path / REPORT).is_file() and ":" not in link.partition("/")[0]:
-            name = f'<a href="{text(link)}">{name}</a>'
+        if (run.folder.path / REPORT).is_file():
+            link = address(os.path.relpath(run.folder.path / REPORT, path.parent))
+            name = f'<a href="{link}">{name}</a>'
         body.append([name, *(text(cell) for cell in cells(run)[1:])])
     return section("Runs", table(HEAD, body))
 
@@ -183,11 +188,11 @@ def last_interval(run: Run, name: str, key: str, points: Sequence[tuple[int, flo
 def last_difference(runs: Sequence[Run], name: str, key: str) -> str:
     """Paired over the problems, "-" where those are not the same, or where the best is one of more
     completions in one of the runs."""
-    scores = [overview.last_scores(run.folder, name, run.evaluations) for run in runs]
-    counts = [{len(values) for values in of_run.values()} for of_run in scores]
+    first, second = (overview.last_scores(run.scores, name, run.evaluations) for run in runs)
+    counts = [{len(values) for values in of_run.values()} for of_run in (first, second)]
     if key == "best_of_n" and counts[0] != counts[1]:
         return "-"
-    return overview.difference(scores[0], scores[1], mean if key == "pass_at_1" else max) or "-"
+    return overview.difference(first, second, mean if key == "pass_at_1" else max) or "-"
 
 
 def signs_list(runs: Sequence[Run]) -> str:

@@ -9,10 +9,13 @@ become markup (browsers that know no trusted types ignore them).
 import base64
 import hashlib
 import html
+import os
 import re
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from unslothrl.tracking.report.steps import embedded
 
@@ -64,6 +67,11 @@ def text(value: Any) -> str:
     """Escaped, and with every character to be seen."""
     shown = str(value).lower() if isinstance(value, bool) else str(value)
     return html.escape(HIDDEN.sub(visible, shown))
+
+
+def address(path: str | Path) -> str:
+    """A file's relative path as a link: a name may hold # or ?, and bytes that are not UTF-8."""
+    return quote(os.fsencode(path))
 
 
 def visible(found: re.Match[str]) -> str:

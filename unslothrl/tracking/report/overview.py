@@ -1,5 +1,6 @@
 """The upper part of the page: what the run is, what it did, what to look at; and its options."""
 
+import functools
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,10 @@ from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import section, text
 from unslothrl.tracking.report.steps import by_set
-from unslothrl.tracking.run_folder import EVALS, RunFolder, read_jsonl, step_name
+from unslothrl.tracking.run_folder import RunFolder, read_jsonl
+
+ScoresByStep = Callable[[int], Mapping[str, Mapping[str, list[float]]]]
+"""Of the evaluation after a step: set -> task -> the scores of its completions."""
 
 
 def read_options(path: Path) -> dict[str, Any]:
@@ -94,11 +98,11 @@ def signs_found(rows: Sequence[Row], options: Mapping[str, Any]) -> str:
 
 def before_after(folder: RunFolder, rows: Sequence[Row], evaluations: Evaluations) -> str:
     """A table of the held-out evaluations: first, last, difference and best."""
-    body = []
+    body, scores = [], scores_by_step(folder)
     for name in eval_sets(rows):
         for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
             if points := series(rows, f"eval/{name}/{key}"):
-                body.append(evaluation_row(folder, name, label, key, points, evaluations))
+                body.append(evaluation_row(scores, name, label, key, points, evaluations))
     if not body:
         return ""
     head = "<tr><th><th>before<th>after<th>difference<th>best</tr>"
@@ -113,7 +117,7 @@ def before_after(folder: RunFolder, rows: Sequence[Row], evaluations: Evaluation
 
 
 def evaluation_row(
-    folder: RunFolder,
+    scores: ScoresByStep,
     name: str,
     label: str,
     key: str,
@@ -131,7 +135,7 @@ def evaluation_row(
     after = changed = "-"
     if len(points) > 1:
         after = with_interval(last_step, last)
-        ends = [scores_of(folder, step, name) for step in (first_step, last_step)]
+        ends = [scores(step).get(name, {}) for step in (first_step, last_step)]
         of_problem = mean if key == "pass@1" else max
         changed = difference(ends[0], ends[1], of_problem) or f"{last - first:+.3f}"
     return (
@@ -160,23 +164,30 @@ def difference(
     return f"{compared.mean:+.3f} <small>({compared.low:+.3f} to {compared.high:+.3f}), {p}</small>"
 
 
-def scores_of(folder: RunFolder, step: int, name: str) -> dict[str, list[float]]:
-    """Of a set in the evaluation after a step: problem -> the scores of its completions.
+def scores_by_step(folder: RunFolder) -> ScoresByStep:
+    """Reads each file once, however many sets it has.
 
     Another run may have held out other problems under the same tasks: so a problem is called by its
     answer as well, or where it has none by its prompt.
     """
-    rows = [
-        {**row, "task": f"{row['task']}: {row.get('answer') or row['prompt']}"}
-        for row in read_jsonl(folder.path / EVALS / f"{step_name(step)}.jsonl")
-    ]
-    return by_set(rows).get(name, {})
+
+    def read(step: int) -> Mapping[str, Mapping[str, list[float]]]:
+        return by_set(
+            [
+                {**row, "task": f"{row['task']}: {row.get('answer') or row['prompt']}"}
+                for row in read_jsonl(folder.evaluation_file(step))
+            ]
+        )
+
+    return functools.cache(read)
 
 
-def last_scores(folder: RunFolder, name: str, evaluations: Evaluations) -> dict[str, list[float]]:
+def last_scores(
+    scores: ScoresByStep, name: str, evaluations: Evaluations
+) -> Mapping[str, list[float]]:
     """Of a set in the last evaluation that has it."""
     step = max((step for step, sets in evaluations.items() if name in sets), default=None)
-    return {} if step is None else scores_of(folder, step, name)
+    return {} if step is None else scores(step).get(name, {})
 
 
 def options_table(options: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@
   }
 
   const number = (name) => Number(name.replace(/^\w+_/, ""));
+  const address = (path) => path.split("/").map(encodeURIComponent).join("/");
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
 
   // Charts -----------------------------------------------------------------------------------
@@ -120,7 +121,8 @@
     }
     const evaluation = (data.evals || []).find((name) => number(name) === step);
     if (evaluation) {
-      found.push(" ", element("a", { href: `#eval=${evaluation.slice(5)}` }, "evaluation"));
+      const href = `#eval=${encodeURIComponent(evaluation.slice(5))}`;
+      found.push(" ", element("a", { href }, "evaluation"));
     }
     return found.filter((each) => found.length > 1 || each !== " ");
   }
@@ -301,7 +303,7 @@
         `${value.shown} of ${counted(value.completions, "completion")} are in this page, all are in `,
       );
     } else said.push("file ");
-    const line = [said.join("; "), element("a", { href: value.file }, value.file)];
+    const line = [said.join("; "), element("a", { href: address(value.file) }, value.file)];
     if (find("order").value === "improved" && !count) {
       line.push("; no prompt of this step was drawn before");
     }
@@ -468,7 +470,7 @@
   }
 
   function hit(known) {
-    const at = `#${state.kind}=${known.script.replace(/^\w+?_/, "")}`;
+    const at = `#${state.kind}=${encodeURIComponent(known.script.replace(/^\w+?_/, ""))}`;
     const change =
       known.improved === undefined ? "" : `, ${known.improved >= 0 ? "+" : ""}${known.improved.toFixed(3)}`;
     return element(
@@ -498,11 +500,19 @@
     return draw();
   }
 
+  function decoded(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text; // typed, with a % of its own
+    }
+  }
+
   // "#step=12" and "#eval=000010": from a chart, or typed.
   function goTo(hash) {
     const [, kind, which] = /^#(step|eval)=(.+)$/.exec(hash) || [];
     if (!kind || !kinds[kind].length) return false;
-    const exact = kinds[kind].indexOf(`${kind}_${decodeURIComponent(which)}`);
+    const exact = kinds[kind].indexOf(`${kind}_${decoded(which)}`);
     const near = kinds[kind].indexOf(closest(kinds[kind], Number(which)));
     select(kind, exact >= 0 ? exact : near);
     section.scrollIntoView();

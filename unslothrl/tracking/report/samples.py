@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.tracking.metrics import short
-from unslothrl.tracking.report.document import long_text, section, text
+from unslothrl.tracking.report.document import address, long_text, section, text
 from unslothrl.tracking.report.steps import reward_of
-from unslothrl.tracking.run_folder import EVALS, RunFolder, read_jsonl
+from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 
 
 def samples(folder: RunFolder) -> str:
@@ -18,12 +18,11 @@ def samples(folder: RunFolder) -> str:
         part(f"Step {step}", folder.read_rollouts(step), folder.rollouts_file(step))
         for step in dict.fromkeys([*steps[:1], *steps[-1:]])
     ]
-    evals = sorted((folder.path / EVALS).glob("step_*.jsonl"))
+    evals = folder.evaluation_steps()
     parts += [
-        part(
-            f"Evaluation after step {int(path.stem.removeprefix('step_'))}", read_jsonl(path), path
-        )
-        for path in dict.fromkeys([*evals[:1], *evals[-1:]])
+        part(f"Evaluation after step {step}", read_jsonl(path), path)
+        for step in dict.fromkeys([*evals[:1], *evals[-1:]])
+        for path in [folder.evaluation_file(step)]
     ]
     return section("Samples", "".join(parts), "samples")
 
@@ -32,7 +31,7 @@ def part(title: str, rows: Sequence[Mapping[str, Any]], path: Path) -> str:
     chosen = best_middle_worst(rows)
     cards = "".join(sample(row, is_open=number == 0) for number, row in enumerate(chosen))
     file = f"{path.parent.name}/{path.name}"
-    link = f'<a href="{text(file)}">{text(file)}</a>'
+    link = f'<a href="{address(file)}">{text(file)}</a>'
     return f"<h3>{title}</h3><p class=meta>best, middle and worst; all of them: {link}</p>{cards}"
 
 

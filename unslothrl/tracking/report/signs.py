@@ -11,6 +11,7 @@ from typing import Any
 from unslothrl.tracking.metrics import Points, Row, components, eval_sets, mean, series, short
 
 LEAST = 3  # steps at either end
+PLACES = 50  # of a tenth of a run at which its mean is looked at
 WARNING, NOTE = "warning", "note"
 
 Rows = Sequence[Row]
@@ -78,9 +79,11 @@ def collapse(rows: Rows, options: Options) -> Sign | None:
     if len(points) < 2 * LEAST:
         return None
     window = window_of(points)
+    last_start = len(points) - window
+    stride = max(1, window // PLACES)  # a long run is not gone through at every step
     means = [
         (points[i + window - 1][0], mean([value for _, value in points[i : i + window]]))
-        for i in range(len(points) - window + 1)
+        for i in [*range(0, last_start, stride), last_start]
     ]
     step, best = max(means, key=lambda point: point[1])
     last, lowest = means[-1][1], min(value for _, value in means)

@@ -11,6 +11,7 @@ Its first line, a comment, is what the page itself needs of it: see `Header`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,22 +79,31 @@ def update(folder: RunFolder) -> dict[str, Header]:
     """Writes the scripts that are missing or older than their files, and deletes those whose file
     is gone. -> the headers by name, ascending. ValueError names a file that is damaged."""
     sources = {name_of(path): path for path in _sources(folder)}
+    if (folder.path / FOLDER).is_symlink():  # whose files are not the run's
+        raise ValueError(f"{folder.path / FOLDER} is a link: remove it")
     for script in (folder.path / FOLDER).glob("*.js"):
-        if script.stem not in sources:
+        if script.stem not in sources and script.stem.startswith(("step_", "eval_")):
             script.unlink(missing_ok=True)
     headers = {}
     for name, path in sources.items():
-        header = read_header(folder, name)
-        if header is None or header.source != stamp(path):
-            try:
-                _write(folder, path, read_jsonl(path), {})
-            except (KeyError, TypeError, AttributeError, IndexError) as error:
-                said = f"{type(error).__name__}: {error}"
-                raise ValueError(f"{path} is not what a run writes ({said})") from None
-            header = read_header(folder, name)
-        if header is not None:
-            headers[name] = header
+        with suppress(FileNotFoundError):  # a resume has deleted it since
+            header = _current(folder, name, path)
+            if header is not None:
+                headers[name] = header
     return headers
+
+
+def _current(folder: RunFolder, name: str, path: Path) -> Header | None:
+    """The header of a file's script, which is written where it is missing or older."""
+    header = read_header(folder, name)
+    if header is not None and header.source == stamp(path):
+        return header
+    try:
+        _write(folder, path, read_jsonl(path), {})
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not what a run writes ({said})") from None
+    return read_header(folder, name)
 
 
 def read_header(folder: RunFolder, name: str) -> Header | None:
@@ -123,9 +133,10 @@ def stamp(path: Path) -> tuple[int, int]:
 
 
 def _sources(folder: RunFolder) -> list[Path]:
+    evals = sorted((folder.path / EVALS).glob("*.jsonl"))
     return [
-        *sorted((folder.path / ROLLOUTS).glob("step_*.jsonl")),
-        *sorted((folder.path / EVALS).glob("*.jsonl")),
+        *(folder.rollouts_file(step) for step in folder.rollout_steps()),
+        *(path for path in evals if path.stem.isprintable()),  # which a link can name
     ]
 
 

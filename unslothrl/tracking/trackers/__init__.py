@@ -38,9 +38,18 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        problem = getattr(load(name), "problem", None)
-        if problem is not None and (why := problem()):
+        if why := problem_of(name):
             raise UserError(f"track {name}: {why}")
+
+
+def problem_of(name: str) -> str | None:
+    """What the tracker's own file finds, or its package raises there."""
+    problem = getattr(load(name), "problem", None)
+    try:
+        return None if problem is None else problem()
+    except Exception as error:  # of a package that is broken, or refuses its variables
+        said = " ".join(str(error).split())
+        return f"it cannot be used ({type(error).__name__}: {said:.200}): set --track {NONE}"
 
 
 def wanted(chosen: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,67 @@
+"""The program whose streams are closed, full, or read by something that stops early."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from unslothrl import untrusted
+from unslothrl.commands import cli
+
+PROGRAM = f"{shlex.quote(sys.executable)} -m unslothrl"
+
+
+def shell(words: str) -> subprocess.CompletedProcess:
+    """Runs the program by a shell."""
+    line = f"{PROGRAM} {words}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_a_reader_that_has_gone_is_met_in_silence(flag):
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "unslothrl", flag],
+            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=100,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (cli.FAILED, "")
+
+
+def test_a_full_disk_under_stdout_is_one_line():
+    done = shell("--help > /dev/full")
+    assert done.returncode == cli.FAILED
+    assert done.stderr == "unslothrl: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_change_nothing(closed):
+    assert shell(f"--version {closed}").returncode == 0
+    refused = shell(f"chat --adapter nowhere {closed}")
+    assert refused.returncode == cli.USAGE and "Traceback" not in refused.stderr
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    assert cli.main(["recipes"]) == cli.FAILED
+    said = "the current folder is not there any more: change to one that is"
+    assert capsys.readouterr() == ("", f"unslothrl: {said}\n")
+
+
+def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
+    """A row's columns are the data set's."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"\\u001b]0;owned\\u0007\\u202e": 1, "completion": "x"}\n')
+    assert cli.main(["score", str(file), "--reward", "boxed"]) == cli.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and "owned" in line
+
+
+def test_printable_keeps_text_and_drops_control():
+    assert untrusted.printable("é漢 a\x1b[2J\u202eb\tc\n", kept="\n\t") == "é漢 a?[2J?b\tc\n"
+    assert untrusted.printable("\ud800\x00") == "??"
