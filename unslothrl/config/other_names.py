@@ -2,8 +2,8 @@
 
 TRL's GRPOConfig 1.15, Unsloth's notebooks, verl 0.6, axolotl, Colossal-RL, RL2 and DistRL-LLM. A
 dotted name is looked up whole first, then without what stands before each dot. For a name that
-stands for several options of this package, all of them are given. docs/coming-from.md is made from this file by
-tools/option_documents.py.
+stands for several options of this package, all of them are given. docs/coming-from.md is made from
+this file by tools/option_documents.py.
 """
 
 from unslothrl.config.options import OPTIONS
