@@ -275,17 +275,18 @@ class Batch:
     tokens: int
     traced: dict[int, int] = field(default_factory=dict)
     """Places of samples whose log-probabilities are asked for -> what `UpdateStats` calls them"""
+    seed: int = 0  # of dropout; each learner's part has its own
 
     def __reduce__(self) -> tuple[Any, ...]:
         table = compact.table(self.samples)
-        return Batch.of_table, (table, self.sequences, self.tokens, self.traced)
+        return Batch.of_table, (table, self.sequences, self.tokens, self.traced, self.seed)
 
     @classmethod
     def of_table(
-        cls, table: compact.Table, sequences: int, tokens: int, traced: dict[int, int]
+        cls, table: compact.Table, sequences: int, tokens: int, traced: dict[int, int], seed: int
     ) -> "Batch":
         """What `__reduce__` gave."""
-        return cls(tuple(compact.records(Sample, table)), sequences, tokens, traced)
+        return cls(tuple(compact.records(Sample, table)), sequences, tokens, traced, seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,6 +76,7 @@ class Passes:
 
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
         """
+        torch.manual_seed(batch.seed)  # dropout's, so that a resumed run draws the same
         over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
         parts = self._micro_batches(batch.samples)
         micro_batches = [[batch.samples[i] for i in part] for part in parts]

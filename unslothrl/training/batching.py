@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unslothrl.training import balancing
 from unslothrl.training.balancing import Costs
-from unslothrl.types import Batch, Sample
+from unslothrl.types import Batch, Sample, seed_of
 
 
 def batches(
@@ -26,8 +26,9 @@ def batches(
             tuple(samples[i] for i in part if has_gradient[i]),
             sequences=len(part),
             tokens=sum(samples[i].tokens for i in part),
+            seed=seed_of(seed, number),
         )
-        for part in parts
+        for number, part in enumerate(parts)
         if any(has_gradient[i] for i in part)
     ]
 
@@ -48,6 +49,7 @@ def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list
             traced={place: names[id(s)] for place, s in enumerate(part) if id(s) in names}
             if names
             else {},
+            seed=seed_of(batch.seed, "learner", rank),
         )
-        for part in parts
+        for rank, part in enumerate(parts)
     ]
