@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +18,7 @@ from rich.text import Text
 from unslothrl import types
 from unslothrl.tracking import live_area, samples
 from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, short
+from unslothrl.tracking.output import Output
 from unslothrl.tracking.printer import Printer, can_redraw
 from unslothrl.tracking.schedule import Phase, Schedule
 from unslothrl.tracking.step_lines import StepTable, plain_step
@@ -43,7 +44,7 @@ class Terminal:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.console = console or Console(highlight=False)
+        self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
         self.printer = Printer(self.console, self.live_area)
         self.clock, self.started = clock, clock()

@@ -1,0 +1,125 @@
+"""Orderly stops: signals and lost outputs, in processes of their own."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from unslothrl import stopping
+
+PROGRAM = """
+import signal, sys, time
+from unslothrl import stopping
+from unslothrl.tracking.output import Output
+stopping.listen()
+out = Output()
+try:
+    {body}
+except stopping.Stopped as stop:
+    stopping.begin()
+    sys.stderr.write(f"stopped: {{stop}}\\n")
+    {after}
+    sys.exit(stop.exit_code)
+"""
+WAITS = "out.write('ready\\n'); out.flush(); time.sleep(60)"
+HELD = """
+    with stopping.held():
+        out.write('ready\\n'); out.flush()
+        sys.stdin.readline()
+        sys.stderr.write('whole\\n')
+    time.sleep(60)
+"""
+
+
+def started(body: str, after: str = "pass", ignored: tuple[signal.Signals, ...] = (), **how):
+    def prepared() -> None:
+        for number in stopping.SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+    streams = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **how,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body, after=after)],
+        text=True, preexec_fn=prepared, **streams,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
+def test_each_signal_ends_a_run_by_its_name(number, name):
+    process = started(WAITS)
+    process.stdout.readline()
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert (said, process.returncode) == (f"stopped: {name}\n", 128 + number)
+
+
+def test_what_belongs_together_is_done_first():
+    process = started(HELD)
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate("go\n", timeout=20)
+    assert said == "whole\nstopped: SIGTERM\n" or said == "whole\nstopped: SIGHUP\n"
+    assert process.returncode in (129, 143)
+
+
+def test_what_is_ignored_stays_ignored():
+    process = started("out.write('ready\\n'); out.flush(); sys.stdin.readline()",
+                      ignored=(signal.SIGINT, signal.SIGHUP))  # fmt: skip
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
+    process.communicate("go\n", timeout=20)
+    assert process.returncode == 0
+
+
+def test_while_it_ends_only_a_second_ctrl_c_counts():
+    process = started(WAITS, "out.write('ending\\n'); out.flush(); sys.stdin.readline()")
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert "Stopped: Ctrl-C" in said and process.returncode != 143
+
+
+def test_a_closed_pipe_stops_it():
+    process = started("while True: out.write('line\\n'); out.flush()", "print('to nobody')")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(20) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == "stopped: its output was closed\n"
+
+
+def test_a_pipe_that_another_thread_finds_closed_stops_it_too():
+    body = (
+        "import threading; out.write('ready\\n'); out.flush(); sys.stdin.readline(); "
+        "threading.Thread(target=lambda: [out.write('x\\n'), out.flush()]).start(); time.sleep(60)"
+    )
+    process = started(body)
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert process.wait(20) == 128 + signal.SIGPIPE
+
+
+def test_a_terminal_that_is_lost_stops_it():
+    main, side = pty.openpty()
+    process = started("while True: out.write('line\\n'); out.flush()", stdout=side)
+    os.close(side)
+    os.read(main, 4)
+    os.close(main)
+    assert process.wait(20) == 128 + signal.SIGPIPE

@@ -1,0 +1,115 @@
+"""Orderly stops: what Ctrl-C, SIGTERM, SIGHUP and a closed pipe do to a run.
+
+Each raises `Stopped` in the main thread, at once or, inside `held`, when that ends. Once a run is
+stopping, further signals change nothing, but for a second Ctrl-C, which gives up what is being
+saved. A signal that is ignored when the process starts (`nohup`, a background job) stays ignored.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGPIPE: "its output was closed"}
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody asked the run to end."""
+
+    def __init__(self, number: signal.Signals = signal.SIGINT):
+        super().__init__(NAMES.get(number, number.name))
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell reports a process that the signal has ended."""
+        return 128 + self.number
+
+
+class Stops:
+    """Whether this process has been asked to stop, and whether it may at this moment."""
+
+    def __init__(self) -> None:
+        self.holding = 0
+        self.is_stopping = False
+        self.number = signal.SIGINT  # what stops it
+        self.is_closed = False  # the output, as another thread has seen
+        self.waiting: signal.Signals | None = None
+
+    def ask(self, number: signal.Signals) -> None:
+        """In the main thread. Raises Stopped unless it is held, or stopping already."""
+        if self.is_stopping and number != signal.SIGINT:
+            return
+        if self.is_closed and number == signal.SIGTERM:
+            number = signal.SIGPIPE
+        if self.holding:
+            self.waiting = self.waiting or number
+            return
+        self.is_stopping, self.number = True, number
+        raise Stopped(number)
+
+
+_stops = Stops()
+
+
+def listen() -> None:
+    """Has signals stop this process from now on."""
+    global _stops
+    _stops = Stops()
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    _stops.ask(signal.Signals(number))
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside it, in the main thread, nothing stops: what belongs together is done as one."""
+    _stops.holding += 1
+    try:
+        yield
+    finally:
+        _stops.holding -= 1
+    if not _stops.holding and _stops.waiting is not None:
+        number, _stops.waiting = _stops.waiting, None
+        _stops.ask(number)
+
+
+def output_closed() -> None:
+    """Nobody reads what this process prints: it goes nowhere from now on, and the run stops."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if not _is_open(descriptor):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    if threading.current_thread() is threading.main_thread():
+        _stops.ask(signal.SIGPIPE)
+    elif not _stops.is_stopping:
+        _stops.is_closed = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _is_open(descriptor: int) -> bool:
+    """Whether there is still somebody to read what is written there."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
+    return not any(events & gone for _, events in poll.poll(0))
+
+
+def cause() -> Stopped:
+    """What stops this process, also where a library has raised KeyboardInterrupt in its place, as
+    Ray does."""
+    return Stopped(_stops.number)
+
+
+def begin() -> None:
+    """The run is ending, whatever the reason."""
+    _stops.is_stopping = True
