@@ -1,11 +1,10 @@
-"""What a run needs to go on as if it had never stopped. Safetensors and JSON, no pickle."""
+"""Where the loop of a run stands, as a checkpoint has it: JSON, no pickle."""
 
 import json
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-
-STATE_FILE = "learner.safetensors"
-PROGRESS_FILE = "progress.json"
+import types
+import typing
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 
 @dataclass
@@ -21,14 +20,42 @@ class RunState:
     outstanding: list[int] = field(default_factory=list)  # positions drawn and not trained on yet
     batches: list[int] = field(default_factory=list)  # sizes of the batches drawn ahead
     evals: list[dict] | None = None  # [{"step", "eval/<set>/pass@1", ..., "timing/eval_s"}]
+    unlogged: dict | None = None  # metrics of the last step, while its evaluation is to come
+    data: dict[str, str] = field(default_factory=dict)  # fingerprints of the data sets
+    base: str = ""  # hash of the 4-bit weights
+    versions: dict[str, str] = field(default_factory=dict)  # of the packages that matter
 
 
-def save(folder: Path, state: RunState, learner: bytes) -> None:
-    (folder / STATE_FILE).write_bytes(learner)
-    (folder / PROGRESS_FILE).write_text(json.dumps(asdict(state), indent=2))
+def to_json(state: RunState) -> bytes:
+    """Numbers of NumPy's become JSON's; not-a-number and infinity are as Python writes them."""
+    return json.dumps(asdict(state), indent=2, default=lambda v: v.item()).encode("ascii")
 
 
-def load(folder: Path) -> tuple[RunState, bytes]:
-    """Raises FileNotFoundError for a folder that is no checkpoint."""
-    state = RunState(**json.loads((folder / PROGRESS_FILE).read_text()))
-    return state, (folder / STATE_FILE).read_bytes()
+def from_json(text: bytes) -> RunState:
+    """Raises ValueError for anything but what `to_json` writes."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    kinds = typing.get_type_hints(RunState)
+    if not isinstance(values, dict) or values.keys() != {each.name for each in fields(RunState)}:
+        raise ValueError("it is of another version of this package")
+    for name, value in values.items():
+        if not is_a(value, kinds[name]):
+            raise ValueError(f"{name} is not what it must be")
+    return RunState(**values)
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON's is one of a field's type."""
+    if isinstance(kind, types.UnionType):
+        return any(is_a(value, each) for each in kind.__args__)
+    if kind is int:
+        return type(value) is int and value >= 0
+    if kind is float:
+        return type(value) in (int, float)
+    if typing.get_origin(kind) is dict:
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    if typing.get_origin(kind) is list:
+        return isinstance(value, list) and all(is_a(each, kind.__args__[0]) for each in value)
+    return isinstance(value, kind)

@@ -1,0 +1,245 @@
+"""Checkpoints on a disk: whole or absent, checked when read, the newest and the best kept."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unslothrl.checkpoints import run_state, store
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoints, Damaged
+from unslothrl.training.boundary import Boundary
+from unslothrl.training.checkpoint_schedule import CheckpointSchedule
+
+FILES = ["SHA256SUMS", "learner.safetensors", "progress.json"]
+
+
+@pytest.fixture
+def checkpoints(tmp_path) -> Checkpoints:
+    return Checkpoints(tmp_path)
+
+
+def names(checkpoints: Checkpoints) -> list[str]:
+    return sorted(os.listdir(checkpoints.folder))
+
+
+def test_what_is_written_is_read(checkpoints):
+    assert checkpoints.newest() is None
+    state = RunState(step=5, position=40, evals=[{"step": 5, "eval/x/pass@1": 0.5}], base="b")
+    folder = checkpoints.write(state, b"weights")
+    found = checkpoints.newest()
+    assert (found.folder, found.state, found.learner()) == (folder, state, b"weights")
+    assert sorted(os.listdir(folder)) == FILES
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(command, cwd=folder, capture_output=True).returncode == 0
+
+
+def test_the_newest_are_kept_and_the_best(checkpoints):
+    for step in (5, 10, 15, 20):
+        checkpoints.write(RunState(step=step), b"", is_best=step == 10)
+    assert names(checkpoints) == ["best", "latest", "step_000010", "step_000015", "step_000020"]
+    assert (checkpoints.folder / "latest").read_text() == "step_000020\n"
+    assert (checkpoints.folder / "best").read_text() == "step_000010\n"
+    checkpoints.write(RunState(step=20), b"again")  # after its evaluation
+    assert checkpoints.newest().learner() == b"again"
+    checkpoints.keep = 1
+    checkpoints.write(RunState(step=25), b"", is_best=True)
+    assert checkpoints.steps() == [25]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_one_that_fails_leaves_nothing(checkpoints, error, monkeypatch):
+    checkpoints.write(RunState(step=5), b"five")
+
+    def fails(folder):
+        raise error
+
+    monkeypatch.setattr(store, "flush_tree", fails)
+    with pytest.raises(error):
+        checkpoints.write(RunState(step=10), b"ten")
+    assert names(checkpoints) == ["latest", "step_000005"]
+    assert (checkpoints.folder / "latest").read_text() == "step_000005\n"
+
+
+def test_a_killed_process_leaves_nothing_that_counts(checkpoints):
+    checkpoints.write(RunState(step=5), b"five")
+    left_over = checkpoints.folder / ".step_000010"
+    left_over.mkdir()
+    (left_over / "progress.json").write_text("half")
+    assert checkpoints.newest().state.step == 5
+    checkpoints.write(RunState(step=10), b"ten")
+    (checkpoints.folder / "latest").write_text("step_000005\n")  # killed just before
+    assert checkpoints.newest().state.step == 10
+    assert names(checkpoints) == ["latest", "step_000005", "step_000010"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "empty", "longer"])
+def test_a_damaged_one_is_said_and_the_one_before_it_used(checkpoints, name, damage):
+    checkpoints.write(RunState(step=5), b"five")
+    path = checkpoints.write(RunState(step=10), bytes(range(200))) / name
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    changed = {"cut": content[:-2], "empty": b"", "longer": content + b"x", "flipped": flipped}
+    path.write_bytes(changed.get(damage, b""))
+    if damage == "gone":
+        path.unlink()
+    notes: list[str] = []
+    found = checkpoints.newest(notes.append)
+    if name == "SHA256SUMS" and damage == "longer":
+        assert found.state.step == 10  # what it says of the others is there
+        return
+    assert found.state.step == 5 and len(notes) == 1
+    assert "checkpoint step_000010 is damaged" in notes[0] and "\n" not in notes[0]
+
+
+def test_every_byte_counts(checkpoints):
+    folder = checkpoints.write(RunState(step=10), b"weights")
+    for name in FILES:
+        content = (folder / name).read_bytes()
+        for place in range(0, len(content), 7):
+            changed = bytearray(content)
+            changed[place] ^= 0x20
+            (folder / name).write_bytes(changed)
+            assert checkpoints.newest() is None, (name, place)
+        (folder / name).write_bytes(content)
+    assert checkpoints.newest() is not None
+
+
+def test_a_whole_one_of_another_step_is_none(checkpoints):
+    checkpoints.write(RunState(step=10), b"").rename(checkpoints.folder / "step_000011")
+    notes: list[str] = []
+    assert checkpoints.newest(notes.append) is None and "of step 10" in notes[0]
+
+
+def test_it_may_be_damaged_after_it_was_found(checkpoints):
+    checkpoints.write(RunState(step=10), b"ten")
+    found = checkpoints.newest()
+    (found.folder / "learner.safetensors").write_bytes(b"new")
+    with pytest.raises(Damaged, match=r"learner\.safetensors is not as it was written"):
+        found.learner()
+
+
+NUMBERS = st.integers(0, 2**63)
+VALUES = st.one_of(st.floats(), st.integers(), st.none(), st.text())
+STATES = st.builds(
+    RunState,
+    step=NUMBERS,
+    position=NUMBERS,
+    seconds=st.floats(allow_nan=False),
+    outstanding=st.lists(NUMBERS, max_size=5),
+    batches=st.lists(NUMBERS, max_size=3),
+    evals=st.none() | st.lists(st.dictionaries(st.text(), st.floats(allow_nan=False)), max_size=3),
+    unlogged=st.none() | st.dictionaries(st.text(), st.floats(allow_nan=False)),
+    data=st.dictionaries(st.text(), st.text()),
+    base=st.text(),
+)
+
+
+@given(STATES)
+def test_a_state_comes_back_as_it_was(state):
+    assert run_state.from_json(run_state.to_json(state)) == state
+
+
+def test_metrics_of_numpy_come_back_as_json_has_them():
+    state = RunState(unlogged={"a": np.float32(0.1), "b": np.int64(3), "c": float("nan")})
+    found = run_state.from_json(run_state.to_json(state)).unlogged
+    assert found["a"] == float(np.float32(0.1)) and found["b"] == 3 and found["c"] != found["c"]
+
+
+@given(st.sampled_from([each.name for each in dataclasses.fields(RunState)]), VALUES)
+def test_what_is_no_state_is_refused(name, value):
+    import json
+
+    values = json.loads(run_state.to_json(RunState())) | {name: value}
+    text = json.dumps(values).encode()
+    try:
+        assert run_state.from_json(text) == RunState(**values)
+    except ValueError as error:
+        assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b"null", b'{"step": 1}', b"[" * 99_999, b"\xff"]
+)
+def test_other_files_are_refused(text):
+    with pytest.raises(ValueError):
+        run_state.from_json(text)
+
+
+def test_the_best_evaluation_is_the_first_of_the_highest():
+    def boundary(*values: float) -> Boundary:
+        evals = [{"step": i, "eval/x/pass@1": value} for i, value in enumerate(values)]
+        return Boundary.of(RunState(step=len(values) - 1, evals=evals), lambda: b"")
+
+    assert boundary(0.5).is_best and boundary(0.5, 0.6).is_best
+    assert not boundary(0.5, 0.5).is_best and not boundary(0.6, 0.5).is_best
+    assert not Boundary.of(RunState(step=3, evals=[{"step": 2, "eval/x/pass@1": 1}]), bytes).is_best
+    assert not Boundary.of(RunState(), bytes).is_best
+
+
+def test_a_boundary_does_not_change_with_the_run():
+    state = RunState(step=1, outstanding=[1, 2])
+    boundary = Boundary.of(state, lambda: b"")
+    state.step, state.position = 2, 9
+    state.outstanding.append(3)
+    assert (boundary.state.step, boundary.state.outstanding) == (1, [1, 2])
+
+
+def due(schedule: CheckpointSchedule, steps: int, total: int = 1000) -> list[int]:
+    return [step for step in range(1, steps + 1) if schedule.is_due(step, total)]
+
+
+def test_as_often_as_the_user_says_and_after_the_last():
+    assert due(CheckpointSchedule(4), 10, total=10) == [4, 8, 10]
+
+
+def test_as_often_as_costs_a_fiftieth_of_the_time():
+    notes: list[str] = []
+    cheap = CheckpointSchedule(None, notes.append)
+    cheap.saved(0.1)
+    cheap.stepped(5.0)
+    assert cheap.every == 1 and due(cheap, 4) == [1, 2, 3, 4] and notes == []
+    dear = CheckpointSchedule(None, notes.append)
+    dear.saved(1.0)
+    dear.stepped(10.0)  # 10%: every fifth
+    assert dear.every == 5 and due(dear, 12) == [1, 6, 11]
+    assert len(notes) == 1 and "one every 5 steps, 2% of the time" in notes[0]
+    dear.stepped(10.0)
+    assert len(notes) == 1
+    fixed = CheckpointSchedule(1, notes.append)
+    fixed.saved(1.0)
+    fixed.stepped(1.0)
+    assert fixed.every == 1 and len(notes) == 1
+
+
+def test_what_a_process_writes_is_whole_whenever_it_is_killed(tmp_path):
+    """A child that writes checkpoints as fast as it can is killed again and again."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from unslothrl.checkpoints.run_state import RunState\n"
+        "from unslothrl.checkpoints.store import Checkpoints\n"
+        "checkpoints = Checkpoints(Path(sys.argv[1]))\n"
+        "print('ready', flush=True)\n"
+        "for step in range(10**6): checkpoints.write(RunState(step=step), bytes(100_000))"
+    )
+    before = -1
+    for _ in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE
+        )
+        child.stdout.readline()
+        while not (tmp_path / "checkpoints" / "latest").exists():
+            pass
+        child.kill()
+        child.wait()
+        notes: list[str] = []
+        found = Checkpoints(tmp_path).newest(notes.append)
+        assert found is not None and notes == [] and found.state.step > before - 10**6
+        found.learner()

@@ -1,0 +1,128 @@
+"""The checkpoints in a run's folder: each is complete or absent, and checked when it is read.
+
+checkpoints/step_000010/    learner.safetensors, progress.json, and SHA256SUMS of both, which
+                            `sha256sum --check` reads
+checkpoints/latest          the name of the newest
+checkpoints/best            the name of the one with the best evaluation
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl.checkpoints import run_state
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.files import flush_tree, replace_folder, write_whole
+
+LATEST, BEST = "latest", "best"
+LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"
+OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
+KEPT = 2  # the older one is for where the newest is damaged
+
+
+class Damaged(ValueError):
+    """A checkpoint that is not as it was written; says what differs."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was whole when it was found."""
+
+    folder: Path
+    state: RunState
+
+    def learner(self) -> bytes:
+        """What `Learner.save_state` gave. Raises Damaged, OSError."""
+        return checked(self.folder, LEARNER)
+
+
+class Checkpoints:
+    """Of one run. Methods raise OSError where the disk is full or cannot be reached."""
+
+    def __init__(self, run: Path, keep: int = KEPT):
+        """`keep`: the newest that are kept, beside the one with the best evaluation."""
+        self.folder, self.keep = run / "checkpoints", keep
+
+    def steps(self) -> list[int]:
+        """After which there is one, ascending."""
+        folders = (path for path in self.folder.glob("step_*") if path.is_dir())
+        names = (path.name for path in folders if OF_STEP.fullmatch(path.name))
+        return sorted(int(name.removeprefix("step_")) for name in names)
+
+    def write(self, state: RunState, learner: bytes, is_best: bool = False) -> Path:
+        """Writes one under a temporary name, flushes it to the disk, renames it, and has `latest`
+        name it; deletes those that are not kept. -> its folder. `is_best`: it has the best
+        evaluation so far."""
+        self.folder.mkdir(exist_ok=True)
+        for left_over in self.folder.glob(".*"):  # of a process that was killed while it wrote
+            shutil.rmtree(left_over, ignore_errors=True)
+        target = self._of_step(state.step)
+        temporary = target.with_name(f".{target.name}")
+        temporary.mkdir()
+        try:
+            contents = {LEARNER: learner, PROGRESS: run_state.to_json(state)}
+            for name, content in contents.items():
+                (temporary / name).write_bytes(content)
+            sums = [f"{sha256(content)}  {name}\n" for name, content in contents.items()]
+            (temporary / SUMS).write_text("".join(sums))
+            flush_tree(temporary)
+        except BaseException:  # a second Ctrl-C included
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        replace_folder(temporary, target)
+        if is_best:
+            write_whole(self.folder / BEST, f"{target.name}\n".encode())
+        write_whole(self.folder / LATEST, f"{target.name}\n".encode())
+        self._delete_older()
+        return target
+
+    def _delete_older(self) -> None:
+        best = self.folder / BEST
+        kept = best.read_bytes().decode(errors="replace").strip() if best.is_file() else ""
+        for step in self.steps()[: -self.keep]:
+            if self._of_step(step).name != kept:
+                shutil.rmtree(self._of_step(step))
+
+    def newest(self, note: Callable[[str], None] = lambda line: None) -> Checkpoint | None:
+        """The newest that is whole, None if none is. `note` gets a line for each newer one."""
+        for step in reversed(self.steps()):
+            folder = self._of_step(step)
+            try:
+                state = run_state.from_json(checked(folder, PROGRESS))
+                if state.step != step:
+                    raise Damaged(f"{PROGRESS} is of step {state.step}")
+                checked(folder, LEARNER)
+                return Checkpoint(folder, state)
+            except (ValueError, OSError) as error:  # a checkpoint of another version included
+                note(f"checkpoint {folder.name} is damaged ({error}): the one before it is used")
+        return None
+
+    def delete_after(self, step: int) -> None:
+        """Those of later steps."""
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self._of_step(later))
+
+    def _of_step(self, step: int) -> Path:
+        return self.folder / f"step_{step:06d}"
+
+
+def checked(folder: Path, name: str) -> bytes:
+    """The content of a checkpoint's file. Raises Damaged where it is not what was written."""
+    try:
+        lines = (folder / SUMS).read_text("ascii").splitlines()
+        content = (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        raise Damaged(f"{Path(error.filename).name} is missing") from None
+    except UnicodeDecodeError:
+        raise Damaged(f"{SUMS} is not text") from None
+    if f"{sha256(content)}  {name}" not in lines:
+        raise Damaged(f"{name} is not as it was written: its SHA-256 differs")
+    return content
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,31 @@
+"""The run as it is between two steps, from which it can go on exactly."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unslothrl.checkpoints.run_state import RunState
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """After a step, or before the first."""
+
+    state: RunState  # which nobody changes any more
+    learner: Callable[[], bytes]  # what `Learner.save_state` gives, in any thread; RunError
+
+    @classmethod
+    def of(cls, state: RunState, learner: Callable[[], bytes]) -> "Boundary":
+        return cls(copy.deepcopy(state), learner)
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the evaluation after this step is the best of the run so far."""
+        evals = self.state.evals or []
+        return bool(evals) and evals[-1]["step"] == self.state.step and best(evals) is evals[-1]
+
+
+def best(evals: list[dict]) -> dict:
+    """The first of those with the highest pass@1 of the first set."""
+    key = next(name for name in evals[0] if name.endswith("/pass@1"))
+    return max(evals, key=lambda one: one[key])
