@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from report_runs import make_run
 
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
@@ -77,17 +78,17 @@ def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
 
 
 def test_the_newest_checkpoint_is_a_folder_of_the_runs_own(tmp_path):
-    run = RunFolder.create(tmp_path, "run", "")
+    checkpoints = RunFolder.create(tmp_path, "run", "").checkpoints
     for step in (9, 999_999, 1_000_000):
-        with run.checkpoint_dir(step) as folder:
-            (folder / "x").touch()
-    latest = run.path / "checkpoints" / "latest"
-    assert run.latest_checkpoint().name == "step_1000000"
-    for text in (b"\xff\xfe", b"../../run", b"", b"step_000009"):  # the first was deleted
-        latest.write_bytes(text)
-        assert run.latest_checkpoint().name == "step_1000000"
-    latest.write_bytes(b"step_999999\n")
-    assert run.latest_checkpoint().name == "step_999999"
+        checkpoints.write(RunState(step=step), b"")
+    (checkpoints.folder / "step_2000000").touch()
+    (checkpoints.folder / "step_2000000 (copy)").mkdir()
+    for text in (b"step_1000000\n", b"\xff\xfe", b"../../run", b"", b"step_000009"):
+        (checkpoints.folder / "latest").write_bytes(text)
+        (checkpoints.folder / "best").write_bytes(text)
+        assert checkpoints.newest(pytest.fail).state.step == 1_000_000
+    checkpoints.write(RunState(step=1_000_001), b"")
+    assert checkpoints.steps() == [1_000_000, 1_000_001]
 
 
 def test_scripts_of_others_are_not_deleted(tmp_path, capsys):

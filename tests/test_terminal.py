@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import completed
 from rich.cells import cell_len
 from rich.console import Console
 
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.ending import Ending, unexpected
@@ -243,18 +245,16 @@ class Ended:
     published = None
 
     def __init__(self, step: int):
-        from types import SimpleNamespace
-
-        from unslothrl.checkpoints.run_state import RunState
-
         self.tasks, self.state = SimpleNamespace(close=lambda: None), RunState(step=step)
+
+    def save_boundary(self) -> bool:
+        return False
 
 
 def ended(tmp_path, step: int, checkpoint: int | None, error: Exception | None = None) -> str:
     folder = RunFolder.create(tmp_path, "my run", "")
     if checkpoint is not None:
-        with folder.checkpoint_dir(checkpoint):
-            pass
+        folder.checkpoints.write(RunState(step=checkpoint), b"")
     terminal, clock, written = view(live=False)
     clock.now = 75
     ending = Ending(folder, terminal, Config(), trainer=Ended(step))
@@ -276,13 +276,11 @@ def test_a_run_that_failed_says_so_too(tmp_path):
     assert "goes on: after step 10\n" in output
 
 
-def test_without_a_checkpoint_nothing_is_promised(tmp_path):
+def test_without_a_checkpoint_a_run_goes_on_from_its_start(tmp_path):
     output = ended(tmp_path, step=3, checkpoint=None)
-    assert "--resume" not in output
-    assert (
-        "goes on: no: the first checkpoint comes after step 100, see --checkpoint_every" in output
-    )
-    assert "goes on" not in ended(tmp_path / "other", step=0, checkpoint=None)
+    assert f"--resume '{tmp_path}/my run'\n" in output
+    assert "goes on: from its start, 3 steps will be repeated\n" in output
+    assert "goes on: from its start\n" in ended(tmp_path / "other", step=0, checkpoint=None)
 
 
 class OutOfMemoryError(RuntimeError):

@@ -43,6 +43,7 @@ def folder(tmp_path) -> RunFolder:
 
 def test_create_writes_the_config_and_refuses_a_folder_with_a_run(folder):
     assert (folder.path / "config.toml").read_text() == CONFIG
+    folder.close()
     with pytest.raises(UserError, match=r"run_name first: .* set another --run_name"):
         RunFolder.create(folder.path.parent, "first", CONFIG)
 
@@ -82,6 +83,9 @@ class WithoutLearner:
     def __init__(self, error: BaseException):
         self.error = error
 
+    def save_boundary(self):
+        return False
+
     def save_last_adapter(self):
         raise self.error
 
@@ -111,6 +115,7 @@ def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
 
 
 def test_reopen_refuses_a_folder_without_a_run(tmp_path, folder):
+    folder.close()
     assert RunFolder.reopen(folder.path).path == folder.path
     with pytest.raises(UserError, match=r"it has no config\.toml"):
         RunFolder.reopen(tmp_path)
@@ -145,14 +150,17 @@ def test_resume_deletes_what_came_after_the_step(folder):
     for step in (9, 10, 11):
         folder.log({"step": step})
         folder.write_rollouts(step, [])
-        with folder.checkpoint_dir(step):
-            pass
+        folder.write_evaluation(f"step_{step:06d}", [])
+        folder.checkpoints.write(RunState(step=step), b"")
     folder.write_summary({"status": "interrupted", "steps": 11})
     folder.truncate_after(10)
     assert [row["step"] for row in folder.read_metrics()] == [9, 10]
-    assert folder.rollout_steps() == [9, 10]
-    assert folder.latest_checkpoint().name == "step_000010"
+    assert folder.rollout_steps() == [9, 10] == folder.steps_of("evals")
+    assert folder.checkpoints.steps() == [10]
     assert folder.read_summary() == {}
+    folder.truncate_after(10, logged=9)  # its evaluation is to come
+    assert [row["step"] for row in folder.read_metrics()] == [9]
+    assert (folder.rollout_steps(), folder.steps_of("evals")) == ([9, 10], [9])
 
 
 def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
@@ -191,47 +199,6 @@ def test_an_adapter_is_written_byte_for_byte(folder):
     assert sorted(os.listdir(path.parent)) == ["v000010"]
 
 
-def checkpoint(folder: RunFolder, step: int, content: str) -> None:
-    with folder.checkpoint_dir(step) as temporary:
-        (temporary / "state").write_text(content)
-
-
-def test_checkpoints_keep_the_last_two_and_latest_names_the_newest(folder):
-    assert folder.latest_checkpoint() is None
-    for step in (5, 10, 15):
-        checkpoint(folder, step, str(step))
-    parent = folder.path / "checkpoints"
-    assert sorted(os.listdir(parent)) == ["latest", "step_000010", "step_000015"]
-    assert (parent / "latest").read_text() == "step_000015\n"
-    assert folder.latest_checkpoint() == parent / "step_000015"
-    checkpoint(folder, 15, "again")
-    assert (folder.latest_checkpoint() / "state").read_text() == "again"
-    assert sorted(os.listdir(parent)) == ["latest", "step_000010", "step_000015"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_checkpoint_that_fails_leaves_nothing(folder, error):
-    checkpoint(folder, 5, "five")
-    with pytest.raises(error), folder.checkpoint_dir(10) as temporary:
-        (temporary / "state").write_text("half")
-        assert folder.latest_checkpoint().name == "step_000005"
-        raise error
-    assert sorted(os.listdir(folder.path / "checkpoints")) == ["latest", "step_000005"]
-    assert (folder.path / "checkpoints" / "latest").read_text() == "step_000005\n"
-
-
-def test_a_killed_process_leaves_nothing_that_counts(folder):
-    checkpoint(folder, 5, "five")
-    left_over = folder.path / "checkpoints" / ".step_000010"
-    left_over.mkdir()
-    (left_over / "state").write_text("half")
-    assert folder.latest_checkpoint().name == "step_000005"
-    checkpoint(folder, 10, "whole")
-    assert (folder.latest_checkpoint() / "state").read_text() == "whole"
-    (folder.path / "checkpoints" / "latest").unlink()
-    assert folder.latest_checkpoint().name == "step_000010"
-
-
 def test_the_summary_is_json_and_replaced_whole(folder):
     folder.write_summary({"status": "failed", "adapter": folder.path, "best": {"x": math.inf}})
     read = json.loads((folder.path / "summary.json").read_text())
@@ -239,7 +206,7 @@ def test_the_summary_is_json_and_replaced_whole(folder):
     with pytest.raises(TypeError):
         folder.write_summary({"status": object()})
     assert folder.read_summary() == read
-    assert sorted(os.listdir(folder.path)) == ["config.toml", "summary.json"]
+    assert sorted(os.listdir(folder.path)) == [".lock", "config.toml", "summary.json"]
 
 
 # Numbers as text

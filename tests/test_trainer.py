@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
 
-from unslothrl.checkpoints import run_state
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
@@ -136,7 +135,7 @@ def test_the_state_goes_on_where_it_was_saved(tmp_path):
     first = Run(tmp_path / "first", steps=2)
     first.trainer.train()
     second = Run(tmp_path / "second", steps=4)
-    second.trainer.restore(first.folder.latest_checkpoint())
+    second.trainer.restore(first.folder.checkpoints.newest())
     second.trainer.train()
     assert second.learners["learner-0"].steps == 4
     timed = ("timing/", "memory/", "rollout/tokens_per_s", "sync/put_s", "sync/load_s")
@@ -145,6 +144,16 @@ def test_the_state_goes_on_where_it_was_saved(tmp_path):
         for run in (whole, first, second)
     ]
     assert plain[1] + plain[2] == plain[0]
+
+
+def test_after_the_last_step_there_is_none_in_a_resumed_run_either(tmp_path):
+    first = Run(tmp_path / "first", steps=2)
+    first.trainer.train()
+    second = Run(tmp_path / "second", steps=2)
+    second.trainer.restore(first.folder.checkpoints.newest())
+    second.trainer.train()
+    assert second.trainer.state.step == 2 and second.metrics() == []
+    assert second.trainer.newest_adapter().version == 2
 
 
 def test_evaluations_are_kept_and_draw_the_same_every_time(tmp_path):
@@ -175,15 +184,16 @@ def test_where_too_few_actors_are_left_the_last_whole_step_is_saved(tmp_path, la
     run = Run(tmp_path, fails, eval_every=1, checkpoint_every=9)
     with pytest.raises(RunError, match="0 actors left"):
         run.trainer.train()
+    assert run.trainer.save_boundary()
     assert [row["step"] for row in run.metrics()] == [0, 1]
     resumed = Run(tmp_path / "resumed", fails, eval_every=1)
-    resumed.trainer.restore(run.folder.latest_checkpoint())
+    resumed.trainer.restore(run.folder.checkpoints.newest())
     assert (resumed.trainer.state.step, resumed.trainer.state.position) == (1, 6)
     assert resumed.learners["learner-0"].steps == 1
 
 
-@pytest.mark.parametrize(("last", "saved"), [("draw", True), ("update", False)])
-def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, last, saved):
+@pytest.mark.parametrize("last", ["draw", "update"])
+def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, last):
     """In the draw of the second step, or in its update, when the learners are between two steps."""
 
     def fails(assignment, candidate):
@@ -203,6 +213,6 @@ def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, last, saved):
     learner.update = fails_later
     with pytest.raises(HeadLost):
         run.trainer.train()
-    checkpoint = run.folder.latest_checkpoint()
-    assert (checkpoint is not None) == saved
-    assert not saved or run_state.load(checkpoint)[0].step == 1
+    assert run.folder.checkpoints.steps() == []
+    assert run.trainer.save_boundary()
+    assert run.folder.checkpoints.newest().state.step == 1

@@ -5,7 +5,7 @@ import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unslothrl import __version__
+from unslothrl import __version__, stopping
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
@@ -16,6 +16,7 @@ from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import CLOSE_S, Trackers
+from unslothrl.training.boundary import best
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import portable
 
@@ -37,14 +38,18 @@ class Ending:
     cluster: Cluster | None = None
     trainer: Trainer | None = None
     base_hash: str = ""
+    before: RunState = field(default_factory=RunState)  # where it goes on from
     trackers: Trackers = field(default_factory=Trackers)
 
     def close(self, status: str, error: BaseException | None = None) -> None:
         """`error` is what ended a run that failed; a dead process has no adapter to give."""
+        stopping.begin()
         self.view.stage("saving and stopping")
         if self.trainer is not None:
             self.trainer.tasks.close()
         try:
+            if status != "finished":
+                self._save_boundary()
             adapter = None if error else self._save_adapter(is_needed=status == "finished")
         finally:
             if self.cluster is not None:
@@ -72,6 +77,16 @@ class Ending:
         ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key]]
         self.view.failed(message, ways_on)
 
+    def _save_boundary(self) -> None:
+        """So that a run which has not finished loses at most the step in flight."""
+        if self.trainer is None:
+            return
+        try:
+            self.trainer.save_boundary()
+        except (RunError, OSError, KeyboardInterrupt) as error:
+            said = str(error) or "interrupted again"
+            self.view.note(f"the last whole step is not saved: {said}")
+
     def _save_adapter(self, is_needed: bool) -> Path | None:
         if self.trainer is None or self.trainer.published is None:
             return None
@@ -87,16 +102,15 @@ class Ending:
         return adapter
 
     def _summary(self, status: str, adapter: Path | None) -> dict:
-        state = self.trainer.state if self.trainer else RunState()
+        state = self.trainer.state if self.trainer else self.before
         evals = state.evals or []
-        key = next((name for name in (evals[0] if evals else {}) if name.endswith("/pass@1")), "")
         return {
             "status": status,
             "steps": state.step,
             "seconds": state.seconds,
             "eval_seconds": sum(one.get("timing/eval_s", 0.0) for one in evals),
             "first_eval": evals[0] if evals else None,
-            "best_eval": max(evals, key=lambda one: one[key]) if evals else None,
+            "best_eval": best(evals) if evals else None,
             "last_eval": evals[-1] if evals else None,
             "adapter": str(adapter) if adapter else None,
             **(self._commands() if adapter else {"command": None}),
@@ -110,17 +124,13 @@ class Ending:
 
     def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
         """How a run that has not finished goes on, and from where: lines for the user."""
-        checkpoint = None if status == "finished" else self.folder.latest_checkpoint()
-        if checkpoint is None:
-            every = self.config.checkpoint_every or self.config.save_every
-            lost = status != "finished" and step > 0
-            why = f"no: the first checkpoint comes after step {every}, see --checkpoint_every"
-            return {"resume": None, "goes_on": why if lost else None}
-        saved = int(checkpoint.name.removeprefix("step_"))
+        if status == "finished":
+            return {"resume": None, "goes_on": None}
+        saved = max(self.folder.checkpoints.steps(), default=0)
         repeats = f", {counted(step - saved, 'step')} will be repeated" if step > saved else ""
         return {
             "resume": calling.command("--resume", self.folder.path),
-            "goes_on": f"after step {saved}{repeats}",
+            "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
         }
 
     def _commands(self) -> dict[str, str]:
@@ -137,9 +147,9 @@ def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     said = failures.summary_of(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        has_more = folder.latest_checkpoint() is not None
-        after = f"then --resume {folder.path}" if has_more else "then start again"
-        return RunError(f"{said}: {folder.path} cannot be written: free some space, {after}")
+        return RunError(
+            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
+        )
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said = f"{said}: {LOWER_CARD_MEMORY}"
     try:

@@ -68,6 +68,10 @@ class Cluster(Protocol):
         """Returns when these calls have ended; what came of them stays where it is. ProcessLost
         where a process does not answer."""
 
+    def later(self, call: Call[T]) -> Callable[[], T]:
+        """What another thread may call for a call's result: it waits for that, and raises what
+        `gather` would. Where all is in this process, the call is over when this returns."""
+
     def poll(
         self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:

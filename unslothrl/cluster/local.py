@@ -79,6 +79,10 @@ class LocalCluster:
         for call in calls:
             call.result()
 
+    def later(self, call: Any) -> Callable[[], Any]:
+        value = call.result()
+        return lambda: value
+
     def poll(
         self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:

@@ -136,6 +136,15 @@ class Results:
             return [self._outcome(by_ref[ref]) for ref in done]
         return [Outcome(by_ref[ref], value) for ref, value in zip(done, values, strict=True)]
 
+    def wait(self, call: RayCall) -> Any:
+        """The result of one call, in any thread. Raises what it raised, ProcessLost, ResultLost."""
+        import ray
+
+        try:
+            return ray.get(call.ref, timeout=GET_S)
+        except Exception as error:
+            raise self.error_of(error) from None
+
     def _outcome(self, call: RayCall) -> Outcome:
         import ray
 

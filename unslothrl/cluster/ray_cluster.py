@@ -138,12 +138,11 @@ class RayCluster:
             for plan in plans:
                 self._launch(plan)
             self._wait_ready([plan.name for plan in plans])
-        self.learners = [self._learner(plan.name) for plan in placement.learners]
+        self.learners = [
+            LearnerHandle(plan.name, self._way(plan.name)) for plan in placement.learners
+        ]
         self.actors = [self._actor(plan.name) for plan in placement.actors]
         self._enter_processes()
-
-    def _learner(self, name: str) -> LearnerHandle:
-        return LearnerHandle(name, self._way(name))
 
     def _actor(self, name: str) -> ActorHandle:
         return ActorHandle(name, self._way(name))
@@ -273,6 +272,9 @@ class RayCluster:
             watch.ask()
             self._check_hanging(watch, calls, None)
 
+    def later(self, call: Any) -> Callable[[], Any]:
+        return lambda: self.results.wait(call)
+
     def poll(
         self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:
@@ -359,7 +361,7 @@ class RayCluster:
         for name in names:
             self._launch(self.plans[name])
         self._wait_ready(names)
-        self.learners = [self._learner(name) for name in names]
+        self.learners = [LearnerHandle(name, self._way(name)) for name in names]
         self._enter_processes()
 
     def _place(self, name: str) -> None:

@@ -191,10 +191,17 @@ class Config(TaskOptions):
     )
     checkpoint_every: int | None = option(
         None,
-        "steps between checkpoints; default: save_every",
+        "steps between checkpoints; default: as many as keep them under 2% of the time",
         EVALUATION,
         at_least=1,
         unit="steps",
+    )
+    keep_checkpoints: int = option(
+        2,
+        "newest checkpoints to keep, beside that of the best evaluation",
+        EVALUATION,
+        at_least=1,
+        unit="checkpoints",
     )
 
     number_of_actors: int = option(

@@ -88,7 +88,6 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
         if config.kv_cache_mb is None:
             changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
-    changes.set("checkpoint_every", changes.config.save_every)
     return changes.config, changes.notes
 
 

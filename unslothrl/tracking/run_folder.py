@@ -8,7 +8,7 @@
       rollouts/step_000010.jsonl   what was generated and what it earned
       evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
       adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
-      checkpoints/step_000010/     all that resume needs; the file `latest` names the newest
+      checkpoints/                 all that resume needs: see `checkpoints.store`
       report.html                  see docs/report.md
       report/step_000010.js        what it loads of a step's rollouts when asked
       error.txt                    the traceback of an unexpected error that ended the run
@@ -16,6 +16,7 @@
       trackers.json                the run's id in each tracker of --track, for a resume
       tensorboard/ wandb/          what these trackers write here
       profile/                     traces of --profile, and a table of where the steps went
+      .lock                        who trains into it: see `run_lock`
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
@@ -24,25 +25,23 @@ and renamed. metrics.jsonl is appended to instead; a last line without its line 
 import json
 import math
 import os
-import re
-import shutil
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import flush_tree, replace_folder, write_whole
+from unslothrl.files import write_whole
+from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
-ROLLOUTS, ADAPTERS, CHECKPOINTS, LATEST = "rollouts", "adapters", "checkpoints", "latest"
+ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
-OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # what `step_name` writes
-KEPT_CHECKPOINTS = 2  # the older one is the fallback if the newest is unreadable
 
 
 class RunFolder:
@@ -52,15 +51,19 @@ class RunFolder:
         self.path = Path(path)
         self.beside_adapters = NOTHING
         self.last_adapter: Path | None = None  # that this process has written
+        self.checkpoints = Checkpoints(self.path)
+        self.lock: RunLock | None = None
 
     @classmethod
     def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":
-        """Raises UserError if the folder holds a run already or cannot be written."""
+        """Locked. Raises UserError if the folder holds a run already or cannot be written."""
         folder = cls(Path(output_dir) / run_name)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
+            folder.lock = RunLock.take(folder.path)
             names = {entry.name for entry in folder.path.iterdir()}
             if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+                folder.lock.release()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
@@ -75,38 +78,52 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path | str) -> "RunFolder":
-        """The folder of an earlier run. Raises UserError if it holds no run."""
+        """The folder of an earlier run, locked. Raises UserError if it holds no run, or another
+        process trains into it."""
         folder = cls(path)
         if not (folder.path / CONFIG).is_file():
             raise UserError(
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
+        try:
+            folder.lock = RunLock.take(folder.path)
+        except OSError as error:
+            raise UserError(
+                f"resume {path} cannot be written ({error.strerror}): make it writable, or copy it"
+            ) from None
         return folder
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
         for name in (CONFIG, ORIGIN):
             (self.path / name).unlink(missing_ok=True)
+        if self.lock is not None:
+            self.lock.discard()
         with suppress(OSError):  # what others have put there stays
             self.path.rmdir()
+
+    def close(self) -> None:
+        """Other processes may train into it."""
+        if self.lock is not None:
+            self.lock.release()
 
     def write_config(self, config_toml: str) -> None:
         write_whole(self.path / CONFIG, config_toml.encode())
 
-    def truncate_after(self, step: int) -> None:
-        """Deletes the record of later steps, so that a resumed run does not record them twice."""
+    def truncate_after(self, step: int, logged: int | None = None) -> None:
+        """Deletes the record of later steps, so that a resumed run does not record them twice; of
+        metrics and evaluations what is later than `logged`, if that is given."""
+        logged = step if logged is None else logged
         (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
-            kept = [row for row in self.read_metrics() if row["step"] <= step]
+            kept = [row for row in self.read_metrics() if row["step"] <= logged]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
-        for folder in (ROLLOUTS, EVALS):
-            for later in self._steps(folder):
-                if later > step:
+        for folder, last in ((ROLLOUTS, step), (EVALS, logged)):
+            for later in self.steps_of(folder):
+                if later > last:
                     self._of_step(folder, later).unlink()
-        for later, checkpoint in self._checkpoints():
-            if later > step:
-                shutil.rmtree(checkpoint)
+        self.checkpoints.delete_after(step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl. `metrics` has "step" and numbers by name."""
@@ -147,11 +164,11 @@ class RunFolder:
 
     def rollout_steps(self) -> list[int]:
         """The steps that have rollouts, ascending."""
-        return self._steps(ROLLOUTS)
+        return self.steps_of(ROLLOUTS)
 
     def evaluation_steps(self) -> list[int]:
         """The steps after which the run has been evaluated, ascending."""
-        return self._steps(EVALS)
+        return self.steps_of(EVALS)
 
     def evaluation_file(self, step: int) -> Path:
         """Where what the evaluation after a step drew is, or is to be."""
@@ -185,40 +202,6 @@ class RunFolder:
         self.last_adapter = write_adapter(adapter, parent, self.beside_adapters, earlier)
         return self.last_adapter
 
-    @contextmanager
-    def checkpoint_dir(self, step: int) -> Iterator[Path]:
-        """A temporary folder to write a checkpoint into.
-
-        When the block ends without an error it is renamed to checkpoints/step_<step>/, `latest`
-        names it, and all but the last two checkpoints are deleted.
-        """
-        parent = self.path / CHECKPOINTS
-        parent.mkdir(exist_ok=True)
-        for left_over in parent.glob(".*"):  # of a process that was killed while it wrote
-            shutil.rmtree(left_over, ignore_errors=True)
-        temporary, target = parent / f".{step_name(step)}", parent / step_name(step)
-        temporary.mkdir()
-        try:
-            yield temporary
-            flush_tree(temporary)
-        except BaseException:  # Ctrl-C included
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        replace_folder(temporary, target)
-        write_whole(parent / LATEST, f"{target.name}\n".encode())
-        older = [path for saved, path in self._checkpoints() if saved < step]
-        for path in older[: max(0, len(older) + 1 - KEPT_CHECKPOINTS)]:
-            shutil.rmtree(path)
-
-    def latest_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint, None if there is none."""
-        complete = [path for _, path in self._checkpoints()]
-        latest = self.path / CHECKPOINTS / LATEST
-        name = latest.read_bytes().decode(errors="replace").strip() if latest.is_file() else ""
-        named = [path for path in complete if path.name == name]
-        # `latest` may be missing, damaged, or older than a checkpoint's rename
-        return next(iter(named or complete[-1:]), None)
-
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Writes summary.json: "status" (finished, interrupted or failed), "steps", ..."""
         text = json.dumps(plain(summary), indent=2, ensure_ascii=False, allow_nan=False)
@@ -230,7 +213,7 @@ class RunFolder:
         path = self.path / SUMMARY
         return json.loads(path.read_bytes()) if path.exists() else {}
 
-    def _steps(self, folder: str) -> list[int]:
+    def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
         none."""
         return sorted(
@@ -241,14 +224,6 @@ class RunFolder:
 
     def _of_step(self, folder: str, step: int) -> Path:
         return self.path / folder / f"{step_name(step)}.jsonl"
-
-    def _checkpoints(self) -> list[tuple[int, Path]]:
-        """(step, folder) of every complete checkpoint, ascending."""
-        return sorted(
-            (int(path.name.removeprefix("step_")), path)
-            for path in (self.path / CHECKPOINTS).glob("step_*")
-            if OF_STEP.fullmatch(path.name) and path.is_dir()
-        )
 
 
 def rollout_rows(

@@ -110,10 +110,10 @@ class LearnerGroup:
         """Leaves the cards to the actors on them."""
         self.cluster.gather([learner.make_room() for learner in self.learners])
 
-    def save_state(self) -> bytes:
-        """What a checkpoint holds of the learners."""
-        (state,) = self.cluster.gather([self.learners[0].save_state()])
-        return state
+    def save_state(self) -> Call[bytes]:
+        """What a checkpoint holds of the learners, as they are now or, where all is in one process,
+        when its result is asked for."""
+        return self.learners[0].save_state()
 
     def load_state(self, state: bytes) -> None:
         self.cluster.gather([learner.load_state(state) for learner in self.learners])

@@ -1,15 +1,16 @@
 """What a run writes besides its metrics: adapters, rollouts, checkpoints, in a thread."""
 
-import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from unslothrl.checkpoints import run_state
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.errors import RunError
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name
 from unslothrl.training.background import Background
+from unslothrl.training.boundary import Boundary
+from unslothrl.training.checkpoint_schedule import CheckpointSchedule
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
 from unslothrl.training.pieces import Pieces
@@ -25,10 +26,13 @@ class Saving:
         folder: RunFolder,
         pieces: Pieces | None = None,
         note: Callable[[str], None] = lambda line: None,
+        checkpoint_every: int | None = None,
     ):
         """`note` gets a line where the report cannot be written, which is no reason to stop."""
         self.folder, self.background = folder, Background()
         self.pieces, self.note = pieces, note
+        self.schedule = CheckpointSchedule(checkpoint_every, note)
+        self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
     def trace(self, selected: Selected, groups: StepGroups, is_traced: bool) -> Trace | None:
         """What is to be asked of the learners for the report, in a step that is traced."""
@@ -70,13 +74,18 @@ class Saving:
         self.background.wait()
         return self.folder.save_adapter(newest())
 
-    def checkpoint(self, state: RunState, learner: bytes) -> None:
-        """`learner` is what `LearnerGroup.save_state` gave for the same step."""
-        self.background.run(self._write_checkpoint, copy.deepcopy(state), learner)
+    def checkpoint(self, boundary: Boundary) -> None:
+        self.background.run(self._write_checkpoint, boundary)
 
-    def _write_checkpoint(self, state: RunState, learner: bytes) -> None:
-        with self.folder.checkpoint_dir(state.step) as temporary:
-            run_state.save(temporary, state, learner)
+    def _write_checkpoint(self, boundary: Boundary) -> None:
+        try:
+            learner = boundary.learner()
+        except RunError:  # it has died: the loop notices
+            return
+        started = time.perf_counter()
+        self.folder.checkpoints.write(boundary.state, learner, boundary.is_best)
+        self.saved = boundary
+        self.schedule.saved(time.perf_counter() - started)
 
     def wait(self) -> None:
         """Returns when everything is written."""

@@ -1,19 +1,22 @@
 """The loop: draw tasks, roll out, assign credit, update, publish; evaluate and save in between."""
 
+import contextlib
 import copy
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.checkpoints import run_state
+from unslothrl import stopping
 from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import Call
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
-from unslothrl.errors import HeadLost, ProcessLost, RunError
+from unslothrl.errors import ProcessLost, RunError
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -22,6 +25,7 @@ from unslothrl.tracking.tracked import Trackers
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs
+from unslothrl.training.boundary import Boundary
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.group_source import GroupSource, SynchronousSource
@@ -53,16 +57,19 @@ class Trainer:
         checks: Checks | None = None,
         trackers: Trackers | None = None,
         pieces: Pieces | None = None,
+        first: RunState | None = None,
     ):
-        """`pieces` gives tokens their texts, for the report; without it none are shown there."""
+        """`pieces` gives tokens their texts, for the report; without it none are shown there.
+        `first`: before the first step, with what identifies the data and the base."""
         self.config, self.cluster, self.folder, self.view = config, cluster, folder, view
         self.objective = objective_of(config)
         self.total_steps = steps
-        self.state = RunState()
+        self.checks = checks or Checks()
+        self.first = first or RunState()
+        self.state = copy.deepcopy(self.first)
         self.learners = LearnerGroup(cluster, Costs.of(config))
         self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
-        self.checks = checks or Checks()
         self.stream = RolloutStream(
             cluster,
             config.learner_chunk_size,
@@ -78,51 +85,85 @@ class Trainer:
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
-        self.saving = Saving(folder, pieces, view.note)
+        self.saving = Saving(folder, pieces, view.note, config.checkpoint_every)
         self.trackers = trackers or Trackers()
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
-        self.boundary = self.state  # as it was after the last whole step
-        self.is_updating = False  # from the first update of a step until the step is done
+        self.boundary: Boundary | None = None  # after the last whole step
         self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
         self.timer = Timer()
 
     def train(self) -> None:
-        """Trains to the last step; the state is whole between any two steps."""
-        while self.published is None or self.state.step < self.total_steps:
-            self.boundary = copy.deepcopy(self.state)
+        """Trains to the last step, each as a whole: see `boundary`."""
+        while self.published is None or not self.is_done:
             try:
                 if self.published is None:
                     self.publish()
-                if self.config.eval_every and not self.state.evals:
-                    self.log(self.evaluate())
-                    self.saving.report()
-                self.train_step()
+                if self.boundary is None:
+                    self.mark(self.learners.save_state())
+                if self.config.eval_every and not self.state.evals and not self.state.unlogged:
+                    self.first_evaluation()
+                elif self.state.unlogged is not None:  # of the step that was resumed from
+                    self.conclude()
+                elif not self.is_done:  # a resumed run may have been killed after its last step
+                    self.train_step()
             except ProcessLost as error:
                 self.recover(error)
-            except RunError as error:
-                if isinstance(error, HeadLost) or self.stream.pool.failure is not None:
-                    self.save_whole_steps()
-                raise
         self.saving.wait()
+
+    @property
+    def is_done(self) -> bool:
+        return self.state.step >= self.total_steps and self.state.unlogged is None
+
+    def mark(self, learner: Call[bytes] | None = None) -> None:
+        """The state is whole: a run may go on from here. `learner` is what the learners hold, if
+        that is not as it was."""
+        if learner is not None:
+            self.boundary = Boundary.of(self.state, self.cluster.later(learner))
+        elif self.boundary is not None:
+            self.boundary = Boundary.of(self.state, self.boundary.learner)
+
+    def first_evaluation(self) -> None:
+        """Of what the run begins with."""
+        metrics = self.evaluate()
+        with stopping.held():
+            self.log(metrics)
+            self.mark()
+        self.saving.report()
 
     def train_step(self) -> None:
         """One step, and what is due after it."""
         self.profile.begin(self.state.step + 1, self.total_steps)
         metrics = self.step()
         self.profile.end(self.state.step, metrics)
+        self.conclude()
+
+    def conclude(self) -> None:
+        """What is due after a step: its evaluation, and what is written."""
+        state = self.state
+        assert state.unlogged is not None and self.boundary is not None
+        metrics: Metrics = dict(state.unlogged)
+        evaluates = self.is_due(self.config.eval_every)
+        is_saved = self.saving.schedule.is_due(state.step, self.total_steps)
+        if is_saved and evaluates:  # which takes its time
+            self.saving.checkpoint(self.boundary)
         try:
-            if self.is_due(self.config.eval_every):
+            if evaluates:
                 metrics |= self.evaluate()
-        finally:  # the step is done, whatever ends its evaluation
+        except BaseException:
+            self.log(metrics)  # as far as it is known, until the run is resumed
+            raise
+        with stopping.held():
             self.log(metrics)
-        if self.is_due(self.config.eval_every):
+            state.unlogged = None
+            self.mark()
+        if is_saved:
+            self.saving.checkpoint(self.boundary)
+        if evaluates:
             self.saving.report()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
-        if self.is_due(self.config.checkpoint_every):
-            self.saving.checkpoint(self.state, self.learners.save_state())
 
     def step(self) -> Metrics:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""
@@ -131,7 +172,6 @@ class Trainer:
         groups = self.source.draw(state, self.timer)
         selected = self.assign_credit(groups.kept, step)
         trace = self.saving.trace(selected, groups, is_traced(step, self.total_steps))
-        self.is_updating = True
         trained = self.updates.run(selected, state, self.timer, trace)
         metrics = {**groups.metrics, **selected.metrics(), **trained}
         if trained and not self.updates.is_frozen(step):
@@ -142,54 +182,73 @@ class Trainer:
             self.learners.make_room()
         self.saving.rollouts(step, groups, selected, trace)
         metrics |= self.timer.metrics()
-        state.step, self.is_updating = step, False
-        state.samples_seen += groups.completions
-        state.seconds += metrics["timing/step_s"]
+        with stopping.held():
+            state.step, state.unlogged = step, metrics
+            state.samples_seen += groups.completions
+            state.seconds += metrics["timing/step_s"]
+            self.mark(self.learners.save_state() if trained else None)
+        self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(groups.kept or groups.left_out)
         self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
-    def save_whole_steps(self) -> None:
-        """A checkpoint of the last step that was done, unless the learners are in the next one."""
-        if not self.is_updating:
-            is_done = self.state.step > self.boundary.step
-            state = self.state if is_done else self.boundary
-            self.saving.checkpoint(state, self.learners.save_state())
+    def save_boundary(self) -> bool:
+        """A checkpoint of the last whole step, unless there is one. -> whether there is one now.
+        What could not be written before is no reason not to try."""
+        with contextlib.suppress(OSError, RunError):
             self.saving.wait()
+        if self.boundary is not None and self.saving.saved is not self.boundary:
+            self.saving.checkpoint(self.boundary)
+            self.saving.wait()
+        return self.boundary is not None and self.saving.saved is self.boundary
 
     def recover(self, error: ProcessLost) -> None:
-        """A learner is lost: all of them start again from the last checkpoint, as a run that is
+        """A learner is lost: all of them start again from the last whole step, as a run that is
         resumed does. Raises `error` where that has been in vain, or something else is lost."""
         names = [learner.name for learner in self.cluster.learners]
-        self.recoveries = self.recoveries + 1 if self.recovered_at == self.boundary.step else 1
+        step = self.boundary.state.step if self.boundary else 0
+        self.recoveries = self.recoveries + 1 if self.recovered_at == step else 1
         if error.name not in names or self.cluster.is_local or self.recoveries > MOST_RECOVERIES:
             raise error
-        self.recovered_at = self.boundary.step
-        self.saving.wait()
-        checkpoint = self.folder.latest_checkpoint()
-        where = f"step {run_state.load(checkpoint)[0].step}" if checkpoint else "the start"
+        self.recovered_at = step
+        start = self.last_whole()
+        where = f"step {start[0].step}" if start else "the start"
         self.view.note(f"{error}: all learners start again from {where}")
         try:
-            self.start_learners_again(checkpoint)
+            self.start_learners_again(start)
         except ProcessLost as again:
             self.recover(again)
 
-    def start_learners_again(self, checkpoint: Path | None) -> None:
-        """Gives the run new learners, which go on from a checkpoint or from the beginning."""
+    def last_whole(self) -> tuple[RunState, bytes] | None:
+        """The boundary, or, where that is lost with a learner, the newest checkpoint."""
+        self.saving.wait()
+        if self.boundary is not None:
+            with contextlib.suppress(RunError):
+                return copy.deepcopy(self.boundary.state), self.boundary.learner()
+        found = self.folder.checkpoints.newest(self.view.note)
+        return None if found is None else (found.state, found.learner())
+
+    def start_learners_again(self, start: tuple[RunState, bytes] | None) -> None:
+        """Gives the run new learners, which go on from a whole step or from the beginning."""
         self.cluster.restart_learners()
         self.learners.renew()
         self.stream.pool.renew_learners()
         self.checks.check_all(self.cluster, self.cluster.learners)
         self.stream.reset()
-        if checkpoint is not None:
-            self.restore(checkpoint)
+        if start is not None:
+            self.go_on(*start)
         else:
-            self.state = RunState(evals=self.state.evals)
+            self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
+            self.boundary = None
             self.source.restore(self.state)
-        self.is_updating = False
-        self.folder.truncate_after(self.state.step)
-        self.publish()
+        self.folder.truncate_after(self.state.step, self.logged)
+        self.published = None
+
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are complete."""
+        return self.state.step - (self.state.unlogged is not None)
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
         """Chooses candidates and gives them advantages."""
@@ -262,8 +321,16 @@ class Trainer:
         """Saves the newest version when everything else is on disk. -> its folder."""
         return self.saving.last_adapter(self.newest_adapter)
 
-    def restore(self, path: Path) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint: the next step is the one after it."""
-        self.state, learner = run_state.load(path)
+        self.go_on(checkpoint.state, checkpoint.learner())
+
+        self.saving.saved = self.boundary
+
+    def go_on(self, state: RunState, learner: bytes) -> None:
+        self.state = dataclasses.replace(
+            state, data=self.first.data, base=self.first.base, versions=self.first.versions
+        )
+        self.boundary = Boundary.of(self.state, lambda: learner)
         self.learners.load_state(learner)
         self.source.restore(self.state)
