@@ -30,7 +30,7 @@ def runs(monkeypatch):
 
     reached = []
     run = types.ModuleType("unslothrl.run")
-    run.run = lambda config, notes: reached.append((config, notes)) or 0
+    run.run = lambda *arguments: reached.append(arguments) or 0
     monkeypatch.setitem(sys.modules, "unslothrl.run", run)
     monkeypatch.setattr("unslothrl.run", run, raising=False)
     return reached
@@ -113,7 +113,8 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     file.write_text('learner = "grpo"\nlr = 1e-4\n')
     flags = f"--recipe {file} --num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
     assert cli.main(flags.split()) == cli.main(["train", *flags.split()]) == 0
-    (first, notes), (second, _) = runs
+    (first, notes, recipe), (second, _, _) = runs
+    assert recipe["lr"] == 1e-3 and "model" not in recipe
     assert (first.learner, first.lr, first.num_candidates) == ("grpo", 1e-3, 4)
     assert first.shuffle_rewards and first.system_prompt == "x" and notes == ()
     assert first.lr == second.lr
@@ -122,7 +123,7 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
 def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
     from unslothrl.errors import UserError
 
-    def refuse(config, notes):
+    def refuse(config, notes, recipe):
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", refuse)
@@ -133,12 +134,12 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 
 
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda config, notes: 130)
+    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda *_: 130)
     assert cli.main(["train"]) == 130
 
 
 def test_ctrl_c_before_a_run_begins_is_no_traceback(runs, monkeypatch, capfd):
-    def interrupt(config, notes):
+    def interrupt(config, notes, recipe):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupt)
@@ -245,7 +246,7 @@ def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatc
 
 
 def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
-    def interrupted(config, notes):
+    def interrupted(config, notes, recipe):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupted)

@@ -153,13 +153,14 @@ def test_a_resume_names_every_option_that_changes(tmp_path):
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed=1"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()
-    other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"], "seed": "1"}
+    with pytest.raises(UserError, match="seed 1: the run that is resumed has 0, and the order"):
+        resolve({"resume": str(folder), "seed": "1"}, CPU)
+    other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"]}
     notes = resolve({"resume": str(folder), **other}, CPU).notes
     assert sorted(notes) == [
         "lr 0.0007 -> 1e-05: changed in this resume",
         "max_steps 20 -> 40: changed in this resume",
         "reward boxed -> boxed format=0.5: changed in this resume",
-        "seed 0 -> 1: changed in this resume",
     ]
     notes = resolve({"resume": str(folder), "learner": "dapo"}, CPU).notes
     assert "learner grpo -> dapo: changed in this resume" in notes

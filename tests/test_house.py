@@ -26,6 +26,7 @@ LAYERS = (
         "compact",
         "errors",
         "files",
+        "stopping",
         "variables",
         "long_json",
         "untrusted",
@@ -35,11 +36,11 @@ LAYERS = (
     ("algorithms", "data", "rewards", "environments", "embedded"),
     ("config",),
     ("weights", "planning", "memory", "evaluation.estimates"),
-    ("engines", "backends", "checkpoints", "tracking", "option_rules", "resolve"),
+    ("engines", "backends", "checkpoints", "tracking", "option_rules", "resolve", "resuming"),
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base"),
     ("training",),
-    ("run", "ending", "evaluation", "export"),
+    ("run", "ending", "earlier_run", "evaluation", "export"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it

@@ -16,6 +16,7 @@ import safetensors.torch
 from conftest import targets_by_layer
 
 from unslothrl import cluster
+from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
 from unslothrl.tracking import profiler
 from unslothrl.types import LORA_TARGETS
@@ -406,7 +407,7 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, li
     started = time.monotonic()
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     rest = process.stdout.read()
-    assert process.wait(timeout=30) == 130, rest
+    assert process.wait(timeout=30) == 128 + number, rest
     assert time.monotonic() - started < 15
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive, alive
@@ -414,6 +415,8 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, li
     assert summary["status"] == "interrupted"
     if has_begun:
         assert (Path(summary["adapter"]) / "adapter_model.safetensors").is_file()
+        saved = Checkpoints(output / name).newest(pytest.fail)
+        assert saved.state.step == summary["steps"] and "repeated" not in summary["goes_on"]
     assert "Traceback" not in rest and "***" not in rest  # Ray's C++ prints its stack with these
     assert not scratch(process.pid)
 

@@ -198,10 +198,10 @@ def test_resumes_are_recorded_and_marked(run, tmp_path):
     assert 'class="mark"' not in page_of(folder).source
     origin.record_resume(folder.path, 3)
     origin.record_resume(folder.path, 5)
-    origin.record_resume(folder.path, 4)  # from before the second
-    assert [step for step, _ in origin.read(folder.path).resumes] == [3, 4]
+    origin.record_resume(folder.path, 4, ["lr 0.1 -> 0.2"])  # from before the second
+    assert [each.step for each in origin.read(folder.path).resumes] == [3, 4]
     page = page_of(folder)
-    assert "after step 3," in page.words
+    assert "after step 3," in page.words and "lr 0.1 -> 0.2" in page.words
     assert page.source.count('class="mark"') == 2 * page.tags.count("svg") - 2  # not in the bars
 
 

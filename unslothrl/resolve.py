@@ -8,11 +8,11 @@ be changed by `planning.fit` so that it fits the machine.
 import datetime
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import environments, option_rules, rewards
+from unslothrl import environments, option_rules, resuming, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.config.changes import changed
 from unslothrl.config.checks import check
@@ -41,9 +41,17 @@ PATHS = (
     "ray_temp_dir",
     "resume",
 )  # written with ~ or without
+IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eval_dataset")
+MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
 
 CONFIG_FILE = "config.toml"  # of a run's folder
-LORA_SHAPE = ("model", "adapter", "max_lora_rank", "lora_alpha")  # what a checkpoint hangs on
+FIXED = {  # what a resumed run may not change, and why
+    "model": "its checkpoint depends on that",
+    "adapter": "its checkpoint depends on that",
+    "max_lora_rank": "its checkpoint depends on that",
+    "lora_alpha": "its checkpoint depends on that",
+    "seed": "the order of its problems depends on that",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class Resolved:
     config: Config
     given: frozenset[str]
     notes: tuple[str, ...]
+    recipe: dict[str, Any] = field(default_factory=dict)  # see `resuming.recipe_of`
 
 
 def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolved:
@@ -82,13 +91,15 @@ def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolve
     notes += changes
     config = with_correction(config, given, notes)
     named = name_run(config)
+    named = replace(named, **in_full({name: getattr(named, name) for name in IN_FULL}))
     if config.run_name not in (None, named.run_name) and config.resume is None:
         notes.append(f"run_name {config.run_name} -> {named.run_name}: it is taken")
     if named.resume is not None:
-        notes += changed(read_toml(expanded(named.resume) / CONFIG_FILE), named)
+        before = read_toml(expanded(named.resume) / CONFIG_FILE)
+        notes += [f"{line}: changed in this resume" for line in changed(before, named)]
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
-    return Resolved(named, given, tuple(dict.fromkeys(notes)))
+    return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(user)))
 
 
 def requested_options(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,6 +121,10 @@ def user_layers(
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
     user = {**recipe, **flags}
+    if user.get("resume") == resuming.AUTO:
+        found = resuming.newest(in_full(user), user.get("output_dir", Config.output_dir))
+        user["resume"] = None if found is None else str(found)
+        notes.append(f"resume auto: {found or 'no run of this recipe is there yet: a new one'}")
     if user.get("resume") is not None:
         user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
     if objectives.is_file(user.get("learner") or ""):
@@ -122,6 +137,22 @@ def user_layers(
         name: str(expanded(value)) if name in PATHS and value is not None else value
         for name, value in user.items()
     }
+
+
+def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths that are there by their whole names: a run that goes on from another folder finds them,
+    and so does one whose own folder was moved."""
+    full = {**layer}
+    for name in MOVABLE:
+        if full.get(name) is not None:
+            full[name] = str(expanded(full[name]).absolute())
+    if _is_path(full.get("model") or ""):
+        full["model"] = str(expanded(full["model"]).absolute())
+    if full.get("dataset") is not None:
+        full["dataset"] = sources.absolute(full["dataset"])
+    if full.get("eval_dataset"):
+        full["eval_dataset"] = tuple(map(sources.absolute_eval, full["eval_dataset"]))
+    return full
 
 
 def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -203,11 +234,13 @@ def _absolute_file(text: str) -> str:
 
 def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """Raises UserError where a resumed run would need another checkpoint than its own."""
-    for name in LORA_SHAPE:
-        if name in user and user[name] != before.get(name):
+    before, user = in_full(before), in_full(user)
+    for name, why in FIXED.items():
+        was = before.get(name, OPTIONS[name].default)
+        if name in user and user[name] != was:
             raise UserError(
-                f"{name} {user[name]}: the run that is resumed has {before.get(name, 'none')}, and "
-                f"its checkpoint depends on that: leave --{name} out, or start a new run"
+                f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"
+                f", and {why}: leave --{name} out, or start a new run"
             )
     learner, was = user.get("learner"), before.get("learner", Config.learner)
     if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:
@@ -241,10 +274,12 @@ def check_paths(config: Config) -> None:
         value = getattr(config, name)
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
-    if config.run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", config.run_name):
+    is_new = config.resume is None  # else the folder is there, whatever its name
+    wanted = config.run_name
+    if is_new and wanted is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", wanted):
         raise UserError(
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
-            f"{config.run_name[:120]!r}: set --run_name and put folders into --output_dir"
+            f"{wanted[:120]!r}: set --run_name and put folders into --output_dir"
         )
 
 

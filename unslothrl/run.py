@@ -6,21 +6,22 @@ import gc
 import importlib.util
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, variables
+from unslothrl import cluster, stopping, variables
 from unslothrl.build import data_options, scorer_of
-from unslothrl.checkpoints import run_state as checkpoint
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.writing import to_toml
-from unslothrl.data import tasks
+from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
+from unslothrl.earlier_run import EarlierRun
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning import duration, tensor_parallel
@@ -50,57 +51,46 @@ class Prepared:
     level: str | None  # of the sandbox
     steps: int
     notes: tuple[str, ...]
-    resumed: Path | None  # the checkpoint to go on from
     folder: RunFolder
     use: Use
 
 
-def run(config: Config, notes: Sequence[str]) -> int:
+def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None = None) -> int:
     """The main job: checks everything that can be checked, then starts, trains and sums up.
+    `recipe`: the options that the user set.
 
-    -> the exit code: 0 when finished, 130 after Ctrl-C. Raises UserError before anything starts.
+    -> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so 130 after
+    Ctrl-C. Raises UserError before anything starts.
     """
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Terminal(config.eval_every) as view:
-        prepared = prepare(config, machine, view)
-        folder, resumed = prepared.folder, prepared.resumed
-        view.header(header(config, prepared.data, prepared.steps, [*notes, *prepared.notes]))
+    stopping.listen()
+    with Terminal(config.eval_every) as view, contextlib.ExitStack() as at_end:
+        try:
+            earlier = EarlierRun.reopen(config, at_end) if config.resume else None
+            if earlier is not None and earlier.has_finished(config):
+                earlier.show(view)
+                return 0
+            prepared = prepare(config, machine, view, earlier, recipe)
+            at_end.callback(prepared.folder.close)
+        except BaseException as error:
+            stopped = stop_of(error)
+            if stopped is None:
+                raise
+            view.failed(f"stopped ({stopped}) before anything was begun")
+            return stopped.exit_code
+        folder = prepared.folder
         tracked = Trackers(config.track, folder.path, options_in_json(config), view.note)
         ending = Ending(folder, view, config, trackers=tracked)
         try:
-            processes = cluster.start(config, prepared.base, machine, view.stage)
-            ending.cluster = processes
-            view.stage("trying out what has started")
-            checks = Checks(prepared.level, learners_generate=config.learner_generates)
-            checks.check_started(processes, view.note)
-            ending.base_hash = checks.base_hash
-            use = replace(prepared.use, base_hash=checks.base_hash)
-            card = functools.partial(card_of, folder, use)
-            folder.beside_adapters = portable.beside(use, prepared.base, card)
-            pieces = Pieces.of(prepared.base)
-            ending.trainer = Trainer(
-                config,
-                prepared.data,
-                processes,
-                folder,
-                view,
-                prepared.steps,
-                checks,
-                tracked,
-                pieces,
-            )
-            if resumed is not None:
-                go_on(ending.trainer, resumed, folder, view)
-            tracked.start(ending.trainer.state.step if resumed else None)
-            spare_collector(processes)
-            ending.trainer.train()
+            view.header(header(config, prepared.data, prepared.steps, [*notes, *prepared.notes]))
+            train(config, machine, prepared, earlier, ending)
         except BaseException as error:
-            if is_interruption(error):
+            stopped = stop_of(error)
+            if stopped is not None:
                 ending.close("interrupted")
-                return 130
+                return stopped.exit_code
             ending.close("failed", error)
             if isinstance(error, UserError | RunError):
                 raise
@@ -109,12 +99,43 @@ def run(config: Config, notes: Sequence[str]) -> int:
         return 0
 
 
-def go_on(trainer: Trainer, resumed: Path, folder: RunFolder, view: Terminal) -> None:
-    """Goes on from a checkpoint of an earlier run in the same folder."""
-    trainer.restore(resumed)
-    folder.truncate_after(trainer.state.step)
-    origin.record_resume(folder.path, trainer.state.step)
-    view.resumed(folder.read_metrics())
+def train(
+    config: Config,
+    machine: Machine,
+    prepared: Prepared,
+    earlier: EarlierRun | None,
+    ending: Ending,
+) -> None:
+    """Starts the processes and trains to the last step; `ending` knows what there is to end."""
+    folder, view = prepared.folder, ending.view
+    ending.before = earlier.state if earlier else RunState()
+    processes = ending.cluster = cluster.start(config, prepared.base, machine, view.stage)
+    view.stage("trying out what has started")
+    checks = Checks(prepared.level, learners_generate=config.learner_generates)
+    checks.check_started(processes, view.note)
+    ending.base_hash = checks.base_hash
+    use = replace(prepared.use, base_hash=checks.base_hash)
+    card = functools.partial(card_of, folder, use)
+    folder.beside_adapters = portable.beside(use, prepared.base, card)
+    trainer = ending.trainer = Trainer(
+        config,
+        prepared.data,
+        processes,
+        folder,
+        view,
+        prepared.steps,
+        checks,
+        ending.trackers,
+        Pieces.of(prepared.base),
+        RunState(
+            data=fingerprint.of(prepared.data), base=checks.base_hash, versions=origin.versions()
+        ),
+    )
+    if earlier is not None:
+        earlier.go_on(trainer, config, view)
+    ending.trackers.start(trainer.state.step if earlier and earlier.checkpoint else None)
+    spare_collector(processes)
+    trainer.train()
 
 
 def options_in_json(config: Config) -> dict[str, Any]:
@@ -122,9 +143,14 @@ def options_in_json(config: Config) -> dict[str, Any]:
     return plain(asdict(config))
 
 
-def prepare(config: Config, machine: Machine, view: Terminal) -> Prepared:
+def prepare(
+    config: Config,
+    machine: Machine,
+    view: Terminal,
+    earlier: EarlierRun | None = None,
+    recipe: Mapping[str, Any] | None = None,
+) -> Prepared:
     """Everything before the first process, with what takes long on the display. UserError."""
-    resumed = resumable(config.resume) if config.resume else None
     view.stage("importing libraries")
     cluster.import_first(config)
     on_hub = base_model.is_on_hub(config.model)
@@ -154,9 +180,13 @@ def prepare(config: Config, machine: Machine, view: Terminal) -> Prepared:
         if config.cluster == "ray":
             starting.check(config)
     check_writable(config.lora_save_path)
-    folder = open_folder(config, resumed, facts(config, data))
+    if earlier is not None:
+        notes = [*earlier.notes, *notes]
+        earlier.check_data(fingerprint.of(data), config.dataset)  # before models are loaded
+    folder = open_folder(config, earlier, facts(config, data), recipe)
+    folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    return Prepared(base, data, level, steps, tuple(notes), resumed, folder, use)
+    return Prepared(base, data, level, steps, tuple(notes), folder, use)
 
 
 def card_of(folder: RunFolder, use: Use, version: int) -> str:
@@ -185,37 +215,30 @@ def spare_collector(processes: Cluster) -> None:
         gc.set_threshold(*COLLECT_AFTER)
 
 
-def is_interruption(error: BaseException) -> bool:
-    """Ctrl-C or SIGTERM, which Ray answers with SystemExit while it starts."""
-    terminated = isinstance(error, SystemExit) and error.code == signal.SIGTERM
-    return terminated or isinstance(error, KeyboardInterrupt)
+def stop_of(error: BaseException) -> stopping.Stopped | None:
+    """What asked the run to end, None for any other exception. While Ray starts it answers SIGTERM
+    with SystemExit."""
+    if isinstance(error, stopping.Stopped):
+        return error
+    if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
+        return stopping.Stopped(signal.SIGTERM)
+    return stopping.cause() if isinstance(error, KeyboardInterrupt) else None
 
 
-def resumable(folder: str) -> Path:
-    """-> the newest complete checkpoint of a run's folder. UserError if there is none."""
-    found = RunFolder.reopen(folder).latest_checkpoint()
-    if found is None:
-        raise UserError(f"resume {folder}: no complete checkpoint there: start a new run")
-    try:
-        checkpoint.load(found)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"resume {folder}: checkpoint {found.name} cannot be read ({error}): remove its folder "
-            "to use the one before it"
-        ) from None
-    return found
-
-
-def open_folder(config: Config, resumed: Path | None, comments: Sequence[str] = ()) -> RunFolder:
+def open_folder(
+    config: Config,
+    earlier: EarlierRun | None,
+    comments: Sequence[str] = (),
+    recipe: Mapping[str, Any] | None = None,
+) -> RunFolder:
     """The run's folder with its config.toml, with `comments`."""
-    if config.resume is None or resumed is None:
+    if earlier is None:
         text = to_toml(config, comments)
         folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
-        origin.record(folder.path)
+        origin.record(folder.path, recipe)
         return folder
-    folder = RunFolder.reopen(config.resume)
-    folder.write_config(to_toml(replace(config, resume=None), comments))
-    return folder
+    earlier.folder.write_config(to_toml(replace(config, resume=None), comments))
+    return earlier.folder
 
 
 def check_rewards(config: Config) -> str | None:

@@ -83,6 +83,8 @@ def answer(arguments: list[str]) -> int:
         return refuse(str(error))
     except RunError as error:
         return refuse(str(error), FAILED)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
 
 
 @functools.cache
@@ -209,10 +211,7 @@ def ask(
     """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.ask import ask as answer
 
-    try:
-        answer(adapter, question, max_new_tokens, temperature, model, with_base=base)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    answer(adapter, question, max_new_tokens, temperature, model, with_base=base)
     return 0
 
 

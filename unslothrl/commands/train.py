@@ -11,4 +11,4 @@ def train(flags: Mapping[str, Any]) -> int:
     resolved = resolve(flags)
     from unslothrl.run import run
 
-    return run(resolved.config, resolved.notes)
+    return run(resolved.config, resolved.notes, resolved.recipe)

@@ -17,7 +17,7 @@ def changed(before: Mapping[str, Any], after: Config) -> list[str]:
     for name, entry in OPTIONS.items():
         was, now = before.get(name, entry.default), getattr(after, name)
         if name not in NOT_COMPARED and comparable(name, was) != comparable(name, now):
-            lines.append(f"{name} {written(was)} -> {written(now)}: changed in this resume")
+            lines.append(f"{name} {written(was)} -> {written(now)}")
     return lines
 
 

@@ -69,7 +69,11 @@ class TaskOptions:
     run_name: str | None = option(None, "folder of the run; default: <learner>-<date>-<time>", RUN)
     output_dir: str = option("runs", "folder that holds the runs", RUN)
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
-    resume: str | None = option(None, "folder of a run to continue", RUN)
+    resume: str | None = option(
+        None,
+        "folder of a run to continue; auto: the newest run of these options, or a new one",
+        RUN,
+    )
     seed: int = option(0, "random seed", RUN, at_least=0, at_most=2**31 - 1)
     max_steps: int | None = option(
         None, "stop after this many steps; default: after the episodes", RUN, at_least=1

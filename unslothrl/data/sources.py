@@ -85,6 +85,25 @@ def parse(text: str) -> Source:
     return Source(name, config, parts["split"], start, stop)
 
 
+def absolute(text: str) -> str:
+    """The same source, a file or folder by its whole path."""
+    if text == EMBEDDED:
+        return text
+    source = parse(text)
+    if not source.is_local or not text.startswith(source.name):
+        return text
+    return str(source.path.absolute()) + text.removeprefix(source.name)
+
+
+def absolute_eval(text: str) -> str:
+    """The same for a text of `--eval_dataset`."""
+    sets = list(named_sources(text))
+    if text.lstrip().startswith("{"):
+        return json.dumps({name: absolute(source) for name, source in sets})
+    ((_, source),) = sets
+    return text.removesuffix(source) + absolute(source)
+
+
 def load_splits(source: Source) -> dict[str, Rows]:
     """Split name -> rows, only the one that the source names if it names one. UserError."""
     if source.is_local:

@@ -5,10 +5,11 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from unslothrl import __version__
 from unslothrl.files import write_whole
@@ -29,26 +30,38 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Resume:
+    """One time that a run went on."""
+
+    step: int  # after which
+    date: str
+    changes: tuple[str, ...] = ()  # of options: "lr 5e-05 -> 1e-05"
+
+
+@dataclass(frozen=True)
 class Origin:
-    """`resumes` are the steps after which the run was resumed, with the dates."""
+    """What is known of a run's beginnings."""
 
     command: str = ""
     started: str = ""  # local time, "2026-11-22 08:15"
     versions: dict[str, str] = field(default_factory=dict)
-    resumes: list[tuple[int, str]] = field(default_factory=list)
+    resumes: list[Resume] = field(default_factory=list)
+    recipe: dict[str, Any] | None = None  # the options that the user set
 
 
-def record(folder: Path) -> None:
+def record(folder: Path, recipe: Mapping[str, Any] | None = None) -> None:
     """Writes run.json of a run that begins."""
-    write(folder, Origin(command_line(sys.argv), now(), versions()))
+    known = None if recipe is None else dict(recipe)
+    write(folder, Origin(command_line(sys.argv), now(), versions(), recipe=known))
 
 
-def record_resume(folder: Path, step: int) -> None:
-    """Adds that the run was resumed after a step; what came of later steps is gone."""
+def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
+    """Adds that the run was resumed after a step, with other options; what came of later steps is
+    gone."""
     origin = read(folder)
-    resumes = [each for each in origin.resumes if each[0] <= step]
-    known = {**asdict(origin), "resumes": [*resumes, (step, now())], "versions": versions()}
-    write(folder, Origin(**known))
+    resumes = [each for each in origin.resumes if each.step <= step]
+    resumes.append(Resume(step, now(), tuple(changes)))
+    write(folder, replace(origin, resumes=resumes, versions=versions()))
 
 
 def write(folder: Path, origin: Origin) -> None:
@@ -64,9 +77,13 @@ def read(folder: Path) -> Origin:
             str(found.get("command", "")),
             str(found.get("started", "")),
             {str(name): str(value) for name, value in found.get("versions", {}).items()},
-            [(int(step), str(date)) for step, date in found.get("resumes", [])],
+            [
+                Resume(int(each["step"]), str(each["date"]), tuple(map(str, each["changes"])))
+                for each in found.get("resumes", [])
+            ],
+            found.get("recipe"),
         )
-    except (Unreadable, AttributeError, TypeError, ValueError):
+    except (Unreadable, AttributeError, KeyError, TypeError, ValueError):
         return Origin()
 
 

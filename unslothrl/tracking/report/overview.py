@@ -56,7 +56,10 @@ def title(
         ("Adapter", summary.get("adapter")),
         ("Use it", summary.get("command")),
     ]
-    lines += [("Resumed", f"after step {step}, {date}") for step, date in begun.resumes]
+    lines += [
+        ("Resumed", "; ".join((f"after step {each.step}, {each.date}", *each.changes)))
+        for each in begun.resumes
+    ]
     where = "".join(
         f"<p class=where><span>{label}</span> <code>{text(value)}</code></p>"
         for label, value in lines

@@ -56,7 +56,7 @@ def report(folder: RunFolder, headers: Mapping[str, Header]) -> bytes:
     options = overview.read_options(folder.path / CONFIG)
     summary, begun = folder.read_summary(), origin.read(folder.path)
     evaluations = evaluations_of(headers)
-    marks = [step for step, _ in begun.resumes]
+    marks = [each.step for each in begun.resumes]
     resumed = "Dashed lines: resumed there. " if marks else ""
     hint = (
         f"<p class=meta>{resumed}Point at a chart to read its values; choose a step there to see "

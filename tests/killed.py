@@ -1,0 +1,75 @@
+"""Runs that are stopped at an instant of a phase, for tests and bench/survival.py.
+
+`python tests/killed.py PHASE NUMBER DESCRIPTOR -- arguments` is `unslothrl arguments`, which writes
+a byte to a descriptor when it enters a phase for the NUMBERth time, and goes on; whoever reads it
+may kill the process. What runs is the program as it is: entering a phase is only reported. With
+EIGHT_BIT in the environment learners step with bitsandbytes' 8-bit Adam, as they do on cards.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+PHASES = {  # name -> module, class or "", function
+    "start": ("unslothrl.run", "", "prepare"),
+    "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
+    "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
+    "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),
+    "step": ("unslothrl.learners.learner", "Learner", "step"),
+    "publish": ("unslothrl.training.trainer", "Trainer", "publish"),
+    "evaluation": ("unslothrl.training.evaluation", "Evaluation", "run"),
+    "log": ("unslothrl.tracking.run_folder", "RunFolder", "log"),
+    "rollouts": ("unslothrl.tracking.run_folder", "RunFolder", "write_rollouts"),
+    "checkpoint": ("unslothrl.checkpoints.store", "Checkpoints", "write"),
+    "flush": ("unslothrl.checkpoints.store", "", "flush_tree"),
+    "rename": ("unslothrl.checkpoints.store", "", "replace_folder"),
+    "latest": ("unslothrl.checkpoints.store", "", "write_whole"),
+    "delete": ("unslothrl.checkpoints.store", "Checkpoints", "_delete_older"),
+    "adapter": ("unslothrl.tracking.run_folder", "RunFolder", "save_adapter"),
+    "truncate": ("unslothrl.tracking.run_folder", "RunFolder", "truncate_after"),
+    "end": ("unslothrl.ending", "Ending", "close"),
+}
+
+
+def tell(function: Callable, number: int, descriptor: int) -> Callable:
+    """The same function, whose `number`th call is told of."""
+    calls = 0
+
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.write(descriptor, b"x")
+        return function(*arguments, **keywords)
+
+    return told
+
+
+def use_eight_bit_adam() -> None:
+    from bitsandbytes.optim import AdamW8bit
+
+    from unslothrl.backends.lora import LoraBackend
+
+    def optimizer(self, parameters, lr, weight_decay):
+        return AdamW8bit(parameters, lr=lr, weight_decay=weight_decay, min_8bit_size=256)
+
+    LoraBackend.optimizer = optimizer
+
+
+def main() -> int:
+    phase, number, descriptor, _, *arguments = sys.argv[1:]
+    if phase != "none":
+        module, owner, name = PHASES[phase]
+        found = __import__(module, fromlist=["x"])
+        target = getattr(found, owner) if owner else found
+        setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))
+    if os.environ.get("EIGHT_BIT"):
+        use_eight_bit_adam()
+    from unslothrl.commands.cli import main as program
+
+    return program(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

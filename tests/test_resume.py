@@ -1,0 +1,266 @@
+"""Runs that are stopped at some instant and resumed, beside one that nobody stopped: real base,
+real engine, real run folders."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs_compared import differences, rows
+
+from unslothrl import stopping
+from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.commands import cli
+from unslothrl.learners.learner import Learner
+from unslothrl.tracking import origin
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training.evaluation import Evaluation
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.trainer import Trainer
+
+pytestmark = pytest.mark.real
+
+STEPS = 4
+FLAGS = (
+    "--learner grpo --cluster local --engine transformers --number_of_actors 0 --batch_size 4 "
+    "--num_candidates 4 --topk 4 --max_new_tokens 32 --lr 1e-3 --eval_every 2 --eval_problems 4 "
+    f"--eval_candidates 2 --save_every 2 --max_steps {STEPS} --lora_dropout 0.1 "
+    "--updates_per_rollout 2 --train_batch_size 8"
+).split()
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "problems.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"problem": f"What is {i} + {2 * i}?", "answer": str(3 * i)}) + "\n"
+            for i in range(101, 131)
+        )
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The folder of a run that nobody stops."""
+    runs = tmp_path_factory.mktemp("whole")
+    assert cli.main([*FLAGS, "--output_dir", str(runs), "--run_name", "x"]) == 0
+    return runs / "x"
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """-> a function that runs until a call of a method, and returns its folder and exit code."""
+
+    def run(owner: type, name: str, call: int, after: bool = False, *more: str) -> tuple:
+        real, calls = getattr(owner, name), 0
+
+        def told(*arguments, **keywords):
+            nonlocal calls
+            calls += 1
+            if calls == call and not after:
+                signal.raise_signal(signal.SIGTERM)
+            result = real(*arguments, **keywords)
+            if calls == call and after:
+                signal.raise_signal(signal.SIGTERM)
+            return result
+
+        monkeypatch.setattr(owner, name, told)
+        where = ["--output_dir", str(tmp_path / "runs"), "--run_name", "x"]
+        code = cli.main([*FLAGS, *where, *more])
+        monkeypatch.setattr(owner, name, real)
+        return tmp_path / "runs" / "x", code
+
+    return run
+
+
+INSTANTS = {
+    "the first evaluation": (Evaluation, "run", 1, False, 0),
+    "the first draw": (RolloutStream, "send", 2, False, 0),
+    "an update": (Learner, "step", 3, False, 1),
+    "after one of two updates": (Learner, "step", 3, True, 1),
+    "publishing": (Trainer, "publish", 3, False, 1),
+    "after publishing": (Trainer, "publish", 3, True, 1),
+    "an evaluation": (Evaluation, "run", 2, False, 2),
+    "after an evaluation": (Evaluation, "run", 2, True, 2),
+    "logging": (RunFolder, "log", 3, False, 2),
+    "the last evaluation": (Evaluation, "run", 3, False, 4),
+}
+
+
+OFTEN = ("the first evaluation", "an update", "after publishing", "an evaluation", "logging")
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [i if i in OFTEN else pytest.param(i, marks=pytest.mark.slow) for i in INSTANTS],
+)
+def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):
+    """At most the step in flight is done again; what is resumed is the same to the last bit."""
+    owner, name, call, after, steps = INSTANTS[instant]
+    folder, code = stopped(owner, name, call, after)
+    assert code == 128 + signal.SIGTERM
+    assert Checkpoints(folder).newest(pytest.fail).state.step == steps
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "interrupted" and "repeated" not in summary["goes_on"]
+    assert (folder / "report.html").exists()
+    capfd.readouterr()
+    assert cli.main(["--resume", str(folder)]) == 0
+    assert differences(folder, whole) == []
+    assert [each.step for each in origin.read(folder).resumes] == [steps]
+
+
+def test_before_the_first_step_a_folder_resumes_from_its_start(stopped, whole):
+    folder, code = stopped(Trainer, "__init__", 1)
+    assert code == 143 and not Checkpoints(folder).steps()
+    assert cli.main(["--resume", str(folder)]) == 0
+    assert differences(folder, whole) == []
+
+
+@pytest.fixture
+def half(stopped) -> Path:
+    """The folder of a run that was stopped in its third step."""
+    folder, _ = stopped(Trainer, "assign_credit", 3)
+    return folder
+
+
+def test_a_moved_folder_resumes_from_any_directory(half, whole, tmp_path, monkeypatch):
+    moved = tmp_path / "elsewhere" / "k 9é"
+    moved.parent.mkdir()
+    half.rename(moved)
+    monkeypatch.chdir(moved.parent)
+    assert cli.main(["--resume", "k 9é", "--eval_candidates", "2"]) == 0
+    assert differences(moved, whole) == []
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(half, whole, capfd):
+    newest = half / "checkpoints" / "step_000002" / "learner.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with (half / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 3, "rew')
+    capfd.readouterr()
+    assert cli.main(["--resume", str(half)]) == 0
+    assert "checkpoint step_000002 is damaged (learner.safetensors" in capfd.readouterr().out
+    assert differences(half, whole) == []
+
+
+def test_where_none_is_whole_that_is_said(half, capfd):
+    for path in half.glob("checkpoints/*/progress.json"):
+        path.write_bytes(path.read_bytes()[:-9])
+    capfd.readouterr()
+    assert cli.main(["--resume", str(half)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "checkpoint step_000002 is damaged" in line and "no other checkpoint is whole" in line
+
+
+def test_what_changes_is_said_recorded_and_shown(half, capfd):
+    before = (half / "config.toml").read_text()
+    for flag in ("--seed 1", "--max_lora_rank 4", "--learner ppo", "--lora_alpha 3"):
+        assert cli.main(["--resume", str(half), *flag.split()]) == 2
+        assert f"{flag.split()[0][2:]} " in capfd.readouterr().err
+    assert (half / "config.toml").read_text() == before
+    assert cli.main(["--resume", str(half), "--lr", "1e-5"]) == 0
+    assert "lr 0.001 -> 1e-05: changed in this resume" in capfd.readouterr().out
+    (resume,) = origin.read(half).resumes
+    assert resume.changes == ("lr 0.001 -> 1e-05",)
+    assert "lr 0.001 -&gt; 1e-05" in (half / "report.html").read_text()
+    assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_other_problems_are_refused_and_moved_ones_are_not(stopped, problems, tmp_path, capfd):
+    own = ("--dataset", str(problems), "--system_prompt", "")
+    half, _ = stopped(Trainer, "assign_credit", 3, False, *own)
+    capfd.readouterr()
+    lines = problems.read_text().splitlines(keepends=True)
+    for number, changed in enumerate([lines[:20], [*lines[:-1], lines[-1].replace("130", "131")]]):
+        folder = tmp_path / f"changed{number}"
+        folder.mkdir()
+        (folder / problems.name).write_text("".join(changed))
+        assert cli.main(["--resume", str(half), "--dataset", str(folder / problems.name)]) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert "is not what the run was trained on" in line and problems.name in line
+    moved = tmp_path / "moved" / problems.name
+    moved.parent.mkdir()
+    shutil.copy(problems, moved)
+    assert cli.main(["--resume", str(half), "--dataset", str(moved)]) == 0
+    assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeypatch):
+    auto = [*FLAGS, "--output_dir", str(tmp_path), "--resume", "auto"]
+    real = Learner.step
+    monkeypatch.setattr(Learner, "step", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert cli.main(auto) == 143
+    assert "resume auto: no run of this recipe is there yet: a new one" in capfd.readouterr().out
+    monkeypatch.setattr(Learner, "step", real)
+    (folder,) = tmp_path.iterdir()
+    assert cli.main(auto) == 0
+    assert differences(folder, whole) == []
+    capfd.readouterr()
+    started = time.monotonic()
+    assert cli.main(auto) == 0
+    assert "this run has finished" in capfd.readouterr().out and time.monotonic() - started < 2
+    assert cli.main([*auto, "--lr", "1e-5", "--max_steps", "1"]) == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_run_that_trains_is_not_resumed_by_another_process(tmp_path, capfd):
+    killed = Path(__file__).with_name("killed.py")
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, str(killed), "generation", "2", str(writing), "--", "train", *FLAGS,
+         "--output_dir", str(tmp_path), "--run_name", "x"],
+        pass_fds=[writing], stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert select.select([reading], [], [], 120)[0]
+        assert cli.main(["--resume", str(tmp_path / "x")]) == 2
+        assert f"is in use by process {process.pid} on host" in capfd.readouterr().err
+    finally:
+        process.kill()
+        process.wait()
+    assert cli.main(["--resume", str(tmp_path / "x")]) == 0
+
+
+@pytest.mark.parametrize(
+    "phase",
+    ["rename", *(pytest.param(p, marks=pytest.mark.slow) for p in ("flush", "latest", "publish"))],
+)
+def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
+    """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
+    killed = Path(__file__).with_name("killed.py")
+    where = ["--output_dir", str(tmp_path), "--run_name", "x"]
+    for number, arguments in ((3, [*FLAGS, *where]), (1, ["--resume", str(tmp_path / "x")])):
+        reading, writing = os.pipe()
+        program = [sys.executable, str(killed), phase, str(number), str(writing), "--", "train"]
+        process = subprocess.Popen(
+            [*program, *arguments],
+            pass_fds=[writing], stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(writing)
+        if os.read(reading, 1):
+            process.kill()
+        process.wait()
+    assert cli.main(["--resume", str(tmp_path / "x")]) == 0
+    assert differences(tmp_path / "x", whole) == []
+
+
+def test_stopping_is_begun_anew_with_each_run():
+    stopping.begin()
+    before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    try:
+        stopping.listen()
+        with pytest.raises(stopping.Stopped):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

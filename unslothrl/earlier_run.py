@@ -1,0 +1,79 @@
+"""A run that is resumed: what it left in its folder, and how a new process goes on from that."""
+
+import contextlib
+from dataclasses import dataclass
+
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoint
+from unslothrl.config.changes import changed
+from unslothrl.config.options import Config
+from unslothrl.config.reading import read_toml
+from unslothrl.data import fingerprint
+from unslothrl.errors import UserError
+from unslothrl.tracking import origin
+from unslothrl.tracking.run_folder import CONFIG, RunFolder
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.trainer import Trainer
+
+LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """The run of `--resume`, its folder locked."""
+
+    folder: RunFolder
+    checkpoint: Checkpoint | None  # to go on from; None: from its start
+    changes: tuple[str, ...]  # of its options
+    notes: tuple[str, ...]
+
+    @classmethod
+    def reopen(cls, config: Config, at_end: contextlib.ExitStack) -> "EarlierRun":
+        """Locks the folder until `at_end`, and finds its newest checkpoint that is whole. UserError
+        where it is no run's, where it is in use, or where none of its checkpoints is whole."""
+        folder = RunFolder.reopen(config.resume or "")
+        at_end.callback(folder.close)
+        notes: list[str] = []
+        checkpoint = folder.checkpoints.newest(notes.append)
+        if checkpoint is None and folder.checkpoints.steps():
+            why = notes[0].partition("):")[0]
+            raise UserError(f"resume {config.resume}: {why}), and no other checkpoint is whole")
+        changes = changed(read_toml(folder.path / CONFIG), config)
+        return cls(folder, checkpoint, tuple(changes), tuple(notes))
+
+    @property
+    def state(self) -> RunState:
+        return self.checkpoint.state if self.checkpoint else RunState()
+
+    def has_finished(self, config: Config) -> bool:
+        """Whether no steps are left, as far as that is known before the data is read."""
+        if self.folder.read_summary().get("status") != "finished":
+            return False
+        before = read_toml(self.folder.path / CONFIG)
+        return all(before.get(name) == getattr(config, name) for name in LENGTH)
+
+    def show(self, view: Terminal) -> None:
+        """As at its end, with nothing done."""
+        view.resumed(self.folder.read_metrics())
+        view.note("this run has finished: set --max_steps or --episodes higher to go on")
+        view.finish(self.folder.read_summary())
+
+    def check_data(self, now: fingerprint.Fingerprints, dataset: str) -> list[str]:
+        """Notes on evaluation sets that have changed. UserError where the training set has."""
+        return fingerprint.check(self.state.data, now, dataset)
+
+    def go_on(self, trainer: Trainer, config: Config, view: Terminal) -> None:
+        """Has the trainer go on where the run was. UserError where that was with another base."""
+        before, now = self.state, trainer.first
+        if before.base and now.base and before.base != now.base:
+            raise UserError(
+                f"model {config.model}: its weights are not those that the run was trained on: "
+                "give the base back, or start a new run"
+            )
+        for note in self.check_data(now.data, config.dataset):
+            view.note(note)
+        if self.checkpoint is not None:
+            trainer.restore(self.checkpoint)
+        self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)
+        origin.record_resume(self.folder.path, before.step, self.changes)
+        view.resumed(self.folder.read_metrics())
