@@ -1,0 +1,274 @@
+"""Runs that are killed or stopped at random instants, and resumed, beside whole ones.
+
+    python bench/survival.py kills --cycles 100     # SIGKILL
+    python bench/survival.py stops --cycles 40      # SIGTERM, SIGINT, SIGHUP
+    python bench/survival.py table                  # what has been measured so far
+
+A cycle is one kill and the resume after it; a run of 12 steps has one to three. Half of the
+instants are a random time after the start, the others up to 0.3 s after the run enters a phase:
+while it writes a checkpoint, publishes an adapter, starts. At the end the run's folder is compared
+with that of a run which nobody has stopped: adapters, rollouts, evaluations and the last checkpoint
+byte for byte, metrics but for times and memory, and no step missing or there twice. A stop also has
+to end with 128 and its number, within `MOST_EXIT_S`, and lose no whole step.
+
+Results go to bench/results/survival-cpu.json, one row a cycle; what is there already is not
+measured again at the same commit, so that the bench can be interrupted.
+"""
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from facts import facts, result_file  # noqa: E402
+from killed import PHASES  # noqa: E402
+from runs_compared import differences, rows  # noqa: E402
+
+STEPS = 12
+COMMON = (
+    f"--max_steps {STEPS} --batch_size 4 --num_candidates 4 --topk 4 --max_new_tokens 40 --lr 5e-4 "
+    "--eval_every 5 --eval_problems 4 --eval_candidates 2 --save_every 4 --checkpoint_every 1"
+)
+LOCAL = "--cluster local --engine transformers --number_of_actors 0"
+EIGHT_BIT = "8-bit Adam"
+CONFIGS = {
+    "grpo": f"--learner grpo {LOCAL}",
+    "dapo": f"--learner dapo {LOCAL} --max_resample 2",
+    "ppo": f"--learner ppo {LOCAL} --epochs_per_rollout 2 --updates_per_rollout 2",
+    "dropout": f"--learner grpo {LOCAL} --lora_dropout 0.1",
+    "problems": f"--learner grpo {LOCAL} --dataset PROBLEMS",
+    EIGHT_BIT: f"--learner grpo {LOCAL}",
+    "two learners": "--learner grpo --engine transformers --number_of_actors 1 "
+    "--number_of_learners 2 --learner_chunk_size 1",
+    "vllm": "--learner grpo --engine vllm --number_of_actors 1 --learner_chunk_size 0",
+}
+WEIGHTS = (5, 3, 4, 3, 3, 3, 1, 1)  # how often each is killed; the last two take longer to start
+TIMED = (
+    "start",
+    "load",
+    "publish",
+    "checkpoint",
+    "flush",
+    "rename",
+    "latest",
+    "delete",
+    "truncate",
+)
+MOST_S = 600.0  # that a run may take
+MOST_EXIT_S = 5.0
+DELAY_S = 0.3
+STOPS = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class Cycle:
+    """One kill, and what came of it."""
+
+    kind: str
+    config: str
+    phase: str  # "time": a random time after the start
+    signal: str
+    step: int  # whole steps at the kill
+    lost: int  # of them, that the resumed run did again
+    exit_s: float
+    exit_code: int
+    differs: list[str]  # of the run that was resumed, at its end
+
+
+class Run:
+    """A process that trains into a folder."""
+
+    def __init__(self, folder: Path, config: str, phase: str = "none", number: int = 1):
+        self.folder = folder
+        flags = f"{COMMON} {CONFIGS[config]}".replace("PROBLEMS", str(problems(folder.parent)))
+        where = f"--output_dir {folder.parent} --run_name {folder.name}"
+        if (folder / "config.toml").exists():
+            flags, where = "", f"--resume {folder}"
+        arguments = [*where.split(), *flags.split()]
+        if "PROBLEMS" in CONFIGS[config] and not where.startswith("--resume"):
+            arguments += ["--system_prompt", ""]  # problems as the embedded base knows them
+        reading, writing = os.pipe()
+        program = [sys.executable, str(ROOT / "tests" / "killed.py"), phase, str(number)]
+        self.log = (folder.parent / f"{folder.name}.log").open("ab")
+        self.process = subprocess.Popen(
+            [*program, str(writing), "--", "train", *arguments],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=[writing],
+            start_new_session=True, cwd=ROOT, preexec_fn=listening,
+            env={**os.environ, **({"EIGHT_BIT": "1"} if config == EIGHT_BIT else {})},
+        )  # fmt: skip
+        os.close(writing)
+        self.told = reading
+
+    def until_told(self, seconds: float) -> bool:
+        """Whether it entered its phase within that time; False too where it has ended."""
+        ready, _, _ = select.select([self.told], [], [], seconds)
+        return bool(ready) and os.read(self.told, 1) == b"x"
+
+    def ends(self) -> int:
+        """-> its exit code."""
+        try:
+            return self.process.wait(MOST_S)
+        finally:
+            os.close(self.told)
+            self.log.close()
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def steps(self) -> int:
+        """That its log has."""
+        return last_step(self.folder)
+
+
+def listening() -> None:
+    """In the child: signals arrive that a background job ignores."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def problems(folder: Path) -> Path:
+    path = folder / "problems.jsonl"
+    if not path.exists():
+        draw = random.Random(0)
+        rows = [(draw.randrange(100, 999), draw.randrange(100, 999)) for _ in range(40)]
+        lines = [
+            json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) for a, b in rows
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def last_step(folder: Path) -> int:
+    return max((row["step"] for row in rows(folder / "metrics.jsonl")), default=0)
+
+
+def whole_run(room: Path, config: str) -> Path:
+    """The folder of a run that nobody stops."""
+    folder = room / f"whole-{config.replace(' ', '-')}"
+    if not (folder / "summary.json").exists():
+        assert Run(folder, config).ends() == 0, folder
+    return folder
+
+
+def stop(run: Run, phase: str, number: signal.Signals, draw: random.Random, took_s: float) -> float:
+    """Sends the signal at an instant. -> the seconds until the process has ended."""
+    if phase == "time":
+        time.sleep(draw.uniform(0.2, took_s))
+    elif run.until_told(MOST_S):
+        time.sleep(draw.uniform(0, DELAY_S))
+    if run.process.poll() is None:
+        if number == signal.SIGKILL:
+            os.killpg(run.process.pid, number)
+        else:
+            os.kill(run.process.pid, number)
+    sent = time.monotonic()
+    run.process.wait(MOST_S)
+    return time.monotonic() - sent
+
+
+def killed_run(room: Path, kind: str, index: int) -> list[Cycle]:
+    """One run that is killed one to three times, then ends by itself."""
+    draw = random.Random(f"{kind} {index}")
+    config = draw.choices(list(CONFIGS), WEIGHTS)[0]
+    whole = whole_run(room, config)
+    took_s = max(json.loads((whole / "summary.json").read_text())["wall_seconds"], 5.0)
+    folder = room / f"{kind}-{index}"
+    cycles = []
+    for _ in range(draw.randrange(1, 4)):
+        number = signal.SIGKILL if kind == "kills" else draw.choice(STOPS)
+        phases = list(TIMED) if kind == "kills" else list(PHASES)
+        phase = "time" if draw.random() < 0.5 else draw.choice(phases)
+        run = Run(folder, config, "none" if phase == "time" else phase, draw.randrange(1, 5))
+        exit_s = stop(run, phase, number, draw, took_s)
+        code, step = run.ends(), run.steps()
+        if code == 0:  # it was done before
+            break
+        saved = max((int(p.name[5:]) for p in folder.glob("checkpoints/step_??????")), default=0)
+        lost = max(0, step - saved)
+        cycles.append(Cycle(kind, config, phase, number.name, step, lost, exit_s, code, []))
+    code = Run(folder, config).ends()
+    differ = [f"exit code {code}"] if code else differences(folder, whole)
+    for cycle in cycles:
+        cycle.differs = differ
+        if kind == "stops":
+            cycle.differs = [*differ, *faults_of(cycle)]
+    return cycles
+
+
+def faults_of(cycle: Cycle) -> list[str]:
+    """What is wrong with an orderly stop."""
+    wrong = []
+    if cycle.exit_code != 128 + signal.Signals[cycle.signal]:
+        wrong.append(f"exit code {cycle.exit_code}")
+    if cycle.exit_s > MOST_EXIT_S:
+        wrong.append(f"{cycle.exit_s:.1f} s until it ended")
+    if cycle.lost:
+        wrong.append(f"{cycle.lost} whole steps lost")
+    return wrong
+
+
+def measure(kind: str, cycles: int, room: Path) -> bool:
+    """-> whether nothing differed."""
+    path = result_file("survival")
+    found = json.loads(path.read_text()) if path.exists() else {}
+    now = facts()
+    if found.get(kind, {}).get("commit") != now["commit"]:
+        found[kind] = {
+            **now,
+            "command": f"python bench/survival.py {kind}",
+            "runs": 0,
+            "cycles": [],
+        }
+    of_kind = found[kind]
+    while len(of_kind["cycles"]) < cycles:
+        measured = killed_run(room, kind, of_kind["runs"])
+        of_kind["runs"] += 1
+        of_kind["cycles"] += [asdict(each) for each in measured]
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        for each in measured:
+            print(each, flush=True)
+    return not any(each["differs"] for each in of_kind["cycles"])
+
+
+def table() -> None:
+    found = json.loads(result_file("survival").read_text())
+    for kind, measured in found.items():
+        cycles = measured["cycles"]
+        bad = [each for each in cycles if each["differs"]]
+        longest = max((each["exit_s"] for each in cycles), default=0)
+        lost = max((each["lost"] for each in cycles), default=0)
+        print(f"{kind}: {len(cycles)} cycles of {measured['runs']} runs, {len(bad)} that differ; ")
+        print(f"  at most {lost} steps lost, {longest:.1f} s until the process had ended")
+        for each in bad:
+            print("  ", each)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("kind", choices=["kills", "stops", "table"])
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--room", type=Path, help="where the runs are kept; not set: a new folder")
+    options = parser.parse_args()
+    if options.kind == "table":
+        table()
+        return 0
+    room = options.room or Path(tempfile.mkdtemp(prefix="survival-"))
+    room.mkdir(parents=True, exist_ok=True)
+    print(f"runs are kept in {room}")
+    return 0 if measure(options.kind, options.cycles, room) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
