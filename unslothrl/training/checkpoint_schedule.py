@@ -31,7 +31,7 @@ class CheckpointSchedule:
             return
         save_s, step_s = statistics.median(self.saves_s), statistics.median(self.steps_s)
         self.every = max(1, math.ceil(save_s / (SHARE * step_s)))
-        if self.every >= 2 * self.noted:
+        if self.every >= (2 if self.noted == 1 else 4 * self.noted):
             self.noted = self.every
             self.note(
                 f"a checkpoint takes {save_s:.2g} s, a step {step_s:.2g} s: one every {self.every} "
