@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -628,6 +629,10 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
         asked = options(path, reward, system_prompt=None)
         assert asked.added_system_prompt == expected
     assert options("embedded", system_prompt=None).added_system_prompt == ""
+    tiny = Config(model="embedded", dataset=str(path))
+    assert data_options(tiny).added_system_prompt == ""  # it cannot follow one
+    assert data_options(replace(tiny, system_prompt="mine")).added_system_prompt == "mine"
+    assert data_options(replace(tiny, model="other")).added_system_prompt == THINK_AND_ANSWER
     assert options(path, system_prompt="mine").added_system_prompt == "mine"
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
         assert tag in THINK_AND_ANSWER
@@ -682,7 +687,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
     first = found["prompts"][0]
     assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
-    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == boxed.PROMPT
+    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == ""
     assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
