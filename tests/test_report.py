@@ -288,6 +288,15 @@ def test_a_sign_is_seen(rule, curves, seen):
     assert seen in sign.seen and sign.title and sign.advice
 
 
+@pytest.mark.parametrize(
+    ("score", "level"), [(0.95, signs.NOTE), (0.9, signs.NOTE), (0.1, signs.WARNING)]
+)
+def test_groups_without_signal_are_no_warning_near_the_best_score(score, level):
+    rows = rows_of(reward_zero_signal_groups=[1, 5, 8, 8, 8], rollout_score=[0.1] * 2 + [score] * 3)
+    sign = signs.no_signal(rows, {"batch_size": 10})
+    assert sign is not None and sign.level == level
+
+
 HEALTHY = {
     "reward_mean": [0.3 + 0.05 * i for i in range(12)],
     "reward_accuracy": [0.2 + 0.05 * i for i in range(12)],
