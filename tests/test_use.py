@@ -223,18 +223,36 @@ class Terminal:
 @pytest.mark.real
 def test_a_conversation_on_a_terminal(run):
     terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
-    terminal.until("> ")
+    assert chat.SINGLE_TURNS in terminal.until("> ")
     terminal.type(QUESTION + "\n")
     first = terminal.until("\n> ")
     assert "base:" in first and "adapter:" in first
     terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") != first  # it remembers
-    terminal.type("/new\n")
-    terminal.until("> ")
-    terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") == first
+    assert terminal.until("\n> ") == first  # the embedded base is asked anew
     assert terminal.ends("\x03") == 0
     assert "Traceback" not in terminal.said
+
+
+class Parrot:
+    """Answers with the number of turns that it is given."""
+
+    def __init__(self, base: str):
+        self.use = adapter_use.Use(base, "")
+
+    def draw(self, policy, turns):
+        yield str(len(turns))
+
+
+@pytest.mark.parametrize(("base", "answers"), [("other", "1 3 1"), (embedded.EMBEDDED, "1 1 1")])
+def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
+    typed = ["a", "b", "/new", "c", "/help", "/quit"]
+    monkeypatch.setattr(chat, "typed", lambda: iter(typed))
+    out, err = io.StringIO(), io.StringIO()
+    chat.Talk(Parrot(base), ("adapter",), out, err).interactively()
+    assert out.getvalue().split() == answers.split()
+    said = err.getvalue()
+    assert said.count(chat.COMMANDS) == 2 and said.count("a new conversation") == 1
+    assert said.count(chat.SINGLE_TURNS) == (base == embedded.EMBEDDED)
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
