@@ -19,6 +19,7 @@ from unslothrl.data import files, formats, lines, prompts, sources, splits, task
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
+from unslothrl.data.rows import PickedRows, file_of, joined
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -787,3 +788,25 @@ def test_the_system_prompts_that_rows_have_are_shown(tmp_path):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         found = describe.look(Config(dataset=str(path), model="embedded"))
         assert describe.system_prompts(found).startswith(said)
+
+
+@pytest.mark.real
+def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS)
+    config = Config(dataset=str(tmp_path), model="embedded")
+    write(tmp_path / "test.jsonl", [*ROWS[:3], {"problem": "1?"}])
+    (note,) = describe.look(config).not_used
+    assert note.startswith("eval set held_out: of 4 rows not used: 1 no column answer")
+    write(tmp_path / "test.jsonl", [{"text": "1?"}] * 2)
+    with pytest.raises(UserError) as refused:
+        describe.look(config)
+    assert str(refused.value).startswith(
+        f"eval set held_out row 1 of {tmp_path / 'test.jsonl'}: no column messages"
+    )
+
+
+def test_a_row_is_named_by_its_file(tmp_path):
+    both = joined([files.read(write(tmp_path / name, ROWS[:2])) for name in ("a.jsonl", "b.jsonl")])
+    assert [file_of(both, number).name for number in (1, 2, 3)] == ["a.jsonl", "a.jsonl", "b.jsonl"]
+    assert file_of(PickedRows(both, [2]), 3) == tmp_path / "b.jsonl"
+    assert file_of([{}], 1) is None
