@@ -151,8 +151,10 @@ def test_columns_can_be_chosen():
     record = formats.read(row, Columns("text", "meta.deep.gold"))
     assert (record.problem, record.answers) == ("1+1?", ("2",))
     assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
-    with pytest.raises(UnusableRow, match=r"no column txt; it has text.*--prompt_column"):
-        formats.read(row, Columns("txt"))
+    with pytest.raises(UnusableRow, match=r"no column nothing .*: set another --prompt_column"):
+        formats.read(row, Columns("nothing like it"))
+    with pytest.raises(UnusableRow, match=r"no column frage; .*: set --prompt_column Frage$"):
+        formats.read({"Frage": "1?", "answer": "2"}, Columns("frage"))
     with pytest.raises(UnusableRow, match="no column gold"):
         formats.read(row, Columns("text", "gold"))
 
@@ -345,6 +347,22 @@ def test_hub_ids_that_cannot_be_had_are_one_line():
         sources.load_splits(sources.parse("no-such-owner/no-such-set"))
     assert "no-such-owner/no-such-set" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_hub_that_does_not_answer_is_said_to(monkeypatch):
+    from datasets.exceptions import DatasetNotFoundError
+
+    from unslothrl.data import hub
+
+    offline = ConnectionError("Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    assert hub.reason_of(offline) == "no connection to huggingface.co"
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example:8080/x")
+    assert hub.reason_of(offline) == "no connection to hub.example"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub.reason_of(offline) == "HF_HUB_OFFLINE is set"
+    assert hub.reason_of(DatasetNotFoundError("a/b does not exist\nmore")) == "a/b does not exist"
 
 
 # Malformed files
