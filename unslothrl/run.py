@@ -64,7 +64,7 @@ def run(config: Config, notes: Sequence[str]) -> int:
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with Terminal(config.eval_every) as view:
+    with Terminal(config.eval_every, groups=config.batch_size) as view:
         prepared = prepare(config, machine, view)
         folder, resumed = prepared.folder, prepared.resumed
         view.header(header(config, prepared.data, prepared.steps, [*notes, *prepared.notes]))
