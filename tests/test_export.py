@@ -374,3 +374,14 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     assert (
         card.startswith("---\nlibrary_name: ") and "## Training\n" in card and "## Recipe" in card
     )
+
+
+def test_the_difference_is_judged_by_the_likeliest_tokens():
+    from unslothrl.commands.export import likeness_line
+    from unslothrl.export.merging import Likeness
+
+    line = likeness_line("merged model", Likeness(20, 0.391, 0.02, 0.985))
+    assert "largest difference 0.391" in line and line.endswith(
+        "98.5% of the positions: rounding explains that"
+    )
+    assert "more than rounding explains" in likeness_line("x", Likeness(20, 0.391, 0.02, 0.9))
