@@ -5,7 +5,9 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -582,6 +584,19 @@ def test_the_runs_of_a_folder_are_listed(pair, capsys):
     assert head.split()[:3] == ["run", "status", "started"]
     assert [line.split()[0] for line in lines] == ["a", "b"]
     assert "running" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
+
+
+def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):
+    make_run(tmp_path / "a", 1)
+    files = [tmp_path / "a", *(tmp_path / "a").rglob("*")]
+    for age, status in ((500, "running"), (700, "stopped?")):
+        for path in files:
+            os.utime(path, (time.time() - age,) * 2)
+        assert cli.main(["report", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[1] == status
+    files[-1].touch()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "running" in capsys.readouterr().out
 
 
 def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):
