@@ -1,5 +1,6 @@
 """Rows to tasks: sources, formats, splits, prompts, and bad input that says what and where."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 
 from unslothrl import embedded, rewards
 from unslothrl.build import data_options
@@ -828,3 +830,15 @@ def test_a_row_is_named_by_its_file(tmp_path):
     assert [file_of(both, number).name for number in (1, 2, 3)] == ["a.jsonl", "a.jsonl", "b.jsonl"]
     assert file_of(PickedRows(both, [2]), 3) == tmp_path / "b.jsonl"
     assert file_of([{}], 1) is None
+
+
+@pytest.mark.real
+def test_data_says_what_it_waits_for_on_a_terminal(tmp_path, monkeypatch):
+    config = Config(dataset=str(write(tmp_path / "a.jsonl", ROWS)), model="embedded")
+    for is_terminal in (True, False):
+        out, err = io.StringIO(), io.StringIO()
+        console = Console(file=err, force_terminal=is_terminal, width=200)
+        monkeypatch.setattr(describe, "Console", lambda console=console, **_: console)
+        describe.describe(config, as_json=True, out=out)
+        assert json.loads(out.getvalue())["rows"] == 20
+        assert ("reading the tokenizer of embedded" in err.getvalue()) == is_terminal

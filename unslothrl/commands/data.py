@@ -6,10 +6,12 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
 import numpy as np
+from rich.console import Console
 
 from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
@@ -19,6 +21,7 @@ from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
+from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
 from unslothrl.untrusted import printable
 from unslothrl.weights import base_model
@@ -56,7 +59,12 @@ class Description:
 def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what `config.dataset` is. Raises UserError where a run would."""
     out = out or sys.stdout
-    description = look(config)
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Terminal(console=console) as view:
+            description = look(config, view.stage)
+    else:
+        description = look(config)
     if as_json:
         print(json.dumps(dataclasses.asdict(description)), file=out)
     else:
@@ -65,11 +73,14 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
         print(printable(text, kept="\n\t"), file=out)
 
 
-def look(config: Config) -> Description:
+def look(config: Config, stage: Callable[[str], None] = lambda name: None) -> Description:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
+    stage(f"reading the tokenizer of {config.model}")
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(data_options(config), tokenizer)
+    stage(f"reading {config.dataset}")
     rows, held_out, by_split = open_rows(config)
+    stage("rendering its prompts")
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
