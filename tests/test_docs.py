@@ -67,10 +67,10 @@ def test_the_documented_rewards_run(tmp_path):
     text = (ROOT / "docs" / "rewards.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "mine.py").write_text(text.replace("    ...", "    return level"))
     made = [
-        completed("so 7", 2, "7", {"level": 3}, "P"),
-        completed("no", 1, "7", {"level": 4}, "P"),
+        completed("<answer>7</answer>", 2, "7", {"level": 3}, "P"),
+        completed("not 7: <answer>8</answer>", 1, "7", {"level": 4}, "P"),
     ]
-    expected = {"reward": [1.0, 0.0], "judge": [3.0, 4.0], "batch": [0.004, 0.002]}
+    expected = {"reward": [1.0, 0.0], "judge": [3.0, 4.0], "batch": [0.018, 0.025]}
     for name, values in expected.items():
         scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:{name}",)))
         try:

@@ -1,9 +1,9 @@
 """What other systems call the options of a run, for those who come from there.
 
 TRL's GRPOConfig 1.15, Unsloth's notebooks, verl 0.6, axolotl, Colossal-RL, RL2 and DistRL-LLM. A
-dotted name is looked up whole first, then without what stands before each dot. A name that stands
-for several of ours is answered with all of them. docs/coming-from.md is made from this file by
-tools/option_documents.py.
+dotted name is looked up whole first, then without what stands before each dot. For a name that
+stands for several options of this package, all of them are given. docs/coming-from.md is made from
+this file by tools/option_documents.py.
 """
 
 from unslothrl.config.options import OPTIONS
@@ -208,7 +208,7 @@ RECOMPUTED = "on a card the backward pass always recomputes layers"
 ADAM = "the optimiser is 8-bit Adam on a card, AdamW without one"
 OWN_ENGINES = "each actor starts its own vLLM: see --number_of_actors"
 REFERENCE = "the reference is always the base without its LoRA"
-FOLDER = "everything is in the run's folder: see --output_dir and --run_name"
+FOLDER = "everything is in the run's folder (--output_dir, --run_name)"
 LOGGED = "every step is in metrics.jsonl and report.html in the run's folder"
 SAMPLED = "sampling has only temperature, top_p and sampling_top_k"
 KEPT = "every saved adapter and the last two checkpoints are kept"
