@@ -55,6 +55,7 @@ BAD = [
     ("--topk 9", ["topk", "num_candidates (8)", "9", "--topk 8"]),
     ("--learner grpo --num-candidates 1", ["num_candidates", "grpo", "1", "--num_candidates 8"]),
     ("--learner grop", ["learner", "gspo, pg", "'grop'", "--learner grpo"]),
+    ("--learner gpro", ["'gpro'", "--learner grpo"]),
     ("--engine sglang", ["engine", "vllm", "'sglang'", "--engine"]),
     ("--num_candidate 8", ["--num_candidate is not an option", "--num_candidates"]),
     ("--top_k 5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),

@@ -13,7 +13,7 @@ from unslothrl import cluster
 from unslothrl.cluster import failures, watching
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
-from unslothrl.cluster.base import everyone
+from unslothrl.cluster.base import everyone, loaded
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.cluster.starting import object_store
@@ -184,3 +184,11 @@ def test_a_process_that_dies_is_named(ray_cluster, capfd):
     assert said.startswith(f"actor-1 (process {pid}) died: ") and "\n" not in said
     assert "memory" in said and Path(said.rpartition("its log is ")[2]).is_file()
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("learners", "actors", "said"),
+    [(1, 2, "1 learner and 2 actors"), (0, 1, "1 actor"), (1, 0, "1 learner")],
+)
+def test_only_what_there_is_is_said_to_be_loaded(learners, actors, said):
+    assert loaded(Config(number_of_learners=learners, number_of_actors=actors)) == said

@@ -1,13 +1,16 @@
 """Rows to tasks: sources, formats, splits, prompts, and bad input that says what and where."""
 
+import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from rich.console import Console
 
 from unslothrl import embedded, rewards
 from unslothrl.build import data_options
@@ -18,6 +21,7 @@ from unslothrl.data import files, formats, lines, prompts, sources, splits, task
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
+from unslothrl.data.rows import PickedRows, file_of, joined
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -149,8 +153,10 @@ def test_columns_can_be_chosen():
     record = formats.read(row, Columns("text", "meta.deep.gold"))
     assert (record.problem, record.answers) == ("1+1?", ("2",))
     assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
-    with pytest.raises(UnusableRow, match=r"no column txt; it has text.*--prompt_column"):
-        formats.read(row, Columns("txt"))
+    with pytest.raises(UnusableRow, match=r"no column nothing .*: set another --prompt_column"):
+        formats.read(row, Columns("nothing like it"))
+    with pytest.raises(UnusableRow, match=r"no column frage; .*: set --prompt_column Frage$"):
+        formats.read({"Frage": "1?", "answer": "2"}, Columns("frage"))
     with pytest.raises(UnusableRow, match="no column gold"):
         formats.read(row, Columns("text", "gold"))
 
@@ -343,6 +349,22 @@ def test_hub_ids_that_cannot_be_had_are_one_line():
         sources.load_splits(sources.parse("no-such-owner/no-such-set"))
     assert "no-such-owner/no-such-set" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_hub_that_does_not_answer_is_said_to(monkeypatch):
+    from datasets.exceptions import DatasetNotFoundError
+
+    from unslothrl.data import hub
+
+    offline = ConnectionError("Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    assert hub.reason_of(offline) == "no connection to huggingface.co"
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example:8080/x")
+    assert hub.reason_of(offline) == "no connection to hub.example"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub.reason_of(offline) == "HF_HUB_OFFLINE is set"
+    assert hub.reason_of(DatasetNotFoundError("a/b does not exist\nmore")) == "a/b does not exist"
 
 
 # Malformed files
@@ -628,6 +650,10 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
         asked = options(path, reward, system_prompt=None)
         assert asked.added_system_prompt == expected
     assert options("embedded", system_prompt=None).added_system_prompt == ""
+    tiny = Config(model="embedded", dataset=str(path))
+    assert data_options(tiny).added_system_prompt == ""  # it cannot follow one
+    assert data_options(replace(tiny, system_prompt="mine")).added_system_prompt == "mine"
+    assert data_options(replace(tiny, model="other")).added_system_prompt == THINK_AND_ANSWER
     assert options(path, system_prompt="mine").added_system_prompt == "mine"
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
         assert tag in THINK_AND_ANSWER
@@ -682,7 +708,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
     first = found["prompts"][0]
     assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
-    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == boxed.PROMPT
+    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == ""
     assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
@@ -782,3 +808,37 @@ def test_the_system_prompts_that_rows_have_are_shown(tmp_path):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         found = describe.look(Config(dataset=str(path), model="embedded"))
         assert describe.system_prompts(found).startswith(said)
+
+
+@pytest.mark.real
+def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS)
+    config = Config(dataset=str(tmp_path), model="embedded")
+    write(tmp_path / "test.jsonl", [*ROWS[:3], {"problem": "1?"}])
+    (note,) = describe.look(config).not_used
+    assert note.startswith("eval set held_out: of 4 rows not used: 1 no column answer")
+    write(tmp_path / "test.jsonl", [{"text": "1?"}] * 2)
+    with pytest.raises(UserError) as refused:
+        describe.look(config)
+    assert str(refused.value).startswith(
+        f"eval set held_out row 1 of {tmp_path / 'test.jsonl'}: no column messages"
+    )
+
+
+def test_a_row_is_named_by_its_file(tmp_path):
+    both = joined([files.read(write(tmp_path / name, ROWS[:2])) for name in ("a.jsonl", "b.jsonl")])
+    assert [file_of(both, number).name for number in (1, 2, 3)] == ["a.jsonl", "a.jsonl", "b.jsonl"]
+    assert file_of(PickedRows(both, [2]), 3) == tmp_path / "b.jsonl"
+    assert file_of([{}], 1) is None
+
+
+@pytest.mark.real
+def test_data_says_what_it_waits_for_on_a_terminal(tmp_path, monkeypatch):
+    config = Config(dataset=str(write(tmp_path / "a.jsonl", ROWS)), model="embedded")
+    for is_terminal in (True, False):
+        out, err = io.StringIO(), io.StringIO()
+        console = Console(file=err, force_terminal=is_terminal, width=200)
+        monkeypatch.setattr(describe, "Console", lambda console=console, **_: console)
+        describe.describe(config, as_json=True, out=out)
+        assert json.loads(out.getvalue())["rows"] == 20
+        assert ("reading the tokenizer of embedded" in err.getvalue()) == is_terminal

@@ -144,7 +144,11 @@ def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     evals = [row for row in rows if "eval/held_out/pass@1" in row]
     capsys.readouterr()
     assert cli.main(["eval", "--adapter", str(tmp_path / "run"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    *said, last = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(" ")[2] for line in said if "drawing the answers" in line] == [
+        "base", "adapter"
+    ]  # fmt: skip
+    found = json.loads(last)
     of_set = found["sets"]["held_out"]
     before, after = [each["mean"] for each in of_set["figures"]["pass@1"]["estimates"]]
     assert before == evals[0]["eval/held_out/pass@1"]

@@ -7,6 +7,7 @@ import torch
 
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
+from unslothrl.export import serving
 from unslothrl.weights.adapter import write_adapter
 
 
@@ -85,7 +86,7 @@ def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     arguments = ["--adapter", str(tmp_path / "run"), "--model", str(base), "--output", str(target)]
     assert cli.main(["export", *arguments]) == 0
     said = capsys.readouterr().out
-    assert "largest difference" in said and f"vllm serve {target}" in said
+    assert "largest difference" in said and serving.vllm_line(str(target)) in said
     model = AutoModelForCausalLM.from_pretrained(target)
     assert model.dtype == torch.bfloat16 and not hasattr(model.config, "quantization_config")
     assert AutoTokenizer.from_pretrained(target).chat_template
@@ -373,3 +374,14 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     assert (
         card.startswith("---\nlibrary_name: ") and "## Training\n" in card and "## Recipe" in card
     )
+
+
+def test_the_difference_is_judged_by_the_likeliest_tokens():
+    from unslothrl.commands.export import likeness_line
+    from unslothrl.export.merging import Likeness
+
+    line = likeness_line("merged model", Likeness(20, 0.391, 0.02, 0.985))
+    assert "largest difference 0.391" in line and line.endswith(
+        "98.5% of the positions: rounding explains that"
+    )
+    assert "more than rounding explains" in likeness_line("x", Likeness(20, 0.391, 0.02, 0.9))

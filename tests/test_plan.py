@@ -216,6 +216,10 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     text = capsys.readouterr().out
     assert "a card of 16 GB: fits" in text and "not measured on a card yet" in text
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
+    assert main(["plan", *flags[:2], "--card", "16"]) == 0
+    assert capsys.readouterr().out == text  # the learner of the recommendation is grpo
+    assert main(["plan", *flags[:2], "--learner", "ppo", "--card", "16"]) == 0
+    assert " train --learner ppo " in capsys.readouterr().out
     assert main(["plan", *flags, "--card", "6", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False and found["settings"]["largest"] is None

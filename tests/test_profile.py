@@ -175,6 +175,7 @@ def test_a_profiler_that_fails_costs_a_note(monkeypatch, tmp_path):
     ]
 
 
+@pytest.mark.real
 def test_a_call_that_raises_ends_its_recording():
     one = Profiler("actor-0")
     one.arm()

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,24 @@ def test_the_command_lists_those_that_fit_first(capsys):
     assert text.startswith("tiny-cpu: fits here") and re.search(
         "use one: .*unslothrl.* train --recipe NAME", text
     )
+    assert cli.main(["recipes", "--card", "12"]) == 0
+    text = capsys.readouterr().out
+    assert "gsm8k-12: fits 12 GB\n" in text and "two-cards-24: does not fit 12 GB: " in text
     assert cli.main(["recipes", "--card", "x"]) == 2
     assert "card must be GB" in capsys.readouterr().err
+
+
+def test_what_a_recipe_fits_with_is_said(monkeypatch):
+    notes = ("learner_gpu_usage 0.35 -> 0.7: alone", "max_num_seqs 64 -> 8: to fit", "warning: x")
+    whole = recipes.resolve
+
+    def resolve(*arguments):
+        return replace(whole(*arguments), notes=notes)
+
+    monkeypatch.setattr(recipes, "resolve", resolve)
+    out = io.StringIO()
+    recipes.show("24,24", as_json=False, out=out)
+    assert "two-cards-24: fits 24,24 GB, with max_num_seqs 8\n" in out.getvalue()
 
 
 # The planner

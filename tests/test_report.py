@@ -5,7 +5,9 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -286,6 +288,15 @@ FOUND = [
 def test_a_sign_is_seen(rule, curves, seen):
     sign = rule(rows_of(**curves), {"batch_size": 10, "max_new_tokens": 64})
     assert seen in sign.seen and sign.title and sign.advice
+
+
+@pytest.mark.parametrize(
+    ("score", "level"), [(0.95, signs.NOTE), (0.9, signs.NOTE), (0.1, signs.WARNING)]
+)
+def test_groups_without_signal_are_no_warning_near_the_best_score(score, level):
+    rows = rows_of(reward_zero_signal_groups=[1, 5, 8, 8, 8], rollout_score=[0.1] * 2 + [score] * 3)
+    sign = signs.no_signal(rows, {"batch_size": 10})
+    assert sign is not None and sign.level == level
 
 
 HEALTHY = {
@@ -573,6 +584,19 @@ def test_the_runs_of_a_folder_are_listed(pair, capsys):
     assert head.split()[:3] == ["run", "status", "started"]
     assert [line.split()[0] for line in lines] == ["a", "b"]
     assert "running" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
+
+
+def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):
+    make_run(tmp_path / "a", 1)
+    files = [tmp_path / "a", *(tmp_path / "a").rglob("*")]
+    for age, status in ((500, "running"), (700, "stopped?")):
+        for path in files:
+            os.utime(path, (time.time() - age,) * 2)
+        assert cli.main(["report", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[1] == status
+    files[-1].touch()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "running" in capsys.readouterr().out
 
 
 def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):

@@ -19,6 +19,7 @@ def shell(words: str) -> subprocess.CompletedProcess:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_a_reader_that_has_gone_is_met_in_silence(flag):
     read_fd, write_fd = os.pipe()
@@ -31,12 +32,14 @@ def test_a_reader_that_has_gone_is_met_in_silence(flag):
     assert (done.returncode, done.stderr) == (cli.FAILED, "")
 
 
+@pytest.mark.real
 def test_a_full_disk_under_stdout_is_one_line():
     done = shell("--help > /dev/full")
     assert done.returncode == cli.FAILED
     assert done.stderr == "unslothrl: No space left on device\n"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_change_nothing(closed):
     assert shell(f"--version {closed}").returncode == 0

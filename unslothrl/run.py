@@ -66,7 +66,8 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
     stopping.listen()
-    with Terminal(config.eval_every) as view, contextlib.ExitStack() as at_end:
+    view = Terminal(config.eval_every, groups=config.batch_size)
+    with view, contextlib.ExitStack() as at_end:
         try:
             earlier = EarlierRun.reopen(config, at_end) if config.resume else None
             if earlier is not None and earlier.has_finished(config):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.config.options import Config
 
 T = TypeVar("T")
 
@@ -144,3 +145,9 @@ def generators(cluster: Cluster) -> list[GeneratorHandle]:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def loaded(config: Config) -> str:
+    """The learners and actors of a run, for the line that says that they are loaded."""
+    counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
+    return " and ".join(counted(number, noun) for number, noun in counts if number)

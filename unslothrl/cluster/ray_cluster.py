@@ -24,8 +24,8 @@ from unslothrl.cluster.base import (
     Outcome,
     Progress,
     Stage,
-    counted,
     join_learners,
+    loaded,
 )
 from unslothrl.cluster.checks import MOST_STARTS
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
@@ -132,8 +132,7 @@ class RayCluster:
         self.plans = {plan.name: plan for plan in placement.processes}
         if isinstance(self.nodes, JoinedNodes):
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
-        learners = counted(config.number_of_learners, "learner")
-        stage(f"loading {learners} and {counted(config.number_of_actors, 'actor')}")
+        stage(f"loading {loaded(config)}")
         for plans in placement.rounds():
             for plan in plans:
                 self._launch(plan)

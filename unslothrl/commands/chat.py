@@ -8,9 +8,15 @@ from typing import TextIO
 
 from unslothrl.commands import answering, showing
 from unslothrl.commands.answering import ADAPTER, BASE, Answering
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 
-QUIT, NEW = ("/quit", "/exit"), "/new"
+QUIT, NEW, HELP = ("/quit", "/exit"), "/new", "/help"
+COMMANDS = (
+    f"{NEW} clears the conversation, {QUIT[0]} or Ctrl-D ends it, Ctrl-C stops an answer, {HELP} "
+    "says this again"
+)
+SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
 INTERRUPTED = 130  # exit code
 PROMPT = "> "
 
@@ -54,6 +60,7 @@ class Talk:
 
     def __init__(self, answers: Answering, policies: tuple[str, ...], out: TextIO, err: TextIO):
         self.answers, self.policies, self.out, self.err = answers, policies, out, err
+        self.is_single = answers.use.base == EMBEDDED
         self.turns: dict[str, list[tuple[str, str]]] = {}
         self.start_again()
 
@@ -63,17 +70,20 @@ class Talk:
     def interactively(self) -> None:
         """With a prompt; returns at the end of the input."""
         names = " and ".join(self.policies)
-        print(
-            f"{names}; {NEW} clears the conversation, {QUIT[0]} or Ctrl-D ends it, Ctrl-C "
-            "stops an answer",
-            file=self.err,
-        )
+        print(f"{names}; {COMMANDS}", file=self.err)
+        if self.is_single:
+            print(SINGLE_TURNS, file=self.err)
         for line in typed():
             if line in QUIT:
                 return
             if line == NEW:
                 self.start_again()
+                print("a new conversation", file=self.err)
+            elif line == HELP:
+                print(COMMANDS, file=self.err)
             elif line:
+                if self.is_single:
+                    self.start_again()
                 try:
                     self.say(line)
                 except KeyboardInterrupt:

@@ -6,10 +6,12 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
 import numpy as np
+from rich.console import Console
 
 from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
@@ -19,6 +21,7 @@ from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
+from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
 from unslothrl.untrusted import printable
 from unslothrl.weights import base_model
@@ -56,7 +59,12 @@ class Description:
 def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what `config.dataset` is. Raises UserError where a run would."""
     out = out or sys.stdout
-    description = look(config)
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Terminal(console=console) as view:
+            description = look(config, view.stage)
+    else:
+        description = look(config)
     if as_json:
         print(json.dumps(dataclasses.asdict(description)), file=out)
     else:
@@ -65,11 +73,14 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
         print(printable(text, kept="\n\t"), file=out)
 
 
-def look(config: Config) -> Description:
+def look(config: Config, stage: Callable[[str], None] = lambda name: None) -> Description:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
+    stage(f"reading the tokenizer of {config.model}")
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(data_options(config), tokenizer)
-    rows, by_split = open_rows(config)
+    stage(f"reading {config.dataset}")
+    rows, held_out, by_split = open_rows(config)
+    stage("rendering its prompts")
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
@@ -82,6 +93,7 @@ def look(config: Config) -> Description:
         answers.append(task.answer)
         first += [task] if len(first) < SHOWN else []
     rendering.check_usable(f"dataset {name}", skipped, len(lengths), config.max_prompt_tokens)
+    more = not_evaluated(config, held_out, wide)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
     columns, turns, with_system = recognised(looked_at, renderer.reader)
     keys = splits.problem_keys(looked_at, renderer.reader)
@@ -99,7 +111,7 @@ def look(config: Config) -> Description:
         lengths=lengths,
         repeated=len(keys) - len(np.unique(keys)),
         notes=notes_on(answers),
-        not_used=skipped.lines(config.max_prompt_tokens),
+        not_used=skipped.lines(config.max_prompt_tokens) + more,
         prompts=[
             {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
             for task in first
@@ -125,13 +137,24 @@ def notes_on(answers: list[str]) -> list[str]:
     return notes
 
 
-def open_rows(config: Config) -> tuple[Rows, dict[str, int]]:
-    """-> (the rows that are trained on before any are held out, rows of each split)."""
+def open_rows(config: Config) -> tuple[Rows, Rows, dict[str, int]]:
+    """-> (the rows that are trained on before any are held out, those of the split that is
+    evaluated on, none where the data has none; rows of each split)."""
     if config.dataset == EMBEDDED:  # it has no end
         made = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
-        return made, {"train": len(made)}
+        return made, [], {"train": len(made)}
     by_name = sources.load_splits(sources.parse(config.dataset))
-    return by_name[sources.train_of(by_name)], {name: len(rows) for name, rows in by_name.items()}
+    train, test = sources.train_of(by_name), sources.test_of(by_name)
+    held_out = by_name[test] if test not in (None, train) else []
+    return by_name[train], held_out, {name: len(rows) for name, rows in by_name.items()}
+
+
+def not_evaluated(config: Config, held_out: Rows, renderer: rendering.Renderer) -> list[str]:
+    """Lines on rows of the eval sets that are not used. UserError where a run would be refused."""
+    if not config.eval_dataset and not len(held_out):
+        return []  # a share of the rows that are looked at anyway
+    _, notes = tasks.evals_of(data_options(config), renderer, held_out)
+    return notes
 
 
 def sampled(rows: Rows) -> Rows:

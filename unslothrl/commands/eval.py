@@ -75,7 +75,10 @@ def evaluate(
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
         view.header(header(config, found, data, [*notes, *data.notes]))
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
-            drawn = {policy.name: drawing.draw(policy) for policy in policies}
+            drawn = {}
+            for policy in policies:
+                view.stage(f"drawing the answers of the {policy.name}")
+                drawn[policy.name] = drawing.draw(policy)
             view.stage("stopping")
     results = figures(config, drawn)
     if as_json:

@@ -34,6 +34,7 @@ ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 FORMS = (ADAPTER, MERGED, GGUF)
 DEFAULT_TYPE = "f16"
 GGUF_TYPES = {DEFAULT_TYPE: 2.0, "q8_0": 34 / 32}  # bytes a weight
+ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
 COMPARED = 20  # prompts
 
 
@@ -275,10 +276,14 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
 
 
 def likeness_line(what: str, alike: Any) -> str:
+    if alike.same_choice >= ROUNDED:
+        verdict = "rounding explains that"
+    else:
+        verdict = "more than rounding explains: compare their answers before you use it"
     return (
         f"logits of the {what} and of the adapter over its 4-bit base, on {alike.prompts} prompts: "
         f"largest difference {alike.largest:.3g}, mean {alike.mean:.2g}; the same token is "
-        f"likeliest at {100 * alike.same_choice:.1f}% of the positions"
+        f"likeliest at {100 * alike.same_choice:.1f}% of the positions: {verdict}"
     )
 
 

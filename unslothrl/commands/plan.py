@@ -25,6 +25,7 @@ LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 STEP = 64  # tokens that a length is searched by
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+RECOMMENDED = "grpo"  # the learner, where none is given
 NOT_MEASURED = "an estimate, not measured on a card yet"
 
 
@@ -44,6 +45,8 @@ def forecast(
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
         return
     resolved = resolve(given, machine)
+    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
+        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
     config = resolved.config
     shape = shapes.shape_of(config.model)
     if shape is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl.commands.plan import sizes_of, with_cards
+from unslothrl.config.options import Config
 from unslothrl.config.reading import RECIPES
 from unslothrl.errors import UserError
 from unslothrl.planning import shapes
@@ -18,6 +19,8 @@ from unslothrl.tracking import calling
 
 FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward")
 FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
+CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
+OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
 NOT_YET = "not measured yet"
 UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
@@ -35,6 +38,7 @@ class Recipe:
     is_measured: bool
     fits: bool
     why_not: str = ""
+    changes: tuple[str, ...] = ()  # "option value": with what it fits, beyond what it says
 
 
 def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
@@ -47,7 +51,8 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
     if as_json:
         print(json.dumps([asdict(each) for each in found]), file=out)
     else:
-        print("\n".join(lines(found)), file=out)
+        where = "here" if card is None else f"{card} GB"
+        print("\n".join(lines(found, where)), file=out)
 
 
 def look(name: str, path: Path, machine: Machine) -> Recipe:
@@ -56,17 +61,28 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     hardware, task, memory, time, reward = (
         dict(FIELD.findall(text)).get(field, "") for field in FIELDS
     )
-    why_not = refusal(name, machine)
+    why_not, changes = judged(name, machine)
     is_measured = UNMEASURED not in text
     return Recipe(
-        name, hardware, task, memory, time, reward, is_measured, fits=not why_not, why_not=why_not
+        name, hardware, task, memory, time, reward, is_measured, not why_not, why_not, changes
     )
 
 
-def refusal(name: str, machine: Machine) -> str:
-    """Why a run with a recipe would not fit; "" where it does."""
+def judged(name: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
+    """-> (why a run with a recipe would not fit, "" where it does; the options that are changed so
+    that it does)"""
     try:
-        config = resolve({"recipe": name}, machine).config
+        resolved = resolve({"recipe": name}, machine)
+    except UserError as error:
+        return str(error), ()
+    found = [CHANGE.match(note) for note in resolved.notes]
+    changes = [f"{each[1]} {each[2]}" for each in found if each and each[1] not in OF_THE_MACHINE]
+    return refusal(name, resolved.config, machine), tuple(changes)
+
+
+def refusal(name: str, config: Config, machine: Machine) -> str:
+    """Why a run would not fit; "" where it does."""
+    try:
         shape = shapes.shape_of(config.model)
         if shape is None:
             return shapes.why_unknown(config.model)
@@ -85,11 +101,13 @@ def refusal(name: str, machine: Machine) -> str:
     return f"{store.name} needs {store.needed_mb / 1024:.1f} GB"
 
 
-def lines(found: list[Recipe]) -> list[str]:
-    """The list for people: those that fit first."""
+def lines(found: list[Recipe], where: str) -> list[str]:
+    """The list for people: those that fit `where` first."""
     written = []
     for recipe in sorted(found, key=lambda each: not each.fits):
-        fits = "fits here" if recipe.fits else f"does not fit here: {recipe.why_not}"
+        changes = f", with {', '.join(recipe.changes)}" if recipe.changes else ""
+        refused = f"does not fit {where}: {recipe.why_not}"
+        fits = f"fits {where}{changes}" if recipe.fits else refused
         written += [
             f"{recipe.name}: {fits}",
             f"  {recipe.task}",

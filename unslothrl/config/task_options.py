@@ -39,7 +39,7 @@ class TaskOptions:
     system_prompt: str | None = option(
         None,
         "system prompt, which replaces the data's own; default: the data's, else the reward's, "
-        "none for the embedded problems",
+        "none for the embedded base and problems",
         TASK,
     )
     max_prompt_tokens: int = option(

@@ -61,7 +61,7 @@ def read_value(name: str, value: Any, is_flag: bool = True) -> Any:
     elif choices and not is_choice(name, typed):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
         first = next(each for each in each_of(typed) if not is_choice(name, each))
-        remedy = (difflib.get_close_matches(str(first).lower(), choices, 1) or choices)[0]
+        remedy = nearest(str(first), choices) or choices[0]
     elif not is_inside(typed, OPTIONS[name].metadata):
         wanted, remedy = limits_text(name), example(name, typed)
     else:
@@ -70,6 +70,13 @@ def read_value(name: str, value: Any, is_flag: bool = True) -> Any:
         f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
         + written(name, remedy, is_flag)
     )
+
+
+def nearest(typed: str, choices: Sequence[str]) -> str | None:
+    """The choice that was probably meant: first of all one with two letters swapped."""
+    typed = typed.lower()
+    swapped = [c for c in choices if c != typed and sorted(c) == sorted(typed)]
+    return next(iter(swapped or difflib.get_close_matches(typed, choices, 1)), None)
 
 
 def written(name: str, value: Any, is_flag: bool) -> str:

@@ -14,6 +14,7 @@ letters does not count. Any column can be chosen instead (`Columns`). What else 
 row, the reward reads itself.
 """
 
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from unslothrl.columns import (
     plain_value,
     value_of,
 )
+from unslothrl.untrusted import plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = (
@@ -83,6 +85,13 @@ class Record:
         return self.messages[-1][1]
 
 
+def instead(name: str, flag: str, row: Mapping) -> str:
+    """What to set where the column `name` is not there: the one of nearly that name."""
+    names = {str(each).lower(): str(each) for each in row}
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    return f"--{flag}_column {plain(names[near[0]])}" if near else f"another --{flag}_column"
+
+
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
     """Raises UnusableRow."""
     row = with_known_names(row)
@@ -92,7 +101,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
             raise UnusableRow(
                 f"column {name} is empty"
                 if name in row
-                else f"no column {name}; it has {names_of(row)}: set another --{flag}_column"
+                else f"no column {name}; it has {names_of(row)}: set {instead(name, flag, row)}"
             )
     messages, last, prompt = read_prompt(row, columns.prompt, problems)
     if answer is not None:

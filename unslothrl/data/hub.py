@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import urllib.parse
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
                     raise
                 splits = load_dataset(name, "main")
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = reason_of(error)
         if known is not None:
             raise UserError(
                 f"dataset {known}: {name} could not be loaded from the hub ({reason}): check the "
@@ -36,6 +37,25 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
             "check the name and the network, or give a .jsonl file"
         ) from None
     return {str(split): rows for split, rows in splits.items()}
+
+
+def reason_of(error: Exception) -> str:
+    """Why the hub gave nothing, in one line; the libraries say of a hub that does not answer only
+    which of their modes they are in."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if not re.search("offline ?mode", said, re.IGNORECASE):
+        return said
+    if is_offline():
+        return "HF_HUB_OFFLINE is set"
+    return f"no connection to {urllib.parse.urlsplit(endpoint()).hostname}"
+
+
+def is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 @contextlib.contextmanager
@@ -56,11 +76,10 @@ def without_waiting() -> Iterator[None]:
 
 def hub_answers(timeout_s: float = 2.0) -> bool:
     """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         return False
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    target = urllib.parse.urlsplit(proxy or endpoint)
+    target = urllib.parse.urlsplit(proxy or endpoint())
     try:
         port = target.port or (80 if target.scheme == "http" else 443)
         with socket.create_connection((target.hostname or "", port), timeout=timeout_s):

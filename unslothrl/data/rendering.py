@@ -9,7 +9,7 @@ from unslothrl.columns import UnusableRow
 from unslothrl.data import prompts
 from unslothrl.data.formats import Record
 from unslothrl.data.reader import Reader
-from unslothrl.data.rows import Rows, number_of
+from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
 from unslothrl.types import Task
 
@@ -103,9 +103,10 @@ def check_usable(name: str, skipped: Skipped, kept: int, limit: int) -> None:
     if skipped.unusable_rows > skipped.rows / 2:
         reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
         counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
-        raise UserError(
-            f"{name} row {row}: {reason}; fix or drop the row{counts if skipped.rows > 1 else ''}"
-        )
+        file = file_of(skipped.source, row)
+        where = f" of {file}" if file is not None and file.name not in name else ""
+        counts = counts if skipped.rows > 1 else ""
+        raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
     if not kept:

@@ -168,5 +168,16 @@ def number_of(rows: Rows, index: int) -> int:
     return index + 1
 
 
+def file_of(rows: Rows | None, number: int) -> Path | None:
+    """The file that a row came from, by its number as in `number_of`; None where it has none."""
+    while isinstance(rows, PickedRows):
+        rows = rows.rows
+    if isinstance(rows, JoinedRows):
+        return file_of(rows.parts[bisect.bisect_right(rows.ends, number - 1)], 1)
+    if isinstance(rows, TextRows):
+        return Path(rows.file.name)
+    return getattr(rows, "path", None)
+
+
 def joined(parts: Sequence[Rows]) -> Rows:
     return parts[0] if len(parts) == 1 else JoinedRows(parts)

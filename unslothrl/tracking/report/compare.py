@@ -1,7 +1,9 @@
 """Several runs on one page, and as a table for the terminal."""
 
 import functools
+import itertools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,10 @@ METRICS = (
 )
 
 
+RUNNING, STOPPED = "running", "stopped?"  # of a run that has no summary
+SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
+
+
 @dataclass(frozen=True)
 class Run:
     """What a comparison needs of a run."""
@@ -48,7 +54,14 @@ class Run:
 
     @property
     def status(self) -> str:
-        return str(self.summary.get("status", "running"))
+        return str(self.summary.get("status", RUNNING if self.is_alive() else STOPPED))
+
+    def is_alive(self) -> bool:
+        """Whether anything in the folder has changed of late: a run that was killed leaves no
+        word."""
+        folder, since = self.folder.path, time.time() - SILENT_S
+        files = itertools.chain([folder], folder.glob("*"), folder.glob("*/*"))
+        return any(path.lstat().st_mtime > since for path in files)
 
     @functools.cached_property
     def scores(self) -> overview.ScoresByStep:

@@ -11,6 +11,7 @@ from typing import Any
 from unslothrl.tracking.metrics import Points, Row, components, eval_sets, mean, series, short
 
 LEAST = 3  # steps at either end
+NEAR_BEST = 0.9  # of a score of at most 1
 PLACES = 50  # of a tenth of a run at which its mean is looked at
 WARNING, NOTE = "warning", "note"
 
@@ -64,6 +65,15 @@ def no_signal(rows: Rows, options: Options) -> Sign | None:
     share = ends(points)[1] / groups
     if share < 0.7:
         return None
+    if near_best(rows):
+        return Sign(
+            "Most problems are solved by now",
+            f"In {share:.0%} of the groups of the last steps all candidates earned the same, at a "
+            f"score of {short(ends(series(rows, 'rollout/score'))[1])}.",
+            "There is little left to learn from these problems: stop here, or go on with harder "
+            "ones.",
+            NOTE,
+        )
     return Sign(
         "Most groups had nothing to learn from",
         f"In {share:.0%} of the groups of the last steps all candidates earned the same, so their "
@@ -71,6 +81,12 @@ def no_signal(rows: Rows, options: Options) -> Sign | None:
         "Problems that are always or never solved teach nothing: mix in others, raise "
         "--num_candidates or --temperature, or set --learner dapo, which redraws such groups.",
     )
+
+
+def near_best(rows: Rows) -> bool:
+    """Whether the score of the last steps is nearly the 1 of a run where everything is right."""
+    points = series(rows, "rollout/score")
+    return len(points) >= LEAST and NEAR_BEST <= ends(points)[1] <= 1
 
 
 def collapse(rows: Rows, options: Options) -> Sign | None:
