@@ -73,7 +73,7 @@ def test_a_folder_that_is_there_stays_as_it_is(there, tmp_path):
 @pytest.mark.parametrize("target", ["/etc/passwd", "."])
 def test_links_are_refused(there, tmp_path, target):
     (there / "rollouts" / "link").symlink_to(target)
-    refused(there, tmp_path, "rollouts/link is no file but a link")
+    refused(there, tmp_path, "is refused: rollouts/link is no file but a link")
 
 
 class Named(LocalFileSystem):

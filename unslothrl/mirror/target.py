@@ -169,6 +169,8 @@ def asked(option: str, url: str, verb: str, call: Callable[[], T]) -> T:
         return within(START_S, call)
     except UserError:
         raise
+    except Refused as error:
+        raise UserError(f"{option} {url} is refused: {error}") from None
     except Exception as error:  # of any library
         raise UserError(
             f"{option} {url} cannot be {verb} ({address.said(error)}): check it and its "
