@@ -11,6 +11,7 @@ from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
+from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.tracking import calling
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
@@ -40,6 +41,7 @@ class Ending:
     base_hash: str = ""
     before: RunState = field(default_factory=RunState)  # where it goes on from
     trackers: Trackers = field(default_factory=Trackers)
+    mirror: Mirror = field(default_factory=Mirror)
 
     def close(self, status: str, error: BaseException | None = None) -> None:
         """`error` is what ended a run that failed; a dead process has no adapter to give."""
@@ -68,6 +70,9 @@ class Ending:
         except OSError:
             if error is None:
                 raise
+        if self.config.mirror:
+            self.view.stage("copying to the mirror")
+        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
         if error is None:
             self.view.finish(summary)
             return

@@ -29,6 +29,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
+from unslothrl.mirror import address
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.weights import adapter_check
@@ -64,17 +65,19 @@ class Resolved:
     recipe: dict[str, Any] = field(default_factory=dict)  # see `resuming.recipe_of`
 
 
-def resolve(flags: Mapping[str, Any], machine: Machine | None = None) -> Resolved:
+def resolve(
+    flags: Mapping[str, Any], machine: Machine | None = None, fetch: resuming.Fetch | None = None
+) -> Resolved:
     """The config of a run from its flags (name -> value, as text or typed). Raises UserError.
 
     What can be checked without looking at the machine is checked first; without `machine`, it is
-    then looked at.
+    then looked at. `fetch` gets a run that is to go on from a mirror; without it none is.
     """
     notes: list[str] = []
     flags = {name: read_value(name, value) for name, value in flags.items()}
     recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes)
     requested = requested_options(flags, recipe)
-    user = user_layers(flags, recipe, notes)
+    user = user_layers(flags, recipe, notes, fetch)
     given = frozenset(user) - {"recipe", "resume"}
     check_named(replace(Config(), **user))
     machine = machine or Machine.detect()
@@ -115,18 +118,21 @@ def requested_options(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> di
 
 
 def user_layers(
-    flags: Mapping[str, Any], recipe: Mapping[str, Any], notes: list[str]
+    flags: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    notes: list[str],
+    fetch: resuming.Fetch | None = None,
 ) -> dict[str, Any]:
     """Resumed run < recipe < flags, joined; paths and functions of files in full."""
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
     user = {**recipe, **flags}
-    if user.get("resume") == resuming.AUTO:
-        found = resuming.newest(in_full(user), user.get("output_dir", Config.output_dir))
-        user["resume"] = None if found is None else str(found)
-        notes.append(f"resume auto: {found or 'no run of this recipe is there yet: a new one'}")
+    output_dir = str(expanded(user.get("output_dir", Config.output_dir)))
+    user |= resuming.found(in_full(user), output_dir, notes, fetch)
     if user.get("resume") is not None:
         user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
+    if user.get("mirror") is not None:
+        user["mirror"] = address.canonical("mirror", user["mirror"])
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
     if user.get("environment") is not None:

@@ -1,18 +1,22 @@
-"""`--resume auto`: the newest run of this recipe, or none."""
+"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from unslothrl.errors import UserError
 from unslothrl.files import is_file
+from unslothrl.mirror import address, fetching
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
+
+Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
 FREE = {  # in which runs of one recipe may differ: where they are, what they write, their machines
     "resume", "recipe", "output_dir", "run_name", "track", "save_every", "checkpoint_every",
-    "keep_checkpoints", "profile", "cluster", "number_of_actors", "number_of_learners",
+    "keep_checkpoints", "mirror", "profile", "cluster", "number_of_actors", "number_of_learners",
     "min_actors", "ray_address", "ray_port", "ray_temp_dir",
 }  # fmt: skip
 
@@ -36,6 +40,35 @@ def newest(user: Mapping[str, Any], output_dir: str) -> Path | None:
         if is_file(folder / CONFIG) and origin.read(folder).recipe == recipe
     ]
     return max(found, key=begun, default=None)
+
+
+def found(
+    user: Mapping[str, Any], output_dir: str, notes: list[str], fetch: Fetch | None = None
+) -> dict[str, Any]:
+    """`resume` and `mirror` of the run that `user` means, fetched if it is away. `fetch` gets a URL
+    and the folder for it; without it only runs that are here are found."""
+    layer: dict[str, Any] = {}
+    chosen, mirror = user.get("resume"), user.get("mirror")
+    if mirror is not None and mirror != address.NONE:
+        layer["mirror"] = mirror = address.canonical("mirror", mirror)
+    else:
+        mirror = None
+    if chosen == AUTO:
+        here = newest(user, output_dir)
+        chosen = None if here is None else str(here)
+        if here is None and mirror is not None and fetch is not None:
+            chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(user))
+        notes.append(f"resume auto: {chosen or 'no run of this recipe is there yet: a new one'}")
+    if chosen is not None and (address.is_url(chosen) or chosen.rpartition("/")[0] == mirror):
+        chosen = address.canonical("resume", chosen)
+        if fetch is None:
+            raise UserError(f"resume {chosen} has to be fetched, which only training does: set "
+                            "--resume to a folder")  # fmt: skip
+        layer.setdefault("mirror", chosen.rpartition("/")[0])
+        chosen = str(fetch(chosen, output_dir))
+    if mirror is None and user.get("mirror") == address.NONE:
+        layer["mirror"] = None
+    return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
 
 def begun(folder: Path) -> tuple[str, float]:

@@ -24,6 +24,8 @@ from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.earlier_run import EarlierRun
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
+from unslothrl.mirror import mirror as mirrors
+from unslothrl.mirror.mirror import Mirror
 from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
@@ -69,9 +71,11 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
     view = Terminal(config.eval_every, groups=config.batch_size)
     with view, contextlib.ExitStack() as at_end:
         try:
+            target = mirrors.of_run(config)
             earlier = EarlierRun.reopen(config, at_end) if config.resume else None
             if earlier is not None and earlier.has_finished(config):
                 earlier.show(view)
+                Mirror(target, earlier.folder.path, view.note).close()
                 return 0
             prepared = prepare(config, machine, view, earlier, recipe)
             at_end.callback(prepared.folder.close)
@@ -83,7 +87,9 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
             return stopped.exit_code
         folder = prepared.folder
         tracked = Trackers(config.track, folder.path, options_in_json(config), view.note)
-        ending = Ending(folder, view, config, trackers=tracked)
+        mirror = Mirror(target, folder.path, view.note)
+        folder.saved = mirror.update
+        ending = Ending(folder, view, config, trackers=tracked, mirror=mirror)
         try:
             view.header(header(config, prepared.data, prepared.steps, [*notes, *prepared.notes]))
             train(config, machine, prepared, earlier, ending)
@@ -134,6 +140,7 @@ def train(
     )
     if earlier is not None:
         earlier.go_on(trainer, config, view)
+        folder.saved()  # what came after the step is gone
     ending.trackers.start(trainer.state.step if earlier and earlier.checkpoint else None)
     spare_collector(processes)
     trainer.train()

@@ -37,12 +37,14 @@ class Stops:
         self.holding = 0
         self.is_stopping = False
         self.number = signal.SIGINT  # what stops it
+        self.is_urgent = False  # it has been asked again while it was stopping
         self.is_closed = False  # the output, as another thread has seen
         self.waiting: signal.Signals | None = None
 
     def ask(self, number: signal.Signals) -> None:
         """In the main thread. Raises Stopped unless it is held, or stopping already."""
         if self.is_stopping and number != signal.SIGINT:
+            self.is_urgent = True
             return
         if self.is_closed and number == signal.SIGTERM:
             number = signal.SIGPIPE
@@ -108,6 +110,11 @@ def cause() -> Stopped:
     """What stops this process, also where a library has raised KeyboardInterrupt in its place, as
     Ray does."""
     return Stopped(_stops.number)
+
+
+def is_urgent() -> bool:
+    """Whether a run that is ending was asked to stop: what can be done later is not waited for."""
+    return _stops.is_urgent
 
 
 def begin() -> None:

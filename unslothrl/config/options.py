@@ -203,6 +203,12 @@ class Config(TaskOptions):
         at_least=1,
         unit="checkpoints",
     )
+    mirror: str | None = option(
+        None,
+        "where the run's folder is copied to as it grows, as MIRROR/<run_name>: a folder, or a "
+        "URL that fsspec knows (s3://, gs://, hf://, sftp://); none ends that in a resumed run",
+        EVALUATION,
+    )
 
     number_of_actors: int = option(
         2,

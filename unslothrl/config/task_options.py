@@ -71,7 +71,8 @@ class TaskOptions:
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)
     resume: str | None = option(
         None,
-        "folder of a run to continue; auto: the newest run of these options, or a new one",
+        "folder of a run to continue, or its URL in a mirror; auto: the newest run of these "
+        "options, or a new one",
         RUN,
     )
     seed: int = option(0, "random seed", RUN, at_least=0, at_most=2**31 - 1)

@@ -72,7 +72,21 @@ def write(folder: Path, origin: Origin) -> None:
 def read(folder: Path) -> Origin:
     """What is known; a run of an older version has no such file."""
     try:
-        found = read_object(folder / ORIGIN, MOST_BYTES)
+        return from_object(read_object(folder / ORIGIN, MOST_BYTES))
+    except Unreadable:
+        return Origin()
+
+
+def parsed(content: bytes) -> Origin:
+    """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
+    try:
+        return from_object(json.loads(content))
+    except (ValueError, RecursionError):
+        return Origin()
+
+
+def from_object(found: Any) -> Origin:
+    try:
         return Origin(
             str(found.get("command", "")),
             str(found.get("started", "")),
@@ -83,7 +97,7 @@ def read(folder: Path) -> Origin:
             ],
             found.get("recipe"),
         )
-    except (Unreadable, AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return Origin()
 
 

@@ -16,6 +16,7 @@
       trackers.json                the run's id in each tracker of --track, for a resume
       tensorboard/ wandb/          what these trackers write here
       profile/                     traces of --profile, and a table of where the steps went
+      .mirror/                     what has been copied to --mirror
       .lock                        who trains into it: see `run_lock`
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
@@ -26,7 +27,7 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class RunFolder:
         self.last_adapter: Path | None = None  # that this process has written
         self.checkpoints = Checkpoints(self.path)
         self.lock: RunLock | None = None
+        self.saved: Callable[[], None] = lambda: None  # called when there is more to copy away
 
     @classmethod
     def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":

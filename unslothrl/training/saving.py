@@ -65,9 +65,11 @@ class Saving:
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
         self.background.run(self.folder.write_evaluation, step_name(step), evaluation_rows(drawn))
+        self.background.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:
         self.background.run(self.folder.save_adapter, adapter)
+        self.background.run(self.folder.saved)
 
     def last_adapter(self, newest: Callable[[], Adapter]) -> Path:
         """Writes the newest version when all else is on disk. -> its folder."""
@@ -86,6 +88,7 @@ class Saving:
         self.folder.checkpoints.write(boundary.state, learner, boundary.is_best)
         self.saved = boundary
         self.schedule.saved(time.perf_counter() - started)
+        self.folder.saved()
 
     def wait(self) -> None:
         """Returns when everything is written."""

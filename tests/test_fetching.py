@@ -1,0 +1,209 @@
+"""A run fetched from a mirror, whoever wrote what lies there."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from test_mirror import add_step, made, make_run, run, tree, watched  # noqa: F401
+
+from unslothrl.config.writing import to_toml
+from unslothrl.errors import UserError
+from unslothrl.mirror import fetching
+from unslothrl.mirror.sending import Sender
+from unslothrl.mirror.target import Target
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
+from unslothrl.tracking import origin
+
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def fetch(url: object, output_dir: Path) -> Path:
+    return fetching.fetch(str(url), str(output_dir), quiet)
+
+
+@pytest.fixture
+def there(run, tmp_path) -> Path:  # noqa: F811
+    """A mirror."""
+    Sender(run.path, watched(tmp_path / "there" / "one")).send()
+    return tmp_path / "there" / "one"
+
+
+def refused(there: Path, tmp_path: Path, why: str) -> None:
+    """It says why, and leaves nothing."""
+    with pytest.raises(UserError, match=why):
+        fetch(there, tmp_path / "new")
+    assert not (tmp_path / "new").exists() or list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_is_fetched_is_what_was_sent(run, there, tmp_path):  # noqa: F811
+    (there / "checkpoints" / "step_000003" / "SHA256SUMS").unlink()  # it had not arrived yet
+    (there / ".metrics.jsonl.part").write_text("half")
+    folder = fetch(f"file://{there}", tmp_path / "new")
+    assert folder == tmp_path / "new" / "one"
+    kept = {name: value for name, value in tree(run.path).items() if "step_000003/" not in name}
+    assert tree(folder) == kept
+    target = watched(there)
+    target.url = f"file://{there}"
+    Sender(folder, target).send()  # it goes on into the same mirror, which has all of that
+    assert set(target.fs.written) == {"latest", "best"}
+
+
+def test_memory_too(run, tmp_path):  # noqa: F811
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    fs = MemoryFileSystem()
+    Sender(run.path, Target(fs, "/test-fetching/one", "memory://test-fetching/one")).send()
+    folder = fetch("memory://test-fetching/one", tmp_path)
+    assert tree(folder) == tree(run.path)
+    fs.rm("/test-fetching", recursive=True)
+
+
+def test_a_folder_that_is_there_stays_as_it_is(there, tmp_path):
+    (tmp_path / "new" / "one").mkdir(parents=True)
+    with pytest.raises(UserError, match="is there already: continue that with --resume"):
+        fetch(there, tmp_path / "new")
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "."])
+def test_links_are_refused(there, tmp_path, target):
+    (there / "rollouts" / "link").symlink_to(target)
+    refused(there, tmp_path, "is refused: rollouts/link is no file but a link")
+
+
+class Named(LocalFileSystem):
+    """A folder with one more file than there is, of a name of its server's choice."""
+
+    cachable = False
+    more: ClassVar[dict] = {}
+    opens = ("", "")  # a path, and what is read instead
+
+    def _open(self, path, mode="rb", **keywords):
+        return super()._open(self.opens[1] if path == self.opens[0] else path, mode, **keywords)
+
+    def ls(self, path, detail=True, **keywords):
+        return [*super().ls(path, detail=True), *([self.more] if path.endswith("/one") else [])]
+
+
+@pytest.mark.parametrize("name", ["..", "a\\b", "x\n", "", "a" * 201, "\u202eexe"])
+def test_names_that_lead_elsewhere_are_refused(there, tmp_path, name, monkeypatch):
+    more = {"name": f"{there}/{name}" if name else "///", "size": 1, "type": "file"}
+    monkeypatch.setattr(Named, "more", more)
+    monkeypatch.setattr(
+        fetching, "opened", lambda option, url: Target(Named(), str(there), str(there))
+    )
+    refused(there, tmp_path, "is no name of a run's file")
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [(10**15, r"has 1000000\.0 GB, and [\d.]+ GB are free"), (10**6, "ends .* bytes too early"),
+     (None, "has no size"), (-1, "has no size")],
+)  # fmt: skip
+def test_sizes_that_are_not_true_are_refused(there, tmp_path, size, why, monkeypatch):
+    (there / ".short").write_text("x")
+    monkeypatch.setattr(Named, "more", {"name": f"{there}/more", "size": size, "type": "file"})
+    monkeypatch.setattr(Named, "opens", (f"{there}/more", f"{there}/.short"))
+    monkeypatch.setattr(
+        fetching, "opened", lambda option, url: Target(Named(), str(there), str(there))
+    )
+    refused(there, tmp_path, why)
+
+
+def test_more_bytes_than_were_announced_are_not_read(there, tmp_path):
+    entry = fetching.Entry("metrics.jsonl", 12, "file")
+    fetching.fetch_file(watched(there), entry, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b'{"step": 1}\n'
+
+
+def test_code_is_not_fetched(there, tmp_path):
+    for name in ("evil.py", "EVIL.PY", "x.so"):
+        (there / name).write_text("raise SystemExit")
+    folder = fetch(there, tmp_path / "new")
+    assert not [name for name in tree(folder) if name.lower().endswith((".py", ".so"))]
+
+
+@pytest.mark.parametrize("name", ["config.toml"])
+def test_a_folder_that_is_no_run_is_refused(there, tmp_path, name):
+    (there / name).unlink()
+    refused(there, tmp_path, "must be a run's folder, got .* \\(it has no config.toml\\)")
+    refused(tmp_path / "nowhere", tmp_path, "must be a run's folder")
+
+
+def test_folders_without_end_are_refused(there, tmp_path):
+    (there / "/".join("abcdefghij")).mkdir(parents=True)
+    refused(there, tmp_path, "it has more files or folders than a run's folder")
+
+
+def test_what_a_killed_process_had_fetched_is_removed(there, tmp_path):
+    left_over = tmp_path / "new" / ".one.fetched"
+    (left_over / "rollouts").mkdir(parents=True)
+    (left_over / "old").write_text("")
+    assert "old" not in tree(fetch(there, tmp_path / "new"))
+    assert not left_over.exists()
+
+
+def embedded(**options) -> dict:
+    return {"model": "embedded", "dataset": "embedded", "learner": "grpo", **options}
+
+
+@pytest.fixture
+def away(tmp_path) -> Path:
+    """A mirror with two runs of a recipe, and one of another."""
+    for name, seed, started in (("old", 1, "2026-01-01 00:00"), ("new", 1, "2026-01-02 00:00"),
+                                ("other", 2, "2026-01-03 00:00")):  # fmt: skip
+        options = embedded(seed=seed)
+        text = to_toml(resolve(options, CPU).config)
+        folder = tmp_path / "away" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text(text)
+        recipe = resolve(options, CPU).recipe
+        origin.write(folder, origin.Origin(started=started, recipe=recipe))
+    return tmp_path / "away"
+
+
+@pytest.mark.parametrize("kind", ["", "file://"])
+def test_auto_looks_into_the_mirror_where_no_run_is_here(away, tmp_path, kind):
+    mirror, output = f"{kind}{away}", str(tmp_path / "here")
+    options = embedded(seed=1, mirror=mirror, output_dir=output, resume="auto")
+    resolved = resolve(options, CPU, fetch=lambda url, to: fetching.fetch(url, to, quiet))
+    assert resolved.config.resume == f"{output}/new" and resolved.config.mirror == mirror
+    assert f"resume auto: {mirror}/new" in resolved.notes
+    again = resolve(options, CPU, fetch=pytest.fail)  # it is here now
+    assert again.config.resume == f"{output}/new"
+    named = {**options, "run_name": "old"}
+    assert resolve(named, CPU, fetch=fetching.fetch).config.resume == f"{output}/old"
+    none = resolve({**options, "seed": 3}, CPU, fetch=pytest.fail)
+    assert none.config.resume is None and none.config.mirror == mirror
+
+
+def test_a_run_goes_on_into_the_mirror_that_it_came_from(away, tmp_path):
+    options = {"resume": f"file://{away}/new/", "output_dir": str(tmp_path)}
+    config = resolve(options, CPU, fetch=fetching.fetch).config
+    assert (config.mirror, config.run_name) == (f"file://{away}", "new")
+    here = {"resume": config.resume, "output_dir": str(tmp_path)}
+    (tmp_path / "new" / "config.toml").write_text(to_toml(config))
+    assert resolve(here, CPU).config.mirror == f"file://{away}"
+    assert resolve({**here, "mirror": "none"}, CPU).config.mirror is None
+
+
+def test_planning_fetches_nothing(away):
+    with pytest.raises(UserError, match="has to be fetched, which only training does"):
+        resolve({"resume": f"file://{away}/new"}, CPU)
+
+
+@pytest.mark.parametrize("option", ["resume", "mirror"])
+def test_a_password_reaches_neither_config_nor_message(option):
+    with pytest.raises(UserError, match="come from the environment") as caught:
+        resolve(embedded(**{option: "sftp://me:s3cret@host/run"}), CPU, fetch=pytest.fail)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_relative_mirror_is_kept_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve(embedded(mirror="copies"), CPU).config.mirror == str(tmp_path / "copies")

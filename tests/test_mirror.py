@@ -1,0 +1,372 @@
+"""A run's folder copied to a mirror: folders, fsspec's memory, processes that are killed, targets
+that fail or hang."""
+
+import os
+import re
+import shutil
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from unslothrl import stopping
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.mirror import mirror
+from unslothrl.mirror.mirror import Mirror
+from unslothrl.mirror.sending import Sender
+from unslothrl.mirror.target import Target
+from unslothrl.tracking import origin
+from unslothrl.tracking.run_folder import RunFolder
+
+
+class Watched(LocalFileSystem):
+    """A folder that keeps what is written into it, and calls `before` an operation."""
+
+    cachable = False
+    before = staticmethod(lambda: None)
+
+    def __init__(self):
+        super().__init__()
+        self.written: list[str] = []
+
+    def pipe_file(self, path, value, **keywords):
+        self.before()
+        Path(path).write_bytes(value[: len(value) // 2])
+        self.before()  # half of it has arrived
+        Path(path).write_bytes(value)
+        self.written.append(Path(path).name.removeprefix(".").removesuffix(".part"))
+
+    def mv(self, path1, path2, **keywords):
+        self.before()
+        super().mv(path1, path2)
+
+    def rm_file(self, path):
+        self.before()
+        super().rm_file(path)
+
+
+def watched(root: Path) -> Target:
+    return Target(Watched(), str(root), str(root))
+
+
+def make_run(folder: Path, steps: int = 0, keep: int = 2) -> RunFolder:
+    run = RunFolder.create(folder.parent, folder.name, "seed = 1\n")
+    origin.record(run.path, {"seed": 1})
+    run.checkpoints.keep = keep
+    for step in range(1, steps + 1):
+        add_step(run, step)
+    return run
+
+
+def add_step(run: RunFolder, step: int) -> None:
+    """As the loop does: rollouts, a checkpoint from before its evaluation, the evaluation, metrics,
+    the checkpoint again."""
+    run.write_rollouts(step, [{"step": step}])
+    learner = bytes([step]) * 100
+    state = RunState(step=step, unlogged={"step": step})
+    run.checkpoints.write(state, learner)
+    run.saved()
+    run.log({"step": step})
+    run.checkpoints.write(replace(state, unlogged=None), learner, is_best=step == 1)
+    run.saved()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Everything but what is never sent."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    return {
+        name: path.read_bytes()
+        for name, path in names.items()
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    run = make_run(tmp_path_factory.mktemp("made") / "one", steps=3)
+    run.close()
+    return run.path
+
+
+@pytest.fixture
+def run(made, tmp_path) -> RunFolder:
+    return RunFolder(shutil.copytree(made, tmp_path / "runs" / "one"))
+
+
+def test_a_folder_gets_everything_but_locks_links_and_temporary_names(run, tmp_path):
+    (run.path / ".config.toml.123").write_text("half")
+    (run.path / "link").symlink_to("/etc/passwd")
+    Sender(run.path, watched(tmp_path / "there")).send()
+    assert tree(tmp_path / "there") == {
+        name: content for name, content in tree(run.path).items() if name != "link"
+    }
+    assert [path.name for path in (tmp_path / "there").rglob(".*")] == []
+    assert Checkpoints(tmp_path / "there").steps() == [1, 2, 3]  # the best, and the two newest
+    assert sorted(path.name for path in (run.path / ".mirror").iterdir()) == ["sent.json"]
+
+
+def test_only_what_changed_is_sent_again(run, tmp_path):
+    target = watched(tmp_path / "there")
+    sender = Sender(run.path, target)
+    sender.send()
+    target.fs.written.clear()
+    sender.send()
+    assert target.fs.written == []
+    run.log({"step": 4})
+    sender.send()
+    assert target.fs.written == ["metrics.jsonl"]
+    target.fs.written.clear()
+    (tmp_path / "there" / "run.json").write_text("cut")
+    Sender(run.path, target).send()  # another process
+    assert target.fs.written == ["run.json", "latest", "best"]
+    assert tree(tmp_path / "there") == tree(run.path)
+
+
+def test_after_its_evaluation_a_checkpoint_costs_its_small_file(tmp_path):
+    run = make_run(tmp_path / "runs" / "one", keep=1)
+    target = watched(tmp_path / "there")
+    sender = Sender(run.path, target)
+    state = RunState(step=1, unlogged={"step": 1})
+    run.checkpoints.write(state, b"learner")
+    sender.send()
+    target.fs.written.clear()
+    steps = []
+    target.fs.before = lambda: steps.append(Checkpoints(tmp_path / "there").newest().state.unlogged)
+    run.checkpoints.write(replace(state, unlogged=None), b"learner")
+    sender.send()
+    assert target.fs.written == ["SHA256SUMS", "progress.json", "SHA256SUMS"]
+    assert steps[0] == {"step": 1} and steps[-1] is None and len(steps) == 9  # whole all the time
+    run.close()
+
+
+def test_what_the_run_deletes_meanwhile_still_arrives(run, tmp_path):
+    target = watched(tmp_path / "there")
+
+    def delete():
+        target.fs.before = lambda: None
+        for step in (1, 2, 3):
+            for path in (run.checkpoints.folder / f"step_{step:06d}").iterdir():
+                path.unlink()
+
+    target.fs.before = delete
+    Sender(run.path, target).send()
+    assert Checkpoints(tmp_path / "there").newest().state.step == 3
+
+
+def test_the_mirror_keeps_two_checkpoints_where_the_run_keeps_one(tmp_path):
+    run = make_run(tmp_path / "runs" / "one", keep=1)
+    sender = Sender(run.path, watched(tmp_path / "there"))
+    for step in (1, 2, 3):
+        run.checkpoints.write(RunState(step=step), b"")
+        sender.send()
+    assert (run.checkpoints.steps(), Checkpoints(tmp_path / "there").steps()) == ([3], [2, 3])
+    assert (tmp_path / "there/checkpoints/latest").read_text() == "step_000003\n"
+    run.close()
+
+
+def test_what_a_resumed_run_has_given_up_goes_before_its_metrics_are_replaced(run, tmp_path):
+    target = watched(tmp_path / "there")
+    run.write_summary({"status": "finished"})
+    Sender(run.path, target).send()
+    run.truncate_after(2)
+    target.fs.before = lambda: (
+        pytest.fail("killed") if target.fs.written[-1:] == ["metrics.jsonl"] else None
+    )
+    target.fs.written.clear()
+    with pytest.raises(pytest.fail.Exception):
+        Sender(run.path, target).send()
+    assert Checkpoints(tmp_path / "there").newest().state.step == 2
+    assert not (tmp_path / "there" / "summary.json").exists()
+
+
+@pytest.mark.real
+def test_whenever_a_copy_is_killed_the_mirror_is_whole(tmp_path):
+    """A process is killed with SIGKILL before every operation of a copy, and within each file."""
+    kills = 0
+    while True:
+        folder, there = tmp_path / f"runs{kills}" / "one", tmp_path / f"there{kills}"
+        if not copied_until_killed(folder, there, kills):
+            break
+        check_whole(there)
+        target = watched(there)
+        Sender(folder, target).send()
+        assert (
+            tree(there).keys() - {f"checkpoints/{name}" for name in spare(there)}
+            == tree(folder).keys()
+        )
+        assert list(there.rglob(".*")) == []
+        kills += 1
+    assert kills > 80
+
+
+def copied_until_killed(folder: Path, there: Path, operations: int) -> bool:
+    """Whether the process was killed: False where it ended before that many operations."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    target, left = watched(there), operations
+
+    def count():
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+    target.fs.before = count
+    run = make_run(folder, keep=1)
+    run.saved = Sender(folder, target).send
+    for step in (1, 2, 3):
+        add_step(run, step)
+    os._exit(0)
+
+
+def spare(there: Path) -> list[str]:
+    """Files of the checkpoint that only the mirror keeps."""
+    steps = Checkpoints(there).steps()
+    return [f"step_{step:06d}/{name}" for step in steps[1:-1] for name in
+            ("SHA256SUMS", "learner.safetensors", "progress.json")]  # fmt: skip
+
+
+def check_whole(there: Path) -> None:
+    found = Checkpoints(there).newest()
+    if not (there / "checkpoints" / "latest").exists():
+        return  # the first one has not arrived
+    step = found.state.step
+    logged = step if found.state.unlogged is None else step - 1
+    named = (there / "checkpoints" / "latest").read_text().strip()
+    assert int(named.removeprefix("step_")) in (step, step - 1)
+    assert set(range(1, logged + 1)) <= {row["step"] for row in RunFolder(there).read_metrics()}
+    assert set(range(1, step + 1)) <= set(RunFolder(there).rollout_steps())
+
+
+class Failing(MemoryFileSystem):
+    """Memory of its own that fails while it is told to."""
+
+    cachable = False
+    fails = True
+
+    def __init__(self):
+        super().__init__()
+        self.store, self.pseudo_dirs = {}, [""]
+
+    def ls(self, path, **keywords):
+        if self.fails:
+            raise ConnectionError("https://key:secret@host/x?token=abc refused")
+        return super().ls(path, **keywords)
+
+
+def test_a_target_that_fails_costs_one_note_until_it_works_again(run, monkeypatch):
+    monkeypatch.setattr(mirror, "RETRY_S", 0.0)
+    fs, notes = Failing(), []
+    copies = Mirror(Target(fs, "/there", "memory://there"), run.path, notes.append)
+    for _ in range(2):
+        copies.update()
+        wait(copies)
+    assert notes == [
+        "mirror memory://there: ConnectionError: https://host/x refused: the run goes on, and what "
+        "is missing there is sent after the next checkpoint"
+    ]
+    fs.fails = False
+    copies.update()
+    wait(copies)
+    assert notes[1:] == ["mirror memory://there is complete again"]
+    assert fs.cat_file("/there/checkpoints/latest") == b"step_000003\n"
+    fs.fails = True
+    assert not copies.close(5)
+    assert re.fullmatch(
+        r"mirror memory://there is behind \(ConnectionError: .*\): \d+ files or checkpoints, "
+        rf"\d\.\d MB, are not there: --resume {run.path} sends them",
+        notes[-1],
+    )
+
+
+def wait(copies: Mirror) -> None:
+    with copies.changed:
+        assert copies.changed.wait_for(lambda: copies.finished == copies.wanted, 20)
+
+
+def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror, "SLOW_S", -1.0)
+    target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
+    target.fs.before = go_on.wait
+    copies = Mirror(target, run.path, notes.append)
+    for _ in range(3):
+        copies.update()
+    assert copies.finished == 0 and not go_on.is_set()  # it has returned all the same
+    assert notes == [f"mirror {tmp_path / 'there'}: nothing has arrived for 0 s, the run goes on"]
+    assert not copies.close(0.05)
+    assert f"mirror {tmp_path / 'there'} is behind (not done within 0 s)" in notes[-1]
+    go_on.set()
+    wait(copies)
+    assert len(notes) == 2
+
+
+def test_a_mirror_that_was_deleted_is_made_again(run, tmp_path):
+    notes: list[str] = []
+    copies = Mirror(watched(tmp_path / "there"), run.path, notes.append)
+    copies.update()
+    wait(copies)
+    shutil.rmtree(tmp_path / "there")
+    run.log({"step": 4})
+    for _ in range(2):
+        copies.update()
+        wait(copies)
+    assert "No such file or directory" in notes[0] and notes[1].endswith("is complete again")
+    assert tree(tmp_path / "there") == tree(run.path)
+
+
+def test_a_target_that_is_deleted_is_not_complete(run):
+    class Gone(Failing):
+        fails = False
+
+        def pipe_file(self, path, value, **keywords):
+            raise FileNotFoundError("the bucket does not exist")
+
+    notes: list[str] = []
+    copies = Mirror(Target(Gone(), "/there", "memory://there"), run.path, notes.append)
+    copies.update()
+    wait(copies)
+    assert "FileNotFoundError: the bucket does not exist" in notes[0]
+
+
+def test_a_sigterm_ends_the_waiting_of_a_finished_run(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "_stops", stopping.Stops())
+    monkeypatch.setattr(mirror, "WAKE_S", 0.01)
+    stopping.begin()
+    target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
+
+    def hangs():
+        target.fs.before = go_on.wait
+        stopping._handle(signal.SIGTERM, None)
+        go_on.wait(20)
+
+    target.fs.before = hangs
+    copies = Mirror(target, run.path, notes.append)
+    assert not copies.close(3600)
+    assert "is behind" in notes[0]
+    go_on.set()
+    wait(copies)
+
+
+def test_a_second_ctrl_c_ends_the_waiting(run, tmp_path, monkeypatch):
+    notes = []
+    copies = Mirror(watched(tmp_path / "there"), run.path, notes.append)
+
+    def interrupted(end):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copies, "_finish", interrupted)
+    assert not copies.close()
+    assert "is behind" in notes[0]
+
+
+def test_without_a_mirror_nothing_is_done():
+    copies = Mirror()
+    copies.update()
+    assert copies.close() and copies.thread is None

@@ -1,0 +1,96 @@
+"""Whole runs with a mirror: the machine that they ran on is gone, and they go on elsewhere."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_main_job import ALONE, SMALL, metrics
+
+from unslothrl.commands import cli
+
+pytestmark = pytest.mark.real
+
+HERE = Path(__file__).parent
+
+
+def flags(output: Path, *more: str, **options) -> list[str]:
+    given = {**SMALL, **ALONE, "learner": "grpo", "max_steps": 5, "output_dir": output, **options}
+    return [text for flag, value in given.items() for text in (f"--{flag}", str(value))] + [*more]
+
+
+def killed(arguments: list[str], phase: str, number: int) -> None:
+    """Runs the program until it enters a phase for that time, then SIGKILL."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "killed.py"), phase, str(number), str(write), "--", *arguments],
+        pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(write)
+    reached = os.read(read, 1)
+    process.kill()
+    said = process.communicate()[1]
+    os.close(read)
+    assert reached == b"x", said.decode()[-3000:]
+
+
+def test_a_run_whose_machine_is_gone_ends_as_if_it_had_not_been(tmp_path):
+    """Killed, its folder deleted, and continued from the mirror alone."""
+    mirror = f"file://{tmp_path}/mirror"
+    options = {"checkpoint_every": 1, "mirror": mirror, "resume": "auto", "run_name": "one"}
+    killed(["train", *flags(tmp_path / "first", **options)], "log", 4)
+    shutil.rmtree(tmp_path / "first")
+    second = tmp_path / "second"
+    assert cli.main(["train", *flags(second, **options)]) == 0
+    assert cli.main(["train", *flags(tmp_path / "whole", run_name="one")]) == 0
+    whole = tmp_path / "whole" / "one"
+    name = "adapters/v000005/adapter_model.safetensors"
+    for folder in (second / "one", tmp_path / "mirror" / "one"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+        assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3, 4, 5]
+        for step in range(1, 6):
+            rollouts = f"rollouts/step_{step:06d}.jsonl"
+            assert (folder / rollouts).read_bytes() == (whole / rollouts).read_bytes()
+    here = {path.relative_to(second) for path in second.rglob("*") if not hidden(path, second)}
+    there = {path.relative_to(tmp_path / "mirror") for path in (tmp_path / "mirror").rglob("*")}
+    assert here == there
+
+
+def hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def test_a_target_that_goes_away_costs_notes_and_not_the_run(tmp_path, capsys, monkeypatch):
+    """A folder that becomes a file as soon as the run has begun."""
+    from unslothrl.mirror import mirror
+
+    monkeypatch.setattr(mirror, "RETRY_S", 0.0)
+    checked = mirror.of_run
+
+    def vanishing(config):
+        target = checked(config)
+        shutil.rmtree(tmp_path / "mirror")
+        (tmp_path / "mirror").write_text("")
+        return target
+
+    monkeypatch.setattr(mirror, "of_run", vanishing)
+    arguments = flags(tmp_path / "runs", run_name="one", mirror=tmp_path / "mirror", max_steps=2)
+    assert cli.main(["train", *arguments]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("the run goes on, and what is missing there is sent") == 1
+    assert "is behind (" in said and "finished" in said
+    monkeypatch.undo()
+    (tmp_path / "mirror").unlink()
+    again = ["--resume", str(tmp_path / "runs" / "one")]
+    assert cli.main(["train", *again]) == 0  # it has finished: only the rest is sent
+    assert len(metrics(tmp_path / "mirror" / "one")) == 3
+
+
+def test_what_cannot_be_a_mirror_is_one_line_before_a_model_is_loaded(tmp_path, capsys):
+    arguments = flags(tmp_path / "runs", run_name="one", mirror="s3://bucket/x")
+    assert cli.main(["train", *arguments]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "s3fs" in said and "-m pip install s3fs==" in said
+    assert not (tmp_path / "runs").exists()
