@@ -30,6 +30,7 @@ LAYERS = (
         "variables",
         "long_json",
         "untrusted",
+        "redaction",
     ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
     ("config.options", "config.task_options"),
@@ -49,7 +50,7 @@ LAYERS = (
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base"),
     ("training",),
-    ("run", "ending", "earlier_run", "evaluation", "export"),
+    ("run", "ending", "earlier_run", "evaluation", "export", "doctor", "bundle"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it

@@ -10,6 +10,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.reading import read_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
+from unslothrl.redaction import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -50,7 +51,7 @@ class EarlierRun:
         if self.folder.read_summary().get("status") != "finished":
             return False
         before = read_toml(self.folder.path / CONFIG)
-        return all(before.get(name) == getattr(config, name) for name in LENGTH)
+        return all(before.get(name) == redacted_values(getattr(config, name)) for name in LENGTH)
 
     def show(self, view: Terminal) -> None:
         """As at its end, with nothing done."""

@@ -32,6 +32,7 @@ from unslothrl.files import exists, expanded, is_file
 from unslothrl.mirror import address
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
+from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.weights import adapter_check
 from unslothrl.weights.adapter_check import Lora
 
@@ -170,6 +171,12 @@ def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             "set --resume runs/<run_name>"
         )
     before = read_toml(file, notes)
+    for name in sorted(before.keys() - user.keys()):
+        if is_hidden(before[name]):
+            raise UserError(
+                f"{name} {before[name]}: the folder of the run that is resumed keeps no secrets: "
+                f"set --{name} again"
+            )
     check_unchanged(before, user)
     if user.get("learner", before.get("learner")) != before.get("learner"):
         before = without_parts_of(before)
@@ -243,7 +250,7 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     before, user = in_full(before), in_full(user)
     for name, why in FIXED.items():
         was = before.get(name, OPTIONS[name].default)
-        if name in user and user[name] != was:
+        if name in user and redacted_values(user[name]) != was:
             raise UserError(
                 f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"
                 f", and {why}: leave --{name} out, or start a new run"

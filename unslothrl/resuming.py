@@ -8,6 +8,7 @@ from typing import Any
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 from unslothrl.mirror import address, fetching
+from unslothrl.redaction import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
 
@@ -23,7 +24,8 @@ FREE = {  # in which runs of one recipe may differ: where they are, what they wr
 
 def recipe_of(user: Mapping[str, Any]) -> dict[str, Any]:
     """What the user set, as run.json keeps it."""
-    return json.loads(json.dumps({name: user[name] for name in sorted(user.keys() - FREE)}))
+    options = {name: redacted_values(user[name]) for name in sorted(user.keys() - FREE)}
+    return json.loads(json.dumps(options))
 
 
 def newest(user: Mapping[str, Any], output_dir: str) -> Path | None:

@@ -30,6 +30,7 @@ from unslothrl.planning import duration, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.redaction import redacted_values
 from unslothrl.tracking import card as cards
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
@@ -147,8 +148,8 @@ def train(
 
 
 def options_in_json(config: Config) -> dict[str, Any]:
-    """All options as resolved, for trackers."""
-    return plain(asdict(config))
+    """All options as resolved, for trackers: without secrets."""
+    return redacted_values(plain(asdict(config)))
 
 
 def prepare(

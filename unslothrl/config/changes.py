@@ -6,6 +6,7 @@ from typing import Any
 from unslothrl import rewards
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import UserError
+from unslothrl.redaction import redacted_values
 from unslothrl.untrusted import plain
 
 NOT_COMPARED = ("resume", "recipe", "run_name", "output_dir")  # how it was started, and where it is
@@ -15,7 +16,7 @@ def changed(before: Mapping[str, Any], after: Config) -> list[str]:
     """A line for each option that is not as the run's config.toml, `before`, has it."""
     lines = []
     for name, entry in OPTIONS.items():
-        was, now = before.get(name, entry.default), getattr(after, name)
+        was, now = before.get(name, entry.default), redacted_values(getattr(after, name))
         if name not in NOT_COMPARED and comparable(name, was) != comparable(name, now):
             lines.append(f"{name} {written(was)} -> {written(now)}")
     return lines

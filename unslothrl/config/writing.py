@@ -7,23 +7,24 @@ from unslothrl.algorithms.parts import Part
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.values import toml_value
+from unslothrl.redaction import redacted, redacted_values
 from unslothrl.untrusted import plain
 
 
 def to_toml(config: Config, facts: Sequence[str] = ()) -> str:
-    """All options as a recipe that reads back as the same config; unset ones and `facts` of the run
-    are comments."""
+    """All options as a recipe that reads back as the same config, but for secrets, which are
+    hidden; unset ones and `facts` of the run are comments."""
     lines = [
         "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from the",
         "# folder that the run was started in: paths are as they were given.",
     ]
-    lines += [f"# {plain(fact)}" for fact in facts]
+    lines += [f"# {plain(redacted(fact))}" for fact in facts]
     functions = functions_of(config)
     for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
         lines.append(f"\n# {group}")
         for name, entry in OPTIONS.items():
             if entry.metadata["group"] == group:
-                value = getattr(config, name)
+                value = redacted_values(getattr(config, name))
                 unset = f"# {name} is {functions.get(name, 'not set')}"
                 lines.append(unset if value is None else f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"

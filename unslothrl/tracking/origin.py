@@ -1,4 +1,4 @@
-"""run.json: how a run was started, with which versions, and where it was resumed."""
+"""run.json: how a run was started, with which versions, and where it was resumed; no secrets."""
 
 import json
 import platform
@@ -13,6 +13,7 @@ from typing import Any
 
 from unslothrl import __version__
 from unslothrl.files import write_whole
+from unslothrl.redaction import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
 from unslothrl.untrusted import Unreadable, read_object
 
@@ -65,7 +66,7 @@ def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
 
 
 def write(folder: Path, origin: Origin) -> None:
-    text = json.dumps(asdict(origin), indent=2)
+    text = json.dumps(redacted_values(asdict(origin)), indent=2)
     write_whole(folder / ORIGIN, text.encode("ascii") + b"\n")
 
 
@@ -87,6 +88,7 @@ def parsed(content: bytes) -> Origin:
 
 def from_object(found: Any) -> Origin:
     try:
+        found = redacted_values(found)  # of older versions
         return Origin(
             str(found.get("command", "")),
             str(found.get("started", "")),
@@ -102,14 +104,15 @@ def from_object(found: Any) -> Origin:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """As it can be typed again; `python -m unslothrl` has the path of a file in its place."""
+    """As it can be typed again, but for secrets; `python -m unslothrl` has the path of a file in
+    its place."""
     program, *others = arguments or [""]
     name = Path(program).name
     if name == "__main__.py":
         shown = "python -m unslothrl"
     else:
         shown = f"python {name}" if name.endswith(".py") else name
-    return " ".join([shown, *map(shlex.quote, others)])
+    return " ".join([shown, *(shlex.quote(redacted(other)) for other in others)])
 
 
 def versions() -> dict[str, str]:

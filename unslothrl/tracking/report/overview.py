@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.evaluation.estimates import paired
+from unslothrl.redaction import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import Row, components, duration, eval_sets, mean, series, short
 from unslothrl.tracking.origin import Origin
@@ -22,7 +23,8 @@ ScoresByStep = Callable[[int], Mapping[str, Mapping[str, list[float]]]]
 
 def read_options(path: Path) -> dict[str, Any]:
     """The options in config.toml, {} without one."""
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return redacted_values(found)  # an older version wrote secrets
 
 
 def title(

@@ -1,0 +1,151 @@
+"""Secrets are taken out of text, and nothing else is."""
+
+import json
+import tomllib
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unslothrl import redaction, resuming
+from unslothrl.config.changes import changed
+from unslothrl.config.options import Config
+from unslothrl.config.writing import to_toml
+from unslothrl.errors import UserError
+from unslothrl.redaction import HIDDEN, is_secret_name, redacted
+from unslothrl.resolve import resumed_layer
+from unslothrl.tracking import origin
+from unslothrl.tracking.origin import Origin
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+WORD = st.text(LETTERS, min_size=20, max_size=40)
+# (what is secret, how a text has it), in forms that are known without a name
+KNOWN = st.one_of(
+    WORD.map(lambda word: (f"hf_{word}", f"hf_{word}")),
+    WORD.map(lambda word: (f"sk-proj-{word}", f"sk-proj-{word}")),
+    st.from_regex(r"\AAKIA[A-Z0-9]{16}\Z").map(lambda key: (key, key)),
+    WORD.map(lambda word: (word, f"https://me:{word}@host.example/path")),
+    WORD.map(lambda word: (word, f"s3://key:{word}@bucket/path")),
+    WORD.map(lambda word: (word, f"https://{word}@host.example/path")),
+    WORD.map(lambda word: (word, f"https://host.example/p?a=1&access_token={word}&b=2")),
+)
+# and those that are found by what stands before them, or by their length
+GUESSED = st.one_of(
+    KNOWN,
+    st.from_regex(r"\A[0-9a-f]{40}\Z").map(lambda key: (key, key)),
+    WORD.map(lambda word: (word, f"WANDB_API_KEY={word}")),
+    WORD.map(lambda word: (word, f"export RAY_AUTH_TOKEN='{word}'")),
+    WORD.map(lambda word: (word, f'{{"client_secret": "{word}", "x": 1}}')),
+    WORD.map(lambda word: (word, f"aws_secret_access_key = {word}")),
+    WORD.map(lambda word: (word, f"--hub_token {word}")),
+    WORD.map(lambda word: (word, f"https://me:a/{word}@host.example/path")),
+    WORD.map(
+        lambda word: (
+            word,
+            f"-----BEGIN RSA PRIVATE KEY-----\n{word}\n-----END RSA PRIVATE KEY-----",
+        )
+    ),
+)
+AROUND = st.text(st.sampled_from(" \n\t,;()[]{}\"'<>/|"), max_size=3)
+
+
+@given(GUESSED, AROUND, AROUND)
+def test_a_secret_does_not_survive_whatever_stands_around_it(planted, before, after):
+    secret, text = planted
+    hidden = redacted(f"{before} {text} {after}", guess=True)
+    assert secret not in hidden and HIDDEN in hidden
+    assert redacted(hidden, guess=True) == hidden
+
+
+VALUE = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=6, max_size=20)
+
+
+@given(VALUE, st.sampled_from([str, json.dumps, repr, lambda text: json.dumps([text], indent=1)]))
+def test_the_value_of_a_secret_variable_is_hidden_however_it_is_written(value, write):
+    text = f"before {write(value)} after"
+    with mock.patch.dict("os.environ", {"MY_SERVICE_TOKEN": value}, clear=True):
+        assert value not in redacted(text).replace(HIDDEN, "")
+        assert HIDDEN in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_new_tokens = 512",
+        '{"tokens_per_s": 812.5, "rollout/tokens": 3}',
+        'aggregation = "token"',
+        "ssh://git@github.com/me/repo",
+        "http://127.0.0.1:8265/path",
+        "user@example.org",
+        "models--x/snapshots/" + "0a" * 20 + "/config.json",
+        "task-0001 risk-free desk-top",
+        "hf_hub_offline",
+        "eos_token_id: 3",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redacted(text, guess=True) == text
+
+
+def test_only_names_of_secrets_are_secret():
+    secret = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "db-password", "RAY_AUTH_TOKEN")
+    others = ("RAY_AUTH_MODE", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "HOME", "MONKEY")
+    assert all(map(is_secret_name, secret)) and not any(map(is_secret_name, others))
+
+
+def test_a_long_text_is_read_in_proportion_to_its_length():
+    """Patterns that look ahead from every place would take minutes."""
+    for part in ("a-", "token", "https://", "eyJaaaaaaaa", '"', "-----BEGIN ", "?key"):
+        assert redacted(part * (40_000 // len(part)), guess=True)
+
+
+SECRET = "hf_" + "a1B2" * 8
+WITH_PASSWORD = "https://me:pass-word@host.example/rows.jsonl"
+
+
+def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypatch):
+    command = ["unslothrl", "--dataset", WITH_PASSWORD, "--system_prompt", f"use {SECRET}"]
+    monkeypatch.setattr("sys.argv", command)
+    config = Config(dataset=WITH_PASSWORD, system_prompt=f"use {SECRET}")
+    origin.record(tmp_path, resuming.recipe_of({"dataset": WITH_PASSWORD}))
+    origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
+    options = to_toml(config, [f"read from {WITH_PASSWORD}"])
+    for text in (options, (tmp_path / origin.ORIGIN).read_text()):
+        assert "pass-word" not in text and SECRET not in text
+        assert "host.example/rows.jsonl" in text
+    read = tomllib.loads(options)
+    assert read["dataset"] == f"https://{HIDDEN}@host.example/rows.jsonl"
+    assert read["system_prompt"] == f"use {HIDDEN}"
+
+
+def test_a_run_file_of_an_older_version_is_read_without_its_secrets(tmp_path):
+    text = json.dumps({"command": f"unslothrl --dataset {WITH_PASSWORD}", "started": "now"})
+    (tmp_path / origin.ORIGIN).write_text(text)
+    assert origin.read(tmp_path) == Origin(
+        f"unslothrl --dataset https://{HIDDEN}@host.example/rows.jsonl", "now"
+    )
+
+
+def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
+    """The folder lacks it: without it the run would read something else."""
+    config = replace(Config(), dataset=WITH_PASSWORD)
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    with pytest.raises(UserError, match=r"^dataset https://<hidden>@host.* set --dataset again$"):
+        resumed_layer({"resume": str(tmp_path)}, [])
+    user = {"resume": str(tmp_path), "dataset": WITH_PASSWORD}
+    before = resumed_layer(user, [])
+    assert changed(before, config) == []  # the same, as far as is known
+    other = replace(config, dataset="https://me:pass-word@host.example/others.jsonl")
+    assert changed(before, other) == [
+        f"dataset https://{HIDDEN}@host.example/rows.jsonl -> "
+        f"https://{HIDDEN}@host.example/others.jsonl"
+    ]
+
+
+def test_values_that_are_nested_are_redacted():
+    nested = {"a": [WITH_PASSWORD, 3, None], "b": (SECRET,)}
+    hidden = redaction.redacted_values(nested)
+    assert hidden == {"a": [f"https://{HIDDEN}@host.example/rows.jsonl", 3, None], "b": (HIDDEN,)}
+    assert redaction.is_hidden(hidden["b"]) and not redaction.is_hidden(nested["b"])

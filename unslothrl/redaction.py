@@ -1,0 +1,148 @@
+"""Takes secrets out of text that is kept or passed on: a run's folder, its report, a bug report.
+
+What is a secret: tokens and keys in the forms that services give them, the user and password of a
+URL, what stands behind a name such as `api_key`, private keys, and the values of environment
+variables with such a name. `HIDDEN` stands in their place.
+"""
+
+import functools
+import json
+import os
+import re
+import shlex
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "<hidden>"
+LEAST = 6  # characters of a variable's value: a shorter one would be found in every text
+
+NAME = (  # how the name of a secret ends; `max_new_tokens` and `token_ids` are none
+    r"(?:token|secret|passw(?:or)?d|passphrase|pwd|api[_-]?key|access[_-]?key(?:[_-]?id)?"
+    r"|(?:secret|private|account|signing|encryption)[_-]?key|credentials?|signature|authorization"
+    r"|cookie)"
+)
+SECRET_NAME = re.compile(rf"(?i)(?:{NAME}|(?:^|[_.-])(?:key|pass|auth|sig|dsn))$")
+
+PRIVATE_KEY = re.compile(  # also one of which the beginning or the end has been cut off
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
+    r"|\Z)|\A(?:(?!-----BEGIN ).)*?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----",
+    re.DOTALL,
+)
+URLS = (
+    re.compile(r"(?i)\b((?:https?|wss?)://)[^\s\"'<>/?#]+(?=@)"),  # a user alone may be a token
+    re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,15}://)[^\s\"'<>/?#:@]*:[^\s\"'<>/?#]*(?=@)"),
+    re.compile(rf"(?i)([?&][\w.-]{{0,40}}(?:{NAME}|sig|key)=)[^\s\"'<>&#]+"),
+)
+TOKENS = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"(?:hf|api_org)_[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|wandb_v\d+_[A-Za-z0-9_-]{16,}"
+    r"|sk-[A-Za-z0-9_-]{16,}|[spr]k_(?:live|test)_[A-Za-z0-9]{16,}"
+    r"|(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Z0-9])"  # AWS
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|xox[a-z]-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}"
+    r"|(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"  # JSON web tokens
+    r")"
+)
+# What only looks like a secret, and in the options of a run may be something else.
+HEX = re.compile(  # W&B's older keys; the hub's folders and files have such names too
+    r"(?<![A-Za-z0-9])(?<!snapshots/)(?<!blobs/)[0-9a-fA-F]{40}(?![A-Za-z0-9])"
+)
+BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)(?=[A-Za-z._~+/-]*[0-9+/=])[\w.~+/=-]{8,}")
+QUOTED = r"\\\"[^\"\\\n]*(?:\\\")?|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?"
+BARE = r"[^\s\"'<>,;&)\]}]+"
+NAMED = re.compile(
+    rf"(?i)(?P<name>{NAME}(?:\\?[\"'])?[\])]?\s{{0,9}}(?:=>|:=|==?|:)\s{{0,9}}"
+    rf"|--?[\w-]{{0,40}}{NAME}\s{{1,9}}(?!-))(?P<value>{QUOTED}|{BARE})"
+)
+WITH_SLASH = re.compile(r"(?i)\b(https?://)[^\s\"'<>@:]{0,200}:[^\s\"'<>@]{1,200}(?=@)")
+NUMBER = re.compile(r"-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|true|false|null|none", re.IGNORECASE)
+
+
+def redacted(text: str, guess: bool = False) -> str:
+    """`text` without secrets; `guess`: nor what only looks like one, which in the options of a run
+    may be something else: what a name such as `password` is given, 40 hexadecimal digits."""
+    for value in values_of(tuple(os.environ.items())):
+        text = text.replace(value, HIDDEN)
+    text = PRIVATE_KEY.sub(HIDDEN, text)
+    for url in URLS:
+        text = url.sub(rf"\1{HIDDEN}", text)
+    if guess:
+        text = WITH_SLASH.sub(rf"\1{HIDDEN}", text)
+        text = BEARER.sub(rf"\1{HIDDEN}", text)
+        text = NAMED.sub(hide_value, text)
+        text = HEX.sub(HIDDEN, text)
+    return TOKENS.sub(HIDDEN, text)
+
+
+def redacted_values(value: Any) -> Any:
+    """A value of JSON's or TOML's types, with `redacted` on each text in it."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {name: redacted_values(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(redacted_values, value))
+    return value
+
+
+def is_hidden(value: Any) -> bool:
+    """Whether something has been taken out of a value."""
+    if isinstance(value, list | tuple):
+        return any(map(is_hidden, value))
+    return isinstance(value, str) and HIDDEN in value
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name is a secret: HF_TOKEN, api-key; not max_new_tokens."""
+    return SECRET_NAME.search(name) is not None
+
+
+def hide_value(match: re.Match[str]) -> str:
+    """The match without its value, which keeps its quotes; a short number is no secret."""
+    value = match["value"]
+    opening = re.match(r"\\?[\"']?", value)[0]  # type: ignore[index]  # it matches ""
+    has_end = opening and value.endswith(opening) and len(value) >= 2 * len(opening)
+    closing = opening if has_end else ""
+    inner = value[len(opening) : len(value) - len(closing)]
+    if not inner or NUMBER.fullmatch(inner):
+        return match[0]
+    return f"{match['name']}{opening}{HIDDEN}{closing}"
+
+
+@functools.lru_cache(maxsize=4)
+def values_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """What must not be found in a text: the values of the variables whose names say that they are
+    secret, and the passwords in all of them, in every way that a file may write them. Longest
+    first, since one may contain another."""
+    secrets = set()
+    for name, value in environment:
+        if is_secret_name(name):
+            secrets.add(value)
+        with_password = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)
+        if with_password:
+            secrets.add(with_password[1])
+    written = {
+        form
+        for secret in secrets
+        for each in (secret, secret.strip())
+        if len(each) >= LEAST and HIDDEN not in each
+        for form in forms(each)
+    }
+    return tuple(sorted(written, key=lambda each: (-len(each), each)))
+
+
+def forms(secret: str) -> set[str]:
+    """As it is, and as JSON, TOML, Python, a URL and a shell write it."""
+    quoted = shlex.quote(secret)
+    return {
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        urllib.parse.quote(secret),
+        urllib.parse.quote(secret, safe=""),
+        urllib.parse.quote_plus(secret),
+        quoted[1:-1] if quoted.startswith("'") else quoted,
+    }
