@@ -90,8 +90,15 @@ def test_what_is_no_secret_stays(text):
 
 
 def test_only_names_of_secrets_are_secret():
-    secret = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "db-password", "RAY_AUTH_TOKEN")
-    others = ("RAY_AUTH_MODE", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "HOME", "MONKEY")
+    secret = (
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "db-password",
+        "RAY_AUTH_TOKEN",
+        "DB_PWD",
+    )
+    others = ("RAY_AUTH_MODE", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "MONKEY")
     assert all(map(is_secret_name, secret)) and not any(map(is_secret_name, others))
 
 

@@ -158,6 +158,8 @@ def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said = f"{said}: {LOWER_CARD_MEMORY}"
     try:
-        return RunError(f"{said}: the full traceback is in {folder.write_error(error)}")
+        path = folder.write_error(error)
+        hint = f"`{calling.command('bundle', folder.path)}` makes an archive for a bug report"
+        return RunError(f"{said}: the full traceback is in {path}; {hint}")
     except OSError:  # a full disk
         return RunError(said)

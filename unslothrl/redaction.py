@@ -18,7 +18,7 @@ HIDDEN = "<hidden>"
 LEAST = 6  # characters of a variable's value: a shorter one would be found in every text
 
 NAME = (  # how the name of a secret ends; `max_new_tokens` and `token_ids` are none
-    r"(?:token|secret|passw(?:or)?d|passphrase|pwd|api[_-]?key|access[_-]?key(?:[_-]?id)?"
+    r"(?:token|secret|passw(?:or)?d|passphrase|[_.-]pwd|api[_-]?key|access[_-]?key(?:[_-]?id)?"
     r"|(?:secret|private|account|signing|encryption)[_-]?key|credentials?|signature|authorization"
     r"|cookie)"
 )
