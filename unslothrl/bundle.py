@@ -28,8 +28,8 @@ from unslothrl.redaction import redacted
 from unslothrl.tracking.origin import ORIGIN
 from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, ROLLOUTS, SUMMARY
 
-MOST_BYTES = 256 << 10  # of a file: its end
-MARGIN = 64 << 10  # read before that, so that no secret is met by its second half alone
+MOST_BYTES = 64 << 10  # of a file: its end
+MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
 METRIC_ROWS, LOG_LINES = 200, 300
 MOST_LISTED, MOST_LOGS = 5_000, 20
 TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR)
@@ -57,6 +57,7 @@ def texts(run: Path, checks: Iterable[Check], rollouts: int = 0) -> dict[str, st
 
 def clean(text: str) -> str:
     """Without secrets, without escape sequences, and with ~ for the home folder."""
+    text = redacted(text, guess=True)
     text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
     return at_home(redacted(text, guess=True))
 
@@ -85,7 +86,7 @@ def listing(run: Path, found: list[Path]) -> Iterator[str]:
             continue
         regular = stat.S_ISREG(status.st_mode)
         size = f"{status.st_size:>14,}" if regular else f"{kind(status.st_mode):>14}"
-        yield f"{size}  {str(path.relative_to(run))!a}\n"
+        yield f"{size}  {redacted(str(path.relative_to(run)), guess=True)!a}\n"
     if len(found) > MOST_LISTED:
         yield f"and {len(found) - MOST_LISTED} more\n"
 
@@ -113,9 +114,10 @@ def end_of(path: Path, most: int = MOST_BYTES) -> str | None:
     text = data.decode("utf-8", "replace")
     if start == 0 and len(data) <= most:
         return text
+    if start:
+        text = text.partition("\n")[2]  # its first line has lost its beginning
     text = redacted(text, guess=True)[-most:]
-    _, line_feed, rest = text.partition("\n")
-    return CUT + (rest if line_feed else "")  # a line longer than the file may be: nothing of it
+    return CUT + text.partition("\n")[2]  # nothing of a line that is longer than all that is read
 
 
 def last_lines(text: str, most: int) -> str:
@@ -127,8 +129,10 @@ def last_lines(text: str, most: int) -> str:
 def last_rollouts(run: Path, most: int) -> str:
     """The last rows, of as many steps as that takes."""
     lines: list[str] = []
-    for path in sorted((run / ROLLOUTS).glob("step_*.jsonl"), reverse=True):
-        if len(lines) >= most or (run / ROLLOUTS).is_symlink():
+    folder = run / ROLLOUTS
+    there = [] if folder.is_symlink() else sorted(folder.glob("step_*.jsonl"), reverse=True)
+    for path in there:
+        if len(lines) >= most:
             break
         lines = [*(end_of(path) or "").splitlines(keepends=True), *lines]
     return "".join(lines[-most:])

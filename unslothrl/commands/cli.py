@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from unslothrl import __version__
-from unslothrl.commands import completion, streams
+from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import unknown_command, usage_message
@@ -386,37 +386,6 @@ def cluster(
     return 0
 
 
-def doctor(
-    self_test: bool = typer.Option(
-        True, "--self_test/--no_self_test", help="Also train a step, at most 30 s."
-    ),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
-) -> int:
-    """Check this machine: cards, versions, disks, limits, sandbox; train one step.
-
-    One line for each check, with what to do. The exit code is 1 where there is a problem.
-    """
-    from unslothrl.commands.doctor import doctor as run
-
-    return run(self_test, json)
-
-
-def bundle(
-    run: str = typer.Argument(help="A run's folder."),
-    output: str = typer.Option(
-        None, help="Archive to write, .tar.gz or .zip; default: <run>-bundle.tar.gz here."
-    ),
-    with_rollouts: int = typer.Option(
-        0, min=0, max=10_000, help="Also the last so many completions, with their prompts."
-    ),
-) -> int:
-    """Make an archive of a run for a bug report: without secrets, prompts and completions."""
-    from unslothrl.commands.bundle import bundle as write
-
-    write(run, output, with_rollouts)
-    return 0
-
-
 app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
 app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
 app.command(cls=GroupedCommand)(with_options(plan))
@@ -428,5 +397,5 @@ app.command(cls=GroupedCommand)(export)
 app.command(cls=GroupedCommand)(recipes)
 app.command(cls=GroupedCommand)(report)
 app.command(cls=GroupedCommand)(cluster)
-app.command(cls=GroupedCommand)(doctor)
-app.command(cls=GroupedCommand)(bundle)
+app.command(cls=GroupedCommand)(diagnosis.doctor)
+app.command(cls=GroupedCommand)(diagnosis.bundle)

@@ -1,0 +1,173 @@
+"""The archive for a bug report: what is in it, and what is not."""
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_redaction import GUESSED
+
+from unslothrl import bundle
+from unslothrl.commands import cli
+from unslothrl.doctor import Check
+from unslothrl.redaction import HIDDEN
+
+CHECKS = [Check("card", "ok", "none")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_ray():
+    """The logs of this machine's Ray are none of these runs'."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", "/nonexistent")
+        yield
+
+
+def run_at(folder: Path, **texts: str) -> Path:
+    """A run's folder; of each name the first _ is a dot."""
+    run = folder / "a-run"
+    run.mkdir(exist_ok=True)
+    (run / "config.toml").write_text("lr = 1e-5\n")
+    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    for name, text in texts.items():
+        (run / name.replace("_", ".", 1)).write_text(text)
+    return run
+
+
+def members(archive: Path) -> dict[str, str]:
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as file:
+            return {name: file.read(name).decode() for name in file.namelist()}
+    with tarfile.open(archive) as file:
+        return {each.name: file.extractfile(each).read().decode() for each in file.getmembers()}
+
+
+FILES = ("config.toml", "run.json", "summary.json", "metrics.jsonl", "error.txt", "train.log",
+         "trackers.json", "rollouts/step_000001.jsonl")  # fmt: skip
+# Shorter than any secret, so that it holds none.
+LINE = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=15)
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(st.sampled_from(FILES), st.tuples(LINE, GUESSED, LINE), min_size=1),
+    st.sampled_from((".tar.gz", ".zip")),
+)
+def test_no_planted_secret_is_in_any_file_of_the_archive(planted, ending):
+    with tempfile.TemporaryDirectory() as name:
+        run = run_at(Path(name))
+        (run / "rollouts").mkdir()
+        for file, (before, (_, text), after) in planted.items():
+            (run / file).write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
+        texts = bundle.texts(run, CHECKS, rollouts=5)
+        archive = Path(name) / f"b{ending}"
+        bundle.write(archive, "b", texts)
+        held = members(archive)
+        assert {f"b/{file}" for file in planted if "/" not in file and file != "train.log"} <= {
+            *held
+        }
+        for secret in (secret for _, (secret, _), _ in planted.values()):
+            assert not any(secret in text or secret in name for name, text in held.items())
+
+
+@given(st.integers(0, 400), st.integers(0, 3))
+def test_a_secret_is_hidden_wherever_a_long_file_is_cut(offset, lines):
+    """At no offset is its second half met alone."""
+    secret = "hf_" + "Abc123" * 10
+    text = "x" * offset + "\n" * lines + f" {secret} " + "y" * 60 + "\n" + "z" * 150
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(bundle, "MARGIN", 40):
+        path = Path(name) / "a.log"
+        path.write_text(text)
+        end = bundle.end_of(path, 260 - 3 * lines)
+    assert end is not None
+    assert not any(part in bundle.clean(end) for part in ("Abc123Abc", secret[3:20], secret[-9:]))
+
+
+def test_a_secret_variable_and_the_home_folder_are_in_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = f"{tmp_path}/models and {tmp_path}-2, correct horse, correct%20horse"
+    run = run_at(tmp_path, error_txt=text)
+    error = bundle.texts(run, CHECKS)["error.txt"]
+    assert error == f"~/models and {tmp_path}-2, {HIDDEN}, {HIDDEN}"
+
+
+def test_links_are_not_followed_and_nothing_waits_for_a_pipe(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "private.log").write_text("private")
+    (outside / "step_000001.jsonl").write_text("private")
+    run = run_at(tmp_path)
+    (run / "error.txt").symlink_to(outside / "private.log")
+    (run / "logs").symlink_to(outside)
+    (run / "rollouts").symlink_to(outside)
+    (run / "loop").symlink_to(run)
+    os.mkfifo(run / "a.log")
+    texts = bundle.texts(run, CHECKS, rollouts=3)
+    assert not any("private" in text for text in texts.values())
+    assert "link  'error.txt'" in texts["files.txt"] and "special  'a.log'" in texts["files.txt"]
+    assert "error.txt" not in texts and "rollouts.jsonl" not in texts
+
+
+def test_of_large_files_the_end_is_taken(tmp_path):
+    rows = "".join(json.dumps({"step": step}) + "\n" for step in range(500))
+    run = run_at(tmp_path, metrics_jsonl=rows, train_log="begin\n" + "line\n" * 200_000 + "end\n")
+    (run / "bad_batch_000012.jsonl").write_text("[1]" * 1000)
+    texts = bundle.texts(run, CHECKS)
+    steps = [json.loads(line)["step"] for line in texts["metrics.jsonl"].splitlines()]
+    assert steps == list(range(300, 500))
+    log = texts["logs/00-train.log"].splitlines()
+    assert len(log) == bundle.LOG_LINES and log[-1] == "end"
+    assert "3,000  'bad_batch_000012.jsonl'" in texts["files.txt"]
+    assert texts["doctor.txt"] == "ok       card           none\n"
+
+
+def test_completions_are_held_only_if_asked_for(tmp_path):
+    run = run_at(tmp_path)
+    (run / "rollouts").mkdir()
+    for step in (1, 2):
+        rows = "".join(f'{{"completion": "answer {step}{i}"}}\n' for i in range(3))
+        (run / "rollouts" / f"step_00000{step}.jsonl").write_text(rows)
+    assert not any("answer" in text for text in bundle.texts(run, CHECKS).values())
+    held = bundle.texts(run, CHECKS, rollouts=4)["rollouts.jsonl"].splitlines()
+    assert [json.loads(row)["completion"][-2:] for row in held] == ["12", "20", "21", "22"]
+
+
+def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("unslothrl.commands.bundle.examine", lambda self_test: CHECKS)
+    run_at(tmp_path)
+    assert cli.main(["bundle", "a-run"]) == 0
+    held = members(tmp_path / "a-run-bundle.tar.gz")
+    assert held["a-run-bundle/config.toml"] == "lr = 1e-5\n"
+    assert "no prompts or completions" in capsys.readouterr().out
+    assert cli.main(["bundle", "a-run", "--output", "b.zip"]) == 0
+    assert members(tmp_path / "b.zip")["a-run-bundle/doctor.txt"].startswith("ok")
+    for arguments, said in (
+        (["a-run", "--output", "b.zip"], "exists already"),
+        (["a-run", "--output", "b.rar"], "must end in"),
+        (["a-run", "--output", "nowhere/b.zip"], "cannot be written"),
+        (["."], "no run's folder"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["bundle", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_an_archive_names_no_user(tmp_path):
+    bundle.write(tmp_path / "b.tar.gz", "b", {"a": "text"})
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "b.tar.gz").read_bytes())) as file:
+        (member,) = file.getmembers()
+    assert (member.uid, member.uname, member.gname) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "a b\n", "...", ""])
+def test_no_name_leaves_the_archive_s_folder(name):
+    assert "/" not in bundle.safe(name) and bundle.safe(name).strip(".")
