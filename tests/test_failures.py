@@ -135,6 +135,7 @@ class Lost:
 def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     """An unexpected exception inside a run: its traceback goes into a file."""
     from unslothrl.commands import cli
+    from unslothrl.tracking import calling
     from unslothrl.training import trainer
 
     monkeypatch.chdir(tmp_path)
@@ -144,7 +145,8 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert err == (
         f"unslothrl: KeyError: 'lost' (test_failures.py, line {line}): the full traceback is in "
-        "runs/x/error.txt\n"
+        f"runs/x/error.txt; `{calling.command('bundle', 'runs/x')}` makes an archive for a bug "
+        "report\n"
     )
     assert out.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")

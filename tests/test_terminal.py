@@ -298,6 +298,7 @@ def test_what_fills_a_card_says_what_to_lower(tmp_path):
     folder = RunFolder.create(tmp_path, "x", "")
     said = str(unexpected(OutOfMemoryError("CUDA out of memory. Tried to allocate"), folder))
     assert "lower --train_batch_size" in said and "error.txt" in said
+    assert f"bundle {folder.path}` makes an archive" in said
 
 
 # The bars of another program

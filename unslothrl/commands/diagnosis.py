@@ -24,7 +24,11 @@ def bundle(
         None, help="Archive to write, .tar.gz or .zip; default: <run>-bundle.tar.gz here."
     ),
     with_rollouts: int = typer.Option(
-        0, min=0, max=10_000, help="Also the last so many completions, with their prompts."
+        0,
+        "--with_rollouts",
+        min=0,
+        max=10_000,
+        help="Also the last so many completions, with their prompts.",
     ),
 ) -> int:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
