@@ -105,7 +105,7 @@ def test_only_names_of_secrets_are_secret():
 def test_a_long_text_is_read_in_proportion_to_its_length():
     """Patterns that look ahead from every place would take minutes."""
     for part in ("a-", "token", "https://", "eyJaaaaaaaa", '"', "-----BEGIN ", "?key"):
-        assert redacted(part * (40_000 // len(part)), guess=True)
+        assert redacted(part * (10_000 // len(part)), guess=True)
 
 
 SECRET = "hf_" + "a1B2" * 8

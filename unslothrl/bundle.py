@@ -114,10 +114,8 @@ def end_of(path: Path, most: int = MOST_BYTES) -> str | None:
     text = data.decode("utf-8", "replace")
     if start == 0 and len(data) <= most:
         return text
-    if start:
-        text = text.partition("\n")[2]  # its first line has lost its beginning
     text = redacted(text, guess=True)[-most:]
-    return CUT + text.partition("\n")[2]  # nothing of a line that is longer than all that is read
+    return CUT + text.partition("\n")[2]  # its first line may have lost the beginning of a secret
 
 
 def last_lines(text: str, most: int) -> str:
