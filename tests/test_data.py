@@ -351,6 +351,7 @@ def test_hub_ids_that_cannot_be_had_are_one_line():
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.real
 def test_a_hub_that_does_not_answer_is_said_to(monkeypatch):
     from datasets.exceptions import DatasetNotFoundError
 

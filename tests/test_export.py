@@ -376,6 +376,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     )
 
 
+@pytest.mark.real
 def test_the_difference_is_judged_by_the_likeliest_tokens():
     from unslothrl.commands.export import likeness_line
     from unslothrl.export.merging import Likeness
