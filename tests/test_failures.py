@@ -148,7 +148,10 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
         f"runs/x/error.txt; `{calling.command('bundle', 'runs/x')}` makes an archive for a bug "
         "report\n"
     )
-    assert out.splitlines()[-1] == "failed: 0 steps, runs/x/report.html"
+    failed, resume, goes_on = out.splitlines()[-3:]
+    assert failed == "failed: 0 steps, runs/x/report.html"
+    assert resume == f"resume: {calling.command('--resume', 'runs/x')}"
+    assert goes_on == "goes on: from its start"
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")
     assert json.loads((tmp_path / "runs/x/summary.json").read_text())["status"] == "failed"
 
