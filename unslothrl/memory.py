@@ -21,6 +21,14 @@ from unslothrl.planning.machine import card_limit_mb
 READ_EVERY_S = 0.1
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of a card's memory or the host's, for which PyTorch has no
+    exception of its own."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def limit_card_memory(unmapped_mb: float = 0.0) -> None:
     """Keeps this process's allocator within UNSLOTHRL_CARD_MB; nothing without it or a card.
 

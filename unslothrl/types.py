@@ -327,6 +327,7 @@ class StepResult:
     memory_mb: float  # peak so far
     critic_grad_norm: float = 0.0
     checksum: int = 0  # of all that is trained, after the step
+    note: str = ""  # for the user
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ and a machine without vLLM still runs.
 """
 
 import contextlib
+import gc
 from collections.abc import Collection, Hashable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +18,7 @@ from unslothrl.engines.base import Finished, longest_first
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.errors import AdapterMismatch
+from unslothrl.memory import is_out_of_memory
 from unslothrl.types import Adapter, Request
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import AdapterShape
@@ -106,15 +108,40 @@ class TransformersEngine:
         self._wake()
         self._start_chunks()
         finished: list[Finished] = []
-        for chunk, load in self.chunks:
-            self.sampled_tokens += int(chunk.is_running.sum())
-            with self._under(load):
-                rows = chunk.step(self.model)
+        for place, (chunk, load) in enumerate(self.chunks):
+            running = int(chunk.is_running.sum())
+            try:
+                with self._under(load):
+                    rows = chunk.step(self.model)
+            except Exception as error:
+                if not is_out_of_memory(error) or len(chunk.requests) == 1:
+                    raise
+                rows = None
+            if (
+                rows is None
+            ):  # outside of the handler, whose error holds what the step had allocated
+                del chunk  # with its cache
+                self._begin_smaller(place)
+                break
+            self.sampled_tokens += running
             for row in rows:
                 flight = self._taken_out(chunk.requests[row].id)
                 finished.append(self._finish(flight, chunk.finish_reason(row)))
         self._drop_done()
         return finished
+
+    def _begin_smaller(self, place: int) -> None:
+        """Memory ran out: what the chunk at that place draws begins again, and chunks have half its
+        rows at most from here on. Each request has its seed, so that it draws the same."""
+        full, _ = self.chunks.pop(place)
+        self.max_num_seqs = len(full.requests) // 2
+        again = [id for id, (chunk, _) in self.running.items() if chunk is full]
+        for id in again:
+            del self.running[id]
+        self.waiting = {id: self.in_flight[id] for id in again} | self.waiting
+        del full
+        gc.collect()
+        self.backend.free_cache()
 
     def _taken_out(self, id: str) -> InFlight:
         """Of its chunk, with what it has drawn there."""

@@ -104,16 +104,20 @@ class Learner:
         self.backend.to_device()
         self.progress.set(0, 0)
         with self.profiler.part("measuring"):
-            return self.passes.measure(samples, reference)
+            return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
     def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
         """The gradient of this learner's part of a batch: see `Passes.forward_backward`."""
         self.backend.to_device()
         self.progress.set(0, 0)
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-        with self.profiler.part("update"):
+
+        def from_nothing() -> UpdateStats:
+            for optimizer in self.optimizers.values():
+                optimizer.zero_grad(set_to_none=True)
             return self.passes.forward_backward(batch, train_policy)
+
+        with self.profiler.part("update"):
+            return self.passes.within_memory(from_nothing)
 
     def update(
         self,
@@ -187,7 +191,9 @@ class Learner:
             optimizer.zero_grad(set_to_none=True)
         memory_mb = self.backend.memory_mb()
         checksum = exchange.checksum(self._parameters())
-        return StepResult(norms["lora"], not finite, memory_mb, norms.get("critic", 0.0), checksum)
+        note, self.passes.note = self.passes.note, ""
+        critic_norm = norms.get("critic", 0.0)
+        return StepResult(norms["lora"], not finite, memory_mb, critic_norm, checksum, note)
 
     def _clip_gradients(self) -> dict[str, float]:
         """-> the norm of each optimiser's gradient before it was clipped."""

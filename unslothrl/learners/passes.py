@@ -4,9 +4,11 @@ The micro-batches' losses are shares of the whole batch's loss, so their size ch
 memory and speed.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +19,12 @@ from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
+from unslothrl.memory import is_out_of_memory
 from unslothrl.types import Batch, Measured, Sample, UpdateStats
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called with (samples done, tokens done)."""
 
@@ -51,6 +55,31 @@ class Passes:
     ):
         self.backend, self.objective, self.settings = backend, objective, settings
         self.progress = progress
+        self.micro_batch, self.context = settings.micro_batch, settings.context
+        self.is_smallest = False  # of the last pass: each sample went through by itself
+        self.note = ""  # on what was made smaller, for the user
+
+    def within_memory(self, function: Callable[[], T]) -> T:
+        """What `function` returns, a pass over samples that changes nothing but gradients that it
+        begins anew. Where memory runs out it is repeated with micro-batches of half the size, which
+        stay so; raises where there is nothing left to halve."""
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                if not is_out_of_memory(error) or self.is_smallest:
+                    raise
+            before = self.micro_batch * self.context
+            if self.micro_batch > 1:
+                self.micro_batch //= 2
+            else:
+                self.context = max(1, self.context // 2)
+            self.note = (
+                f"memory ran out: micro-batches are {self.micro_batch * self.context / before:.0%} "
+                "of their size from here, and the pass was repeated; set --train_batch_size lower"
+            )
+            gc.collect()
+            self.backend.free_cache()
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
@@ -185,8 +214,9 @@ class Passes:
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Indices."""
-        settings = self.settings
-        return self.backend.micro_batches(samples, settings.micro_batch, settings.context)
+        parts = self.backend.micro_batches(samples, self.micro_batch, self.context)
+        self.is_smallest = all(len(part) == 1 for part in parts)
+        return parts
 
 
 @dataclass

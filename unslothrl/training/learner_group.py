@@ -67,8 +67,15 @@ class LearnerGroup:
             ]
             updates = self.cluster.gather(calls, progress, 2 * deadline_s)
         self._check_equal([update.result.checksum for update in updates])
+        notes = [
+            f"{learner.name}: {update.result.note}"
+            for learner, update in zip(self.learners, updates, strict=True)
+            if update.result.note
+        ]
         result = dataclasses.replace(
-            updates[0].result, memory_mb=max(update.result.memory_mb for update in updates)
+            updates[0].result,
+            memory_mb=max(update.result.memory_mb for update in updates),
+            note="; ".join(notes),
         )
         return [update.stats for update in updates], result
 

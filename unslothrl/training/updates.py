@@ -68,6 +68,8 @@ class Updates:
                     batch = trace.asked(batch)
                 with timer("update"):
                     parts, result = self._update(batch, step)
+                if result.note:
+                    self.view.note(f"step {step}: {result.note}")
                 if trace is not None:
                     trace.saw(parts)
                 stats.append(parts)

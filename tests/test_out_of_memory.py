@@ -1,0 +1,52 @@
+"""What happens where memory runs out: smaller micro-batches and chunks, with the same result."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from unslothrl.memory import is_out_of_memory
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def limited(bases) -> dict:
+    """What a process with too little memory did."""
+    program = Path(__file__).with_name("limited_memory.py")
+    path = os.pathsep.join([str(program.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(program), str(bases["plain"])],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
+             "MALLOC_MMAP_THRESHOLD_": "65536"},  # what is freed goes back to the system
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_an_update_is_repeated_with_smaller_micro_batches(limited):
+    update = limited["update"]
+    assert "memory ran out: micro-batches are" in update["note"]
+    assert 1 <= update["micro_batch"] < 32
+    assert update["apart"] < 1e-5
+
+
+def test_generation_goes_on_with_fewer_rows_and_draws_the_same(limited):
+    generation = limited["generation"]
+    assert 1 <= generation["rows"] < 64
+    assert generation["same"] == generation["of"] == 64
+
+
+def test_what_counts_as_out_of_memory():
+    with pytest.raises(RuntimeError) as real:
+        torch.empty(2**60, dtype=torch.int8)
+    assert is_out_of_memory(real.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
