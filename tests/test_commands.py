@@ -42,6 +42,8 @@ NOT_RUN = {
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
+    "--install_completion": "it writes into the home folder: tests/test_completion.py",
+    "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 ROWS = 24
 
@@ -91,7 +93,8 @@ def arguments(command: str) -> list[str]:
     words = shlex.split(command.partition(" < ")[0])
     words = words[1:] if words[0] == "unslothrl" else words[2:]
     is_training = words[0].startswith("--") or words[0] == "train"
-    if is_training and "--resume" not in words and "--help" not in words:
+    runs = "--resume" in words and "auto" not in words
+    if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
     if words[0] == "eval":
         words += ["--n", "2", "--eval_problems", "4", "--engine", "transformers"]

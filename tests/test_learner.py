@@ -144,7 +144,7 @@ def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
     other.load_state(saved)
     run(other, 2)
     assert other.save_state() == one.save_state()
-    with pytest.raises(ValueError, match="another LoRA"):
+    with pytest.raises(ValueError, match="a different LoRA"):
         learner_of(make_backend(bases["plain"]), bases["plain"]).load_state(saved)
 
 

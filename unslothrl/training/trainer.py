@@ -158,12 +158,12 @@ class Trainer:
             self.log(metrics)
             state.unlogged = None
             self.mark()
-        if is_saved:
+        if self.is_due(self.config.save_every):
+            self.saving.adapter(self.newest_adapter())
+        if is_saved:  # last, as a run that goes on from it writes nothing of this step again
             self.saving.checkpoint(self.boundary)
         if evaluates:
             self.saving.report()
-        if self.is_due(self.config.save_every):
-            self.saving.adapter(self.newest_adapter())
 
     def step(self) -> Metrics:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""
