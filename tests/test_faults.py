@@ -65,6 +65,9 @@ def test_steps_that_are_computed_again_are_no_longer_among_those_that_are_counte
     hit = faults.Fault("kill", "learner-0", 0.0, 4, back_s=21.0, start_s=12.0, redone=2)
     lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [hit])
     assert lost["lost_s_a_failure"] == 19.0 and lost["may_lose_s_a_failure"] == 18.0
+    in_flight = faults.Fault("kill", "learner-1", 0.0, 4, back_s=15.0, start_s=12.0, redone=0)
+    lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [in_flight])
+    assert lost["lost_s_a_failure"] == 13.0 and lost["may_lose_s_a_failure"] == 14.0
 
 
 def test_a_run_fails_for_each_of_what_it_must_do(faults):

@@ -71,8 +71,6 @@ class EarlierRun:
                 f"model {config.model}: its weights are not those that the run was trained on: "
                 "give the base back, or start a new run"
             )
-        for note in self.check_data(now.data, config.dataset):
-            view.note(note)
         if self.checkpoint is not None:
             trainer.restore(self.checkpoint)
         self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)

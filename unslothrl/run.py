@@ -54,6 +54,7 @@ class Prepared:
     level: str | None  # of the sandbox
     steps: int
     notes: tuple[str, ...]
+    fingerprints: fingerprint.Fingerprints  # of the data
     folder: RunFolder
     use: Use
 
@@ -135,9 +136,7 @@ def train(
         checks,
         ending.trackers,
         Pieces.of(prepared.base),
-        RunState(
-            data=fingerprint.of(prepared.data), base=checks.base_hash, versions=origin.versions()
-        ),
+        RunState(data=prepared.fingerprints, base=checks.base_hash, versions=origin.versions()),
     )
     if earlier is not None:
         earlier.go_on(trainer, config, view)
@@ -189,13 +188,14 @@ def prepare(
         if config.cluster == "ray":
             starting.check(config)
     check_writable(config.lora_save_path)
+    fingerprints = fingerprint.of(data)
     if earlier is not None:
-        notes = [*earlier.notes, *notes]
-        earlier.check_data(fingerprint.of(data), config.dataset)  # before models are loaded
+        changed = earlier.check_data(fingerprints, config.dataset)  # before models are loaded
+        notes = [*earlier.notes, *notes, *changed]
     folder = open_folder(config, earlier, facts(config, data), recipe)
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    return Prepared(base, data, level, steps, tuple(notes), folder, use)
+    return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
 
 def card_of(folder: RunFolder, use: Use, version: int) -> str:

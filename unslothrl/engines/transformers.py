@@ -117,9 +117,7 @@ class TransformersEngine:
                 if not is_out_of_memory(error) or len(chunk.requests) == 1:
                     raise
                 rows = None
-            if (
-                rows is None
-            ):  # outside of the handler, whose error holds what the step had allocated
+            if rows is None:  # not in the handler: its error holds what the step had allocated
                 del chunk  # with its cache
                 self._begin_smaller(place)
                 break
