@@ -466,9 +466,9 @@ def lost(
     if not failures:
         return figures
     more = sum(s - median for step, s in enumerate(seconds, 1) if step in hit)
-    again = [fault for fault in failures if fault.redone]
-    if again:  # what was lost is no longer among the steps
-        more = sum((fault.back_s or 0.0) - median for fault in again)
+    learners = [fault for fault in failures if fault.process.startswith("learner")]
+    if learners:  # the step in which one was lost is computed again: its record is not there
+        more = sum((fault.back_s or 0.0) - median for fault in learners)
     figures["lost_s_a_failure"] = round(more / len(failures), 1)
     starts = [fault.start_s for fault in failures if fault.start_s is not None]
     if starts:
