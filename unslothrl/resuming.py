@@ -17,8 +17,8 @@ Fetch = Callable[[str, str], Path]
 AUTO = "auto"
 FREE = {  # in which runs of one recipe may differ: where they are, what they write, their machines
     "resume", "recipe", "output_dir", "run_name", "track", "save_every", "checkpoint_every",
-    "keep_checkpoints", "mirror", "profile", "cluster", "number_of_actors", "number_of_learners",
-    "min_actors", "ray_address", "ray_port", "ray_temp_dir",
+    "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster", "number_of_actors",
+    "number_of_learners", "min_actors", "ray_address", "ray_port", "ray_temp_dir",
 }  # fmt: skip
 
 

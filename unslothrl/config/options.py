@@ -203,6 +203,13 @@ class Config(TaskOptions):
         at_least=1,
         unit="checkpoints",
     )
+    keep_rollouts: int | None = option(
+        None,
+        "newest steps whose rollouts are kept; default: all",
+        EVALUATION,
+        at_least=1,
+        unit="steps",
+    )
     mirror: str | None = option(
         None,
         "where the run's folder is copied to as it grows, as MIRROR/<run_name>: a folder, or a "

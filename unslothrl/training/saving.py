@@ -27,9 +27,12 @@ class Saving:
         pieces: Pieces | None = None,
         note: Callable[[str], None] = lambda line: None,
         checkpoint_every: int | None = None,
+        keep_rollouts: int | None = None,
     ):
-        """`note` gets a line where the report cannot be written, which is no reason to stop."""
+        """`note` gets a line where the report cannot be written, which is no reason to stop.
+        `keep_rollouts`: of the newest steps; None: of all."""
         self.folder, self.background = folder, Background()
+        self.keep_rollouts = keep_rollouts
         self.pieces, self.note = pieces, note
         self.schedule = CheckpointSchedule(checkpoint_every, note)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
@@ -88,6 +91,8 @@ class Saving:
         self.folder.checkpoints.write(boundary.state, learner, boundary.is_best)
         self.saved = boundary
         self.schedule.saved(time.perf_counter() - started)
+        if self.keep_rollouts is not None:  # by the checkpoint: a run that goes on from it has them
+            steps.delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
 
     def wait(self) -> None:

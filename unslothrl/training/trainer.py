@@ -85,7 +85,9 @@ class Trainer:
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
-        self.saving = Saving(folder, pieces, view.note, config.checkpoint_every)
+        self.saving = Saving(
+            folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
+        )
         self.trackers = trackers or Trackers()
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
@@ -324,7 +326,6 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continues from a checkpoint: the next step is the one after it."""
         self.go_on(checkpoint.state, checkpoint.learner())
-
         self.saving.saved = self.boundary
 
     def go_on(self, state: RunState, learner: bytes) -> None:

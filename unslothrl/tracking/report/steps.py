@@ -75,6 +75,15 @@ def write_step(
     return _write(folder, folder.rollouts_file(step), rows, tokens or {})
 
 
+def delete_up_to(folder: RunFolder, step: int) -> None:
+    """Deletes the rollouts of the steps up to `step`, with their scripts."""
+    for earlier in folder.rollout_steps():
+        if earlier <= step:
+            source = folder.rollouts_file(earlier)
+            (folder.path / FOLDER / f"{name_of(source)}.js").unlink(missing_ok=True)
+            source.unlink(missing_ok=True)
+
+
 def update(folder: RunFolder) -> dict[str, Header]:
     """Writes the scripts that are missing or older than their files, and deletes those whose file
     is gone. -> the headers by name, ascending. ValueError names a file that is damaged."""
