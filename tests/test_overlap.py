@@ -7,6 +7,7 @@ import pytest
 from fake_cluster import FakeCluster, Published
 from fakes import FakeTasks, FakeView
 
+from unslothrl.checkpoints.ahead import from_jsonl, to_jsonl
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
@@ -132,6 +133,26 @@ def test_what_was_drawn_ahead_is_drawn_again_by_a_resumed_run():
     second.publish()
     seen += [int(group.task.id) for _ in range(STEPS - 2) for group in second.step().kept]
     assert sorted(seen) == list(range(STEPS * BATCH))
+
+
+def test_a_resumed_run_trains_on_the_groups_that_were_complete_as_they_were_drawn():
+    first = Run(2)
+    first.step()
+    while len(first.stream.finished) < len(first.source.outstanding) - 3:
+        first.stream.pump()
+    saved, ahead = copy.deepcopy(first.state), list(first.source.ahead())
+    assert {each.group.policy_version for each in ahead} >= {0} and len(ahead) >= 5
+    read = from_jsonl(to_jsonl(ahead))
+    second = Run(2)
+    second.state = saved
+    second.source.restore(saved, read)
+    second.publish()
+    groups = [group for _ in range(STEPS - 1) for group in second.step().kept]
+    assert sorted(int(group.task.id) for group in groups) == list(range(BATCH, STEPS * BATCH))
+    trained = {group.task.id: group for group in groups}
+    assert all(trained[each.group.task.id] == each.group for each in ahead)  # tasks included
+    given = [a for process in second.cluster.processes.values() for a in process.target.given]
+    assert not {a.task.id for a in given} & {each.group.task.id for each in ahead}
 
 
 def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overlaps():

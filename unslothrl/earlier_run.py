@@ -11,6 +11,7 @@ from unslothrl.config.reading import read_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
 from unslothrl.redaction import redacted_values
+from unslothrl.resuming import FREE
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -59,6 +60,11 @@ class EarlierRun:
         view.note("this run has finished: set --max_steps or --episodes higher to go on")
         view.finish(self.folder.read_summary())
 
+    @property
+    def draws_otherwise(self) -> bool:
+        """Whether an option has changed on which rollouts may depend."""
+        return any(line.partition(" ")[0] not in FREE for line in self.changes)
+
     def check_data(self, now: fingerprint.Fingerprints, dataset: str) -> list[str]:
         """Notes on evaluation sets that have changed. UserError where the training set has."""
         return fingerprint.check(self.state.data, now, dataset)
@@ -72,7 +78,7 @@ class EarlierRun:
                 "give the base back, or start a new run"
             )
         if self.checkpoint is not None:
-            trainer.restore(self.checkpoint)
+            trainer.restore(self.checkpoint, self.draws_otherwise)
         self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)
         origin.record_resume(self.folder.path, before.step, self.changes)
         view.resumed(self.folder.read_metrics())

@@ -1,7 +1,7 @@
 """The checkpoints in a run's folder: each is complete or absent, and checked when it is read.
 
-checkpoints/step_000010/    learner.safetensors, progress.json, and SHA256SUMS of both, which
-                            `sha256sum --check` reads
+checkpoints/step_000010/    learner.safetensors, progress.json, ahead.jsonl if anything was
+                            generated ahead, and SHA256SUMS of them, which `sha256sum --check` reads
 checkpoints/latest          the name of the newest
 checkpoints/best            the name of the one with the best evaluation
 """
@@ -9,16 +9,18 @@ checkpoints/best            the name of the one with the best evaluation
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unslothrl.checkpoints import run_state
+from unslothrl.checkpoints import ahead, run_state
+from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.files import flush_tree, replace_folder, write_whole
 
 LATEST, BEST = "latest", "best"
 LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"
+AHEAD = "ahead.jsonl"
 OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
 KEPT = 2  # the older one is for where the newest is damaged
 
@@ -33,6 +35,7 @@ class Checkpoint:
 
     folder: Path
     state: RunState
+    ahead: tuple[Ahead, ...] = ()  # what was drawn ahead and is complete
 
     def learner(self) -> bytes:
         """What `Learner.save_state` gave. Raises Damaged, OSError."""
@@ -52,10 +55,16 @@ class Checkpoints:
         names = (path.name for path in folders if OF_STEP.fullmatch(path.name))
         return sorted(int(name.removeprefix("step_")) for name in names)
 
-    def write(self, state: RunState, learner: bytes, is_best: bool = False) -> Path:
+    def write(
+        self,
+        state: RunState,
+        learner: bytes,
+        is_best: bool = False,
+        groups: Sequence[Ahead] = (),
+    ) -> Path:
         """Writes one under a temporary name, flushes it to the disk, renames it, and has `latest`
         name it; deletes those that are not kept. -> its folder. `is_best`: it has the best
-        evaluation so far."""
+        evaluation so far; `groups` were drawn ahead."""
         self.folder.mkdir(exist_ok=True)
         for left_over in self.folder.glob(".*"):  # of a process that was killed while it wrote
             shutil.rmtree(left_over, ignore_errors=True)
@@ -64,6 +73,8 @@ class Checkpoints:
         temporary.mkdir()
         try:
             contents = {LEARNER: learner, PROGRESS: run_state.to_json(state)}
+            if groups:
+                contents[AHEAD] = ahead.to_jsonl(groups)
             for name, content in contents.items():
                 (temporary / name).write_bytes(content)
             sums = [f"{sha256(content)}  {name}\n" for name, content in contents.items()]
@@ -95,7 +106,8 @@ class Checkpoints:
                 if state.step != step:
                     raise Damaged(f"{PROGRESS} is of step {state.step}")
                 checked(folder, LEARNER)
-                return Checkpoint(folder, state)
+                groups = checked(folder, AHEAD) if AHEAD in listed(folder) else b""
+                return Checkpoint(folder, state, ahead.from_jsonl(groups))
             except (ValueError, OSError) as error:  # a checkpoint of another version included
                 note(f"checkpoint {folder.name} is damaged ({error}): the one before it is used")
         return None
@@ -108,6 +120,11 @@ class Checkpoints:
 
     def _of_step(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
+
+
+def listed(folder: Path) -> set[str]:
+    """The files that a checkpoint has."""
+    return {line.partition("  ")[2] for line in (folder / SUMS).read_text("ascii").splitlines()}
 
 
 def checked(folder: Path, name: str) -> bytes:

@@ -1,9 +1,10 @@
 """The run as it is between two steps, from which it can go on exactly."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 
 
@@ -13,10 +14,13 @@ class Boundary:
 
     state: RunState  # which nobody changes any more
     learner: Callable[[], bytes]  # what `Learner.save_state` gives, in any thread; RunError
+    ahead: tuple[Ahead, ...]  # drawn for later steps, and complete
 
     @classmethod
-    def of(cls, state: RunState, learner: Callable[[], bytes]) -> "Boundary":
-        return cls(copy.deepcopy(state), learner)
+    def of(
+        cls, state: RunState, learner: Callable[[], bytes], ahead: Sequence[Ahead] = ()
+    ) -> "Boundary":
+        return cls(copy.deepcopy(state), learner, tuple(ahead))
 
     @property
     def is_best(self) -> bool:

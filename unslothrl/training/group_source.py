@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
+from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
@@ -88,8 +89,13 @@ class GroupSource(abc.ABC):
     def _more_metrics(self) -> Metrics:
         return {}
 
-    def restore(self, state: RunState) -> None:  # noqa: B027 - what was drawn ahead is in the state
-        """Goes on from a checkpoint."""
+    def ahead(self) -> Sequence[Ahead]:
+        """The groups that were drawn for later steps, and are complete."""
+        return ()
+
+    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:  # noqa: B027
+        """Goes on from a checkpoint; what was drawn ahead is in the state, and as far as it was
+        complete in `ahead`."""
 
     def _task_at(self, position: int) -> Task:
         """One that was drawn before."""

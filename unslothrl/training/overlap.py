@@ -12,9 +12,11 @@ section 5.1), the look-ahead that of torchtitan's RL trainer.
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config import sampling
 from unslothrl.tracking.timer import Timer
@@ -35,8 +37,8 @@ class Drawn:
 
 
 class OverlappedSource(GroupSource):
-    """See the module. What is drawn and not yet taken is in the state, so that a resumed run draws
-    it again: every prompt counts once."""
+    """See the module. What is drawn and not yet taken is in the state, so that every prompt counts
+    once: a resumed run has the groups that were complete, and draws the others again."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -192,8 +194,22 @@ class OverlappedSource(GroupSource):
         state.outstanding = sorted(each.position for each in self.outstanding.values())
         state.batches = list(self.batches)
 
-    def restore(self, state: RunState) -> None:
+    def ahead(self) -> Sequence[Ahead]:
+        return [
+            Ahead(each.position, each.attempt, self.stream.finished[index])
+            for index, each in self.outstanding.items()
+            if index in self.stream.finished
+        ]
+
+    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:
         """Goes on from a checkpoint, with the next `draw`: the actors need its version first."""
-        self.outstanding, self.drawn_under = {}, {}
+        self.outstanding, self.drawn_under, self.again = {}, {}, []
         self.batches, self.batches_drawn = deque(state.batches), state.step + len(state.batches)
-        self.again = [Drawn(position, self._task_at(position)) for position in state.outstanding]
+        complete = {each.position: each for each in ahead}
+        for position in state.outstanding:
+            task, found = self._task_at(position), complete.get(position)
+            if found is None:
+                self.again.append(Drawn(position, task))
+            else:
+                index = self.stream.put(found.of(task))
+                self.outstanding[index] = Drawn(position, task, found.attempt)

@@ -121,6 +121,13 @@ class RolloutStream:
             self._deal(indices, learner_chunk)
         return indices
 
+    def put(self, group: Group) -> int:
+        """Takes a group that an earlier process drew. -> its index."""
+        index = self.sent
+        self.sent += 1
+        self.finished[index] = group
+        return index
+
     def _deal(self, indices: Sequence[int], learner_chunk: int) -> None:
         """Gives each generator its share, in order."""
         members = self.pool.ready()

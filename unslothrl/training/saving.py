@@ -88,7 +88,7 @@ class Saving:
         except RunError:  # it has died: the loop notices
             return
         started = time.perf_counter()
-        self.folder.checkpoints.write(boundary.state, learner, boundary.is_best)
+        self.folder.checkpoints.write(boundary.state, learner, boundary.is_best, boundary.ahead)
         self.saved = boundary
         self.schedule.saved(time.perf_counter() - started)
         if self.keep_rollouts is not None:  # by the checkpoint: a run that goes on from it has them

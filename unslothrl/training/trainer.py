@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl import stopping
+from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Cluster
@@ -41,6 +42,7 @@ from unslothrl.training.updates import Updates
 from unslothrl.types import Adapter, Group, Loaded, Sample, seed_of
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
+Whole = tuple[RunState, bytes, Sequence[Ahead]]  # after a step: what a run goes on from
 
 
 class Trainer:
@@ -121,10 +123,11 @@ class Trainer:
     def mark(self, learner: Call[bytes] | None = None) -> None:
         """The state is whole: a run may go on from here. `learner` is what the learners hold, if
         that is not as it was."""
+        ahead = self.source.ahead()
         if learner is not None:
-            self.boundary = Boundary.of(self.state, self.cluster.later(learner))
+            self.boundary = Boundary.of(self.state, self.cluster.later(learner), ahead)
         elif self.boundary is not None:
-            self.boundary = Boundary.of(self.state, self.boundary.learner)
+            self.boundary = Boundary.of(self.state, self.boundary.learner, ahead)
 
     def first_evaluation(self) -> None:
         """Of what the run begins with."""
@@ -222,16 +225,17 @@ class Trainer:
         except ProcessLost as again:
             self.recover(again)
 
-    def last_whole(self) -> tuple[RunState, bytes] | None:
+    def last_whole(self) -> Whole | None:
         """The boundary, or, where that is lost with a learner, the newest checkpoint."""
         self.saving.wait()
         if self.boundary is not None:
             with contextlib.suppress(RunError):
-                return copy.deepcopy(self.boundary.state), self.boundary.learner()
+                boundary = self.boundary
+                return copy.deepcopy(boundary.state), boundary.learner(), boundary.ahead
         found = self.folder.checkpoints.newest(self.view.note)
-        return None if found is None else (found.state, found.learner())
+        return None if found is None else (found.state, found.learner(), found.ahead)
 
-    def start_learners_again(self, start: tuple[RunState, bytes] | None) -> None:
+    def start_learners_again(self, start: Whole | None) -> None:
         """Gives the run new learners, which go on from a whole step or from the beginning."""
         self.cluster.restart_learners()
         self.learners.renew()
@@ -323,15 +327,16 @@ class Trainer:
         """Saves the newest version when everything else is on disk. -> its folder."""
         return self.saving.last_adapter(self.newest_adapter)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continues from a checkpoint: the next step is the one after it."""
-        self.go_on(checkpoint.state, checkpoint.learner())
+    def restore(self, checkpoint: Checkpoint, is_changed: bool = False) -> None:
+        """Continues from a checkpoint: the next step is the one after it. `is_changed`: options
+        are not as they were, so that what was drawn ahead is drawn again."""
+        self.go_on(checkpoint.state, checkpoint.learner(), () if is_changed else checkpoint.ahead)
         self.saving.saved = self.boundary
 
-    def go_on(self, state: RunState, learner: bytes) -> None:
+    def go_on(self, state: RunState, learner: bytes, ahead: Sequence[Ahead]) -> None:
         self.state = dataclasses.replace(
             state, data=self.first.data, base=self.first.base, versions=self.first.versions
         )
-        self.boundary = Boundary.of(self.state, lambda: learner)
+        self.boundary = Boundary.of(self.state, lambda: learner, ahead)
         self.learners.load_state(learner)
-        self.source.restore(self.state)
+        self.source.restore(self.state, ahead)

@@ -1,0 +1,110 @@
+"""Groups that were drawn ahead, in a checkpoint."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unslothrl.checkpoints.ahead import UNKNOWN, Ahead, from_jsonl, to_jsonl
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.types import Completion, Failure, Group
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+WHOLE = st.integers(0, 2**31 - 1)
+
+
+@st.composite
+def completions(draw) -> Completion:
+    tokens = draw(st.integers(0, 6))
+    columns = [
+        tuple(draw(st.lists(each, min_size=tokens, max_size=tokens)))
+        for each in (WHOLE, FINITE, st.booleans(), WHOLE)
+    ]
+    end = draw(st.sampled_from(["stop", "length", "abort"]))
+    return Completion(*columns, end, draw(st.text()), draw(st.text()))
+
+
+@st.composite
+def groups(draw) -> Ahead:
+    drawn = tuple(draw(st.lists(completions(), min_size=1, max_size=4)))
+    numbers = st.lists(FINITE, min_size=len(drawn), max_size=len(drawn)).map(tuple)
+    rewards = draw(st.dictionaries(st.text(), numbers, min_size=1, max_size=3))
+    failure = st.builds(
+        Failure, st.text(), st.text(), st.text(), st.integers(0, len(drawn) - 1), st.booleans()
+    )
+    failures = tuple(draw(st.lists(failure, max_size=2)))
+    group = Group(UNKNOWN, drawn, rewards, draw(numbers), failures)
+    return Ahead(draw(WHOLE), draw(WHOLE), group)
+
+
+@given(st.lists(groups(), max_size=3))
+def test_groups_come_back_as_they_were(drawn):
+    assert from_jsonl(to_jsonl(drawn)) == tuple(drawn)
+
+
+ROW = json.loads(
+    to_jsonl(
+        [
+            Ahead(
+                3,
+                0,
+                Group(
+                    UNKNOWN,
+                    (Completion((7, 8), (-0.5, -0.25), (True, True), (1, 2), "stop", "a", "b"),),
+                    {"accuracy": (1.0,)},
+                    (1.0,),
+                    (Failure("accuracy", "E: x", "a", 0),),
+                ),
+            )
+        ]
+    )
+)
+ONE = ROW["completions"][0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [], None, "x", {}, {**ROW, "position": -1}, {**ROW, "position": True},
+        {**ROW, "position": 2**31}, {**ROW, "attempt": 0.0}, {**ROW, "completions": []},
+        {**ROW, "completions": [{}]}, {**ROW, "rewards": {}}, {**ROW, "rewards": []},
+        {**ROW, "rewards": {"accuracy": [1, 2]}}, {**ROW, "rewards": {"accuracy": ["1"]}},
+        {**ROW, "scores": [float("nan")]}, {**ROW, "scores": [10**400]}, {**ROW, "scores": [True]},
+        {**ROW, "failures": [{"reward": 1}]}, {**ROW, "failures": [{"nosuch": "x"}]},
+        {**ROW, "failures": [{**ROW["failures"][0], "candidate": 1}]},
+        *({**ROW, "completions": [{**ONE, **each}]} for each in (
+            {"token_ids": [7]}, {"token_ids": [7, -1]}, {"logprobs": [0.0]},
+            {"logprobs": [0.0, float("inf")]}, {"sampled": [[True, 10**12]]},
+            {"sampled": [[1, 2]]}, {"sampled": [[True, -1], [True, 3]]}, {"sampled": [[True]]},
+            {"versions": [["a", 2]]}, {"versions": [[{}, 2]]}, {"versions": [[1, 1]]},
+            {"finish_reason": "x"}, {"text": 3}, {"generator": None},
+        )),
+    ],
+)  # fmt: skip
+def test_other_rows_are_refused(wrong):
+    assert from_jsonl(json.dumps(ROW).encode())[0].position == 3
+    with pytest.raises(ValueError, match="line 1 is not a group"):
+        from_jsonl(json.dumps(wrong).encode())
+
+
+@pytest.mark.parametrize("content", [b"[" * 99_999, b"\xff", b"\n", b"{}\n{}"])
+def test_other_files_are_refused(content):
+    with pytest.raises(ValueError, match="line 1 is not a group"):
+        from_jsonl(content)
+
+
+def test_a_checkpoint_without_them_or_with_others_is_damaged(tmp_path):
+    checkpoints, notes = Checkpoints(tmp_path), []
+    drawn = from_jsonl(json.dumps(ROW).encode())
+    assert checkpoints.write(RunState(step=1), b"one").joinpath("ahead.jsonl").exists() is False
+    second = checkpoints.write(RunState(step=2), b"two", groups=drawn)
+    found = checkpoints.newest()
+    assert found.state.step == 2 and found.ahead == drawn
+    content = (second / "ahead.jsonl").read_bytes()
+    (second / "ahead.jsonl").write_bytes(content.replace(b"-0.5", b"-0.6"))
+    assert checkpoints.newest(notes.append).state.step == 1
+    (second / "ahead.jsonl").unlink()
+    assert checkpoints.newest(notes.append).ahead == ()
+    assert ["ahead.jsonl" in note for note in notes] == [True, True]
