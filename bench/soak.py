@@ -60,7 +60,10 @@ def role(process: psutil.Process, driver: int) -> str | None:
     title = line[0] if line else process.name()
     if title.startswith("ray::"):
         name = title.removeprefix("ray::").split(".")[0].split(" ")[0]
-        return None if name == "IDLE" else f"{name} {process.pid}"
+        if name == "Host":  # of ours; only actors have vLLM's libraries
+            is_actor = "/vllm/" in Path(f"/proc/{process.pid}/maps").read_text()
+            return f"{'actor' if is_actor else 'learner'} {process.pid}"
+        return None if name == "IDLE" else name
     return Path(title).name
 
 
@@ -75,7 +78,7 @@ def sample(run: psutil.Process, folder: Path) -> dict[str, Any]:
                 continue
             memory = process.memory_full_info().uss / 2**20
             found = {"mb": memory, "fds": process.num_fds(), "threads": process.num_threads()}
-        except psutil.Error:
+        except (psutil.Error, OSError):  # it has just ended
             continue
         kept = processes.setdefault(name, dict.fromkeys(found, 0))
         for key, value in found.items():
