@@ -179,6 +179,8 @@ def test_the_self_test_judges_what_the_run_has_written(tmp_path):
     ):
         (tmp_path / "metrics.jsonl").write_text(text)
         assert trial.judged(tmp_path, 3.0).status == status
+    slow = trial.judged(tmp_path, 31.0)
+    assert slow.status == "warning" and "31 s with its start" in slow.found and slow.remedy
 
 
 def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
@@ -197,7 +199,7 @@ def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
 def test_this_machine_trains_a_step():
     """Without the limit of 30 s, which a busy machine may not keep."""
     (check,) = trial.self_test(most_s=300)
-    assert check.status == "ok", check.line()
+    assert "a step of the embedded base" in check.found, check.line()
 
 
 @pytest.mark.real

@@ -13,7 +13,8 @@ from pathlib import Path
 from unslothrl.doctor.check import OK, PROBLEM, WARNING, Check
 from unslothrl.variables import IMPORT_FOLDER
 
-MOST_S = 30.0
+USUAL_S = 30.0  # at most, where nothing else runs
+MOST_S = 150.0
 NAME = "self-test"
 FLAGS = (
     "train --model embedded --dataset embedded --learner grpo --max_steps 1 --batch_size 3 "
@@ -70,4 +71,8 @@ def judged(run: Path, took_s: float) -> Check:
         return Check(NAME, WARNING, found)
     if not math.isfinite(loss):
         return Check(NAME, PROBLEM, f"the step's loss is {loss}", "please report it")
-    return Check(NAME, OK, f"a step of the embedded base, {took_s:.0f} s with its start")
+    took = f"a step of the embedded base, {took_s:.0f} s with its start"
+    if took_s > USUAL_S:
+        remedy = "slow, unless other programs run or the disk is cold: try again"
+        return Check(NAME, WARNING, took, remedy)
+    return Check(NAME, OK, took)
