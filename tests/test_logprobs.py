@@ -42,6 +42,30 @@ def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
             assert torch.allclose(ours, expected, atol=1e-5)
 
 
+class Counted(torch.nn.Linear):
+    """An output layer that remembers how many rows it was given."""
+
+    def forward(self, states):
+        self.rows = {*getattr(self, "rows", ()), len(states)}
+        return super().forward(states)
+
+
+def test_an_output_layer_sees_few_numbers_of_rows_on_a_cpu_and_gives_the_same():
+    torch.manual_seed(0)
+    layer = Counted(16, 50, bias=False).to(torch.bfloat16).requires_grad_(False)
+    for tokens in range(1, 300):
+        hidden = torch.randn(tokens, 16).to(torch.bfloat16).requires_grad_()
+        targets = torch.randint(50, (tokens,))
+        values, _ = logprobs.token_logprobs(logprobs.Head(layer), hidden, targets, 1.0)
+        (gradient,) = torch.autograd.grad(values.sum(), hidden)
+        if tokens % 23 == 0:
+            plain = torch.nn.functional.linear(hidden, layer.weight)
+            expected, _ = logprobs.gather_logprobs(plain, targets, 1.0)
+            assert torch.equal(values, expected)
+            assert torch.equal(gradient, torch.autograd.grad(expected.sum(), hidden)[0])
+    assert layer.rows == {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320}
+
+
 MEMORY = """
 import torch
 from unslothrl.backends import logprobs
