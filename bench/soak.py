@@ -118,7 +118,8 @@ def slope(points: list[tuple[float, float]]) -> float:
 def figures_of(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """By process: MB at the end of the first steps and of the run, MB per 100 steps in between,
     and descriptors and threads at either."""
-    calm = [each for each in samples if each["step"] > WARM_UP]
+    end = max(each["step"] for each in samples)
+    calm = [each for each in samples if WARM_UP < each["step"] < end]  # at the end it stops
     found = {}
     names = dict.fromkeys(name for each in calm for name in each["processes"])
     for name in names:
@@ -205,10 +206,14 @@ def soak(kind: str, total: int, room: Path) -> dict[str, Any]:
 
 def compact(each: dict[str, Any]) -> dict[str, Any]:
     """A sample as it is kept."""
-    memory = {name: round(values["mb"], 1) for name, values in each["processes"].items()}
+    memory, threads = (
+        {name: round(values[key], 1) for name, values in each["processes"].items()}
+        for key in ("mb", "threads")
+    )
     return {
         "step": each["step"],
         "mb": memory,
+        "threads": threads,
         "shm_mb": round(each["shm_mb"], 1),
         "folder_mb": round(each["folder_mb"], 2),
     }

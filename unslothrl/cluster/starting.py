@@ -28,6 +28,8 @@ LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
 MOST_SOCKET = 107  # bytes of a socket's path on Linux
 SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those on their way out
 FIRST_PORT = 1024
+# Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
+QUIET = {"task_events_report_interval_ms": 0}
 TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
 
 
@@ -172,6 +174,7 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
             logging_level="ERROR",
             object_store_memory=size,
             _plasma_directory=folder,
+            _system_config=QUIET,
             _node_ip_address=config.ray_node_ip,
             _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
         )
