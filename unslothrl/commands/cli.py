@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from unslothrl import __version__
+from unslothrl import __version__, stopping
 from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
@@ -43,6 +43,7 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
+    stopping.heed_as_first_process()
     streams.prepare()
     try:
         with streams.flushed():
