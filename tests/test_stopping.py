@@ -126,6 +126,21 @@ def test_a_terminal_that_is_lost_stops_it():
     assert process.wait(20) == 128 + signal.SIGPIPE
 
 
+def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
+    """Nothing is said of it until the end, and what fits again is written."""
+    body = (
+        "out.write('ready\\n'); out.flush(); log = os.dup(1)\n"
+        "    full = os.open('/dev/full', os.O_WRONLY); os.dup2(full, 1)\n"
+        "    for _ in range(100): out.write('lost ' * 1000); out.flush()\n"
+        "    os.dup2(log, 1); out.write('end\\n'); out.flush()"
+    )
+    with (tmp_path / "log").open("w") as log:
+        process = started("import os\n    " + body, stdout=log)
+        assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("ready\n") and text.endswith("end\n")
+
+
 FIRST = """
 import sys, time
 from unslothrl.commands import cli

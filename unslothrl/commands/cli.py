@@ -45,13 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
     stopping.heed_as_first_process()
     streams.prepare()
+    code = 0
     try:
         with streams.flushed():
-            return answer(list(sys.argv[1:] if arguments is None else arguments))
+            code = answer(list(sys.argv[1:] if arguments is None else arguments))
+            return code
     except BrokenPipeError:  # `| head` has seen enough
-        return FAILED
+        return code or FAILED
     except OSError as error:  # a full disk, a folder that may not be read
-        return refuse(streams.reason(error), FAILED)
+        return refuse(streams.reason(error), code or FAILED)
 
 
 def answer(arguments: list[str]) -> int:
