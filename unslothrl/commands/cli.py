@@ -19,7 +19,7 @@ from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
@@ -98,7 +98,7 @@ def parser() -> Any:
 
 def refuse(message: str, code: int = USAGE) -> int:
     """Prints one line; what it quotes may come from a file, and does not steer the terminal."""
-    print("unslothrl: " + printable(" ".join(message.split())), file=sys.stderr)
+    print("unslothrl: " + for_terminal(" ".join(message.split())), file=sys.stderr)
     return code
 
 

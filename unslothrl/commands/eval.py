@@ -26,7 +26,7 @@ from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter, Group
-from unslothrl.untrusted import plain, printable
+from unslothrl.untrusted import for_terminal, plain
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
@@ -92,7 +92,7 @@ def evaluate(
 
 
 def show(lines: Sequence[str], out: TextIO) -> None:
-    print(printable("\n".join(lines), kept="\n\t"), file=out)
+    print(for_terminal("\n".join(lines), kept="\n\t"), file=out)
 
 
 def config_of(

@@ -35,6 +35,7 @@ from typing import Any
 from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
+from unslothrl.redaction import redacted
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
 from unslothrl.weights.adapter import NOTHING, write_adapter
@@ -177,9 +178,10 @@ class RunFolder:
         return self._of_step(EVALS, step)
 
     def write_error(self, error: BaseException) -> Path:
-        """Writes the traceback to error.txt."""
+        """Writes the traceback to error.txt, without secrets."""
         path = self.path / ERROR
-        write_whole(path, "".join(traceback.format_exception(error)).encode())
+        text = redacted("".join(traceback.format_exception(error)), guess=True)
+        write_whole(path, encoded(text))
         return path
 
     def write_bad_batch(self, step: int, batch: Batch) -> Path:

@@ -20,7 +20,8 @@ from typing import Any
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, home
-from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.redaction import redacted
+from unslothrl.untrusted import Unreadable, for_terminal, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
 LARGE_MB = 2_000  # whose content takes seconds to read
@@ -198,7 +199,7 @@ def run_reporting(
 
 def say(text: str) -> None:
     """What takes long, where nothing else shows it."""
-    print(text, file=sys.stderr, flush=True)
+    print(for_terminal(text), file=sys.stderr, flush=True)
 
 
 def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
@@ -210,7 +211,8 @@ def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
 
 def first_line(error: Exception) -> str:
     """What an error of another library says, in short."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+    text = redacted(str(error), guess=True)
+    return next(iter(text.strip().splitlines()), type(error).__name__)[:300]
 
 
 def load_tokenizer(base: Path):
