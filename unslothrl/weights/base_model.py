@@ -19,7 +19,7 @@ from typing import Any
 
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, home
+from unslothrl.files import exists, home, leads_out
 from unslothrl.redaction import redacted
 from unslothrl.untrusted import Unreadable, for_terminal, read_object
 
@@ -71,12 +71,23 @@ def find(model: str, weights: bool = True) -> Path:
             raise UserError(f"model {model}: the folder has no config.json: give a model folder")
         if weights and not any(folder.glob("*.safetensors")):
             raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
+        refuse_links(model, folder)
         return folder.resolve()
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
         )
     return _download(model, weights)
+
+
+def refuse_links(model: str, folder: Path) -> None:
+    """UserError where a file that is copied into adapters and exports is a link that leads out."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
+            raise UserError(
+                f"model {model}: {path.name} is a link that leads out of the folder: copy the file "
+                "there"
+            )
 
 
 def read_config(folder: Path) -> dict:
