@@ -10,6 +10,8 @@ from report_runs import make_run
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
+from unslothrl.config.options import Config
+from unslothrl.earlier_run import EarlierRun
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
 from unslothrl.tracking.report import document, overview, page, signs, steps
@@ -154,6 +156,23 @@ def test_a_fifo_is_not_waited_for(tmp_path):
     (run.path / "metrics.jsonl").unlink()
     os.mkfifo(run.path / "metrics.jsonl")
     assert run.read_metrics() == []
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, None])
+def test_a_summary_that_is_none_is_said_and_a_resume_goes_on_without_it(tmp_path, capsys, content):
+    """None: a pipe, which nothing waits for."""
+    import os
+
+    run = make_run(tmp_path / "run", 1)
+    summary = run.path / "summary.json"
+    summary.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(summary)
+    else:
+        summary.write_text(content)
+    assert cli.main(["report", str(run.path)]) == 2
+    assert "a file of the run is damaged" in capsys.readouterr().err
+    assert EarlierRun(run, None, (), ()).has_finished(Config()) is False
 
 
 @pytest.mark.parametrize("status", [5, ["x"], {"a": 1}, "\x1b[31mred", None])
