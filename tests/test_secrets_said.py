@@ -52,3 +52,17 @@ def test_a_traceback_is_without_the_secrets_of_the_shell_that_it_came_from(tmp_p
     said = f"OSError: {SHOWN}: Authorization: {HIDDEN} said {HIDDEN}"
     assert summary.startswith(f"{said} (test_secrets_said.py, line ")
     assert (tmp_path / ERROR).read_text().endswith(f"{said}\n")
+
+
+def test_what_nobody_foresaw_ends_with_a_short_cause(monkeypatch, capsys):
+    def fails(arguments):
+        raise KeyError(f"\x1b[2J {WITH_PASSWORD} token={TOKEN}")
+
+    monkeypatch.setattr(cli, "answer", fails)
+    assert cli.main([]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last):\n")
+    last = said.splitlines()[-1]
+    assert last.startswith("unslothrl: unexpected KeyError: ")
+    assert "(test_secrets_said.py, line " in last and "report it" in last
+    assert "pass-word" not in said and TOKEN not in said and "\x1b" not in said

@@ -16,7 +16,7 @@ from unslothrl import __version__, stopping
 from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
-from unslothrl.commands.messages import unknown_command, usage_message
+from unslothrl.commands.messages import crash, unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.untrusted import for_terminal
@@ -28,7 +28,6 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this
 
 
 OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
-
 
 app = typer.Typer(
     cls=Program,
@@ -54,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code or FAILED
     except OSError as error:  # a full disk, a folder that may not be read
         return refuse(streams.reason(error), code or FAILED)
+    except Exception as error:  # nobody foresaw it
+        return refuse(crash(error), FAILED)
 
 
 def answer(arguments: list[str]) -> int:
