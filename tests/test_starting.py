@@ -192,6 +192,7 @@ looked = subprocess.run(
 )
 print(json.dumps({
     "address": address, "worker": worker, "listening": listening, "looked": looked.stdout,
+    "mode": os.stat(context.address_info["session_dir"]).st_mode & 0o777,
 }))
 ray.shutdown()
 """
@@ -215,3 +216,4 @@ def test_without_a_cluster_everything_listens_on_the_loopback_address(variables)
     own = [ipaddress.ip_address(each.removeprefix("::ffff:")) for each in said["listening"]]
     assert len(own) >= 5 and all(each.is_loopback for each in own), said["listening"]
     assert '"is_head": true' in said["looked"], said["looked"]
+    assert said["mode"] == 0o700  # other users of the machine do not get at its sockets

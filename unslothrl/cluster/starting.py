@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,7 +170,7 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
         ports_of_workers(ray, config.ray_worker_ports),
         loopback_alone(ray, config.ray_port is None and config.ray_node_ip is None),
     ):
-        return ray.init(
+        context = ray.init(
             address="local",
             num_cpus=machine.cpus,
             num_gpus=len(machine.gpus),
@@ -182,6 +183,16 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
             _node_ip_address=config.ray_node_ip,
             _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
         )
+    keep_others_out(Path(context.address_info["session_dir"]))
+    return context
+
+
+def keep_others_out(session: Path) -> None:
+    """Ray lets every user of the machine write into its session's folder, and replace the sockets
+    in it, through which processes exchange pickles; and replace the folder itself."""
+    with contextlib.suppress(OSError):
+        session.chmod(0o700)
+        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)  # where it is ours
 
 
 def join_command(address: str) -> str:
