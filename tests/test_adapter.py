@@ -13,7 +13,7 @@ from adapters import NOT_A_NUMBER, SETTINGS, packed, tensor_name, tensors, write
 from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
-from unslothrl.weights import adapter_check, adapter_use
+from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 Q0 = tensor_name(0, "q_proj", "A")
@@ -211,6 +211,8 @@ def answer(folder, capsys) -> tuple[str, str]:
 @pytest.mark.real
 def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path, capsys):
     there = shutil.copytree(trained, tmp_path / "elsewhere" / "mine")
+    base_model.prepare("embedded")  # which says so when it makes a 4-bit copy
+    capsys.readouterr()
     out, err = answer(trained, capsys)
     assert answer(there, capsys) == (out, err)
     assert out.strip() and "assumed" not in err

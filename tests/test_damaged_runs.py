@@ -10,6 +10,8 @@ from report_runs import make_run
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
+from unslothrl.config.options import Config
+from unslothrl.earlier_run import EarlierRun
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
 from unslothrl.tracking.report import document, overview, page, signs, steps
@@ -108,6 +110,37 @@ def test_scripts_of_others_are_not_deleted(tmp_path, capsys):
     assert (elsewhere / "step_000777.js").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda first, call: f"{first}\nalert(1);{call}\n",
+        lambda first, call: f"{first}\n{call}alert(1);\n",
+        lambda first, call: f"{first}\n{call}\nalert(1);\n",
+        lambda first, call: f"{first}\ralert(1);\n{call}\n",
+        lambda first, call: f"{first}\n{call[:-2]}, alert(1));\n",
+        lambda first, call: f"{first}\n{call.replace('{', '{[alert(1)]:0,', 1)}\n",
+        lambda first, call: f"{first}\n{call[:-2]}\u2028);\n",
+        lambda first, call: f"{first}\nunslothrlShow('x', {'[' * 100_000});\n",
+    ],
+)
+def test_a_script_that_does_more_than_to_hand_over_its_value_is_written_again(tmp_path, change):
+    """A run's folder may come from elsewhere, with scripts that look as new as their files."""
+    run = make_run(tmp_path / "run", 1)
+    script = run.path / "report" / "step_000001.js"
+    script.unlink(missing_ok=True)  # that of a run has tokens, which its files lack
+    write_report(run)
+    own = script.read_text()
+    first, call = own.splitlines()
+    script.write_text(change(first, call), encoding="utf-8")
+    write_report(run)
+    assert script.read_text() == own
+    (tmp_path / "elsewhere.js").write_text(own)
+    script.unlink()
+    script.symlink_to(tmp_path / "elsewhere.js")
+    write_report(run)
+    assert script.read_text() == own and not script.is_symlink()
+
+
 def test_a_file_that_a_resume_deletes_meanwhile_is_left_out(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", 2)
     listed = steps._sources(run)
@@ -123,6 +156,23 @@ def test_a_fifo_is_not_waited_for(tmp_path):
     (run.path / "metrics.jsonl").unlink()
     os.mkfifo(run.path / "metrics.jsonl")
     assert run.read_metrics() == []
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, None])
+def test_a_summary_that_is_none_is_said_and_a_resume_goes_on_without_it(tmp_path, capsys, content):
+    """None: a pipe, which nothing waits for."""
+    import os
+
+    run = make_run(tmp_path / "run", 1)
+    summary = run.path / "summary.json"
+    summary.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(summary)
+    else:
+        summary.write_text(content)
+    assert cli.main(["report", str(run.path)]) == 2
+    assert "a file of the run is damaged" in capsys.readouterr().err
+    assert EarlierRun(run, None, (), ()).has_finished(Config()) is False
 
 
 @pytest.mark.parametrize("status", [5, ["x"], {"a": 1}, "\x1b[31mred", None])

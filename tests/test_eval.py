@@ -238,3 +238,24 @@ def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsy
             assert line.startswith(f"unslothrl: {name} got/")
             assert "mine.py: code in the adapter's own folder is not run" in line
     assert not (tmp_path / "ran").exists()
+
+
+def test_no_name_hides_where_code_lies(tmp_path, monkeypatch, capsys):
+    """A folder with .py in its name, a link out of the run, and a file beside it."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "a.python"
+    write(run / "adapters" / "v000001")
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
+    (tmp_path / "beside.py").write_text(code)
+    (run / "mine.py").write_text(code)
+    (run / "link.py").symlink_to(tmp_path / "beside.py")
+    for text, said in (
+        (f"{run}/mine.py:mine", "code in the adapter's own folder is not run"),
+        (f"{run}/link.py:mine", "code in the adapter's own folder is not run"),
+        ("beside.py:mine", "code by a relative path is not run"),
+        ("a.python/../beside.py:mine", "code by a relative path is not run"),
+    ):
+        (run / "config.toml").write_text(f'model = "embedded"\nreward = ["{text}"]\n')
+        assert cli.main(["eval", "--adapter", "a.python"]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()

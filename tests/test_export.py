@@ -270,6 +270,22 @@ def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypa
     assert (tmp_path / "out" / "adapter_config.json").is_file()
 
 
+def test_names_in_a_card_are_no_markup(tmp_path):
+    """Of a run that came from elsewhere, or was renamed; and of a file that others have named."""
+    from unslothrl.tracking import card
+
+    name = "<img src=x onerror=alert(1)>[a](javascript:b)|`c`\n# d\x1b[2J"
+    rows = [{"step": 0, f"eval/{name}/pass@1": 0.5}, {"step": 1, f"eval/{name}/pass@1": 0.75}]
+    run = card.Run({"dataset": "https://me:pass-word@host.example/x"}, rows, 1)
+    lines = card.card(name, None, f"/models/{name}", run).splitlines()
+    shown = "&lt;img src=x onerror=alert(1)&gt;\\[a\\](javascript:b)\\|\\`c\\` # d?\\[2J"
+    assert f"# {shown}" in lines
+    assert f"| {shown} | pass@1 | 0.500 | 0.750 (step 1) | 0.750 |" in lines
+    assert "# d" not in lines and not any("pass-word" in line for line in lines)
+    (trained,) = [line for line in lines if "weights of" in line]
+    assert trained.count("`") == 2  # all of it is code
+
+
 def test_a_card_of_a_run_with_odd_options(tmp_path):
     from unslothrl.tracking import card
 

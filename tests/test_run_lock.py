@@ -107,3 +107,23 @@ def test_a_run_folder_is_locked_from_its_creation_on(tmp_path):
     with pytest.raises(UserError, match="already holds a run"):
         RunFolder.create(tmp_path, "x", "")
     RunFolder.reopen(tmp_path / "x").close()
+
+
+def test_what_a_link_leads_to_is_not_emptied(tmp_path):
+    """A run's folder may be another's."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    lock = tmp_path / "run" / ".lock"
+    lock.symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"/\.lock is a link: remove it$"):
+        RunLock.take(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "mine"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(UserError, match=r"/\.lock is not a regular file: remove it$"):
+        RunLock.take(tmp_path / "run")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "new")
+    with pytest.raises(UserError, match="is a link"):
+        RunLock.take(tmp_path / "run")
+    assert not (tmp_path / "new").exists()

@@ -1,6 +1,7 @@
 """Engines that sleep on one card: one at a time, also where a process dies."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from unslothrl.embedded import BASE
 from unslothrl.engines.sleep_lock import held
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.variables import SCRATCH
+
+LOCK = f"unslothrl-{os.getuid()}-card-0.lock"
 
 
 def is_free(lock: Path) -> bool:
@@ -38,7 +41,7 @@ class Llm:
 @pytest.mark.parametrize("name", ["card-0", None])
 def test_an_engine_sleeps_and_wakes_under_the_lock_that_it_is_given(name, tmp_path, monkeypatch):
     monkeypatch.setenv(SCRATCH, str(tmp_path))
-    llm = Llm(tmp_path / "card-0.lock")
+    llm = Llm(tmp_path / LOCK)
     engine = VllmEngine(llm, BASE, takes_turns=True, sleep_lock=name)
     engine.wake()
     engine.sleep()
@@ -59,9 +62,18 @@ with held("card-0", {str(tmp_path)!r}):
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout.readline() == "held\n"
-    assert not is_free(tmp_path / "card-0.lock")
+    assert not is_free(tmp_path / LOCK)
     child.kill()
     child.communicate()
     with held("card-0", str(tmp_path)):
-        assert not is_free(tmp_path / "card-0.lock")
-    assert is_free(tmp_path / "card-0.lock")
+        assert not is_free(tmp_path / LOCK)
+    assert is_free(tmp_path / LOCK)
+
+
+def test_what_a_link_of_that_name_leads_to_is_left_alone(tmp_path):
+    """In a folder that everybody writes to."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError), held("card-0", str(tmp_path)):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -1,5 +1,6 @@
 """The Ray that a run starts: what it is given, and what is refused before it starts."""
 
+import ipaddress
 import json
 import shutil
 import socket
@@ -160,3 +161,59 @@ def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
     assert said["ports"] == [low, low + 1]
     assert f"ray_port {port} cannot be used" in said["refusal"]
     assert said["dashboard"] in (None, "")
+
+
+ALONE = """
+import json, os, psutil, ray, subprocess, sys
+from dataclasses import replace
+from unslothrl.cluster import starting
+from unslothrl.config.options import Config
+from unslothrl.planning.machine import Machine
+
+config = replace(Config(), ray_temp_dir=sys.argv[1])
+context = starting.start(ray, config, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
+
+@ray.remote
+def work():
+    return ray.util.get_node_ip_address()
+
+worker = ray.get(work.remote())  # a process of its own, which listens too
+this = psutil.Process()
+listening = [
+    connection.laddr.ip
+    for process in (this, *this.children(recursive=True))
+    for connection in process.net_connections("inet")
+    if connection.status == psutil.CONN_LISTEN
+]
+address = context.address_info["gcs_address"]
+looked = subprocess.run(
+    [sys.executable, "-m", "unslothrl.cluster.looking", "auto"],
+    env={**os.environ, "RAY_ADDRESS": address}, capture_output=True, text=True, timeout=100,
+)
+print(json.dumps({
+    "address": address, "worker": worker, "listening": listening, "looked": looked.stdout,
+    "mode": os.stat(context.address_info["session_dir"]).st_mode & 0o777,
+}))
+ray.shutdown()
+"""
+
+
+@pytest.mark.real
+def test_without_a_cluster_everything_listens_on_the_loopback_address(variables):
+    """Of every process that Ray has started, and of the driver; and what asks Ray what runs on this
+    machine finds it there."""
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
+    variables.setenv("RAY_AUTH_TOKEN", "e" * 64)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE, folder], capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout.splitlines()[-1])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert said["address"].startswith("127.0.0.1:") and said["worker"] == "127.0.0.1"
+    own = [ipaddress.ip_address(each.removeprefix("::ffff:")) for each in said["listening"]]
+    assert len(own) >= 5 and all(each.is_loopback for each in own), said["listening"]
+    assert '"is_head": true' in said["looked"], said["looked"]
+    assert said["mode"] == 0o700  # other users of the machine do not get at its sockets

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from unslothrl import stopping
@@ -123,3 +124,44 @@ def test_a_terminal_that_is_lost_stops_it():
     os.read(main, 4)
     os.close(main)
     assert process.wait(20) == 128 + signal.SIGPIPE
+
+
+def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
+    """Nothing is said of it until the end, and what fits again is written."""
+    body = (
+        "out.write('ready\\n'); out.flush(); log = os.dup(1)\n"
+        "    full = os.open('/dev/full', os.O_WRONLY); os.dup2(full, 1)\n"
+        "    for _ in range(100): out.write('lost ' * 1000); out.flush()\n"
+        "    os.dup2(log, 1); out.write('end\\n'); out.flush()"
+    )
+    with (tmp_path / "log").open("w") as log:
+        process = started("import os\n    " + body, stdout=log)
+        assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("ready\n") and text.endswith("end\n")
+
+
+FIRST = """
+import sys, time
+from unslothrl.commands import cli
+cli.answer = lambda arguments: (print('ready', flush=True), time.sleep(60))
+sys.exit(cli.main([]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
+    """The kernel gives it no signal that it does nothing about."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    process = subprocess.Popen(
+        [*unshare, sys.executable, "-c", FIRST], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        (first,) = psutil.Process(process.pid).children()
+        first.send_signal(number)
+        assert process.wait(20) == 128 + number
+    finally:
+        process.kill()

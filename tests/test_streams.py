@@ -39,6 +39,14 @@ def test_a_full_disk_under_stdout_is_one_line():
     assert done.stderr == "unslothrl: No space left on device\n"
 
 
+def test_a_full_disk_under_stdout_changes_no_other_exit_code():
+    code = "from unslothrl.commands import cli; cli.answer = lambda _: print('x') or 143; "
+    line = shlex.join([sys.executable, "-c", f"{code}import sys; sys.exit(cli.main([]))"])
+    line = f"env -u PYTHONUNBUFFERED {line} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=100)
+    assert done.returncode == 143
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_change_nothing(closed):

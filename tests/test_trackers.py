@@ -170,3 +170,15 @@ def test_a_server_that_is_gone_costs_a_note(tmp_path):
     assert any(note.startswith("track wandb: ") for note in notes), done.stdout + done.stderr
     assert (tmp_path / "runs/tracked/adapters/v000001").is_dir()
     assert list((tmp_path / "runs/tracked/tensorboard").iterdir())
+
+
+def test_wandb_gets_no_secret_that_the_command_has(tmp_path):
+    """It would record the words of the command by itself."""
+    secret = "hf_" + "a1B2" * 8
+    saved = f"--lora_save_path={tmp_path}/{secret}"
+    done = run(tmp_path, "--track=wandb", saved, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = [path for path in (tmp_path / "runs/tracked/wandb").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in written)
+    assert not any(secret.encode() in path.read_bytes() for path in written)
+    assert secret not in done.stdout + done.stderr

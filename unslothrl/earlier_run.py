@@ -49,7 +49,10 @@ class EarlierRun:
 
     def has_finished(self, config: Config) -> bool:
         """Whether no steps are left, as far as that is known before the data is read."""
-        if self.folder.read_summary().get("status") != "finished":
+        try:
+            if self.folder.read_summary().get("status") != "finished":
+                return False
+        except ValueError:  # damaged: the end of the run writes it again
             return False
         before = read_toml(self.folder.path / CONFIG)
         return all(before.get(name) == redacted_values(getattr(config, name)) for name in LENGTH)

@@ -43,6 +43,20 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether a path below `folder` is a link to what lies elsewhere: in a folder that somebody
+    else has made it gives away a file of the user's. The hub's cache is made of links from
+    snapshots/<revision>/ to the blobs/ beside."""
+    if not path.is_symlink():
+        return False
+    target, own = path.resolve(), folder.resolve()
+    allowed = [own]
+    for parent in (own, *own.parents):
+        if parent.parent.name == "snapshots":
+            allowed.append(parent.parents[1] / "blobs")
+    return not any(target.is_relative_to(each) for each in allowed)
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Writes a file atomically: under a temporary name, flushed to the disk, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -20,9 +20,12 @@ LEAST = 6  # characters of a variable's value: a shorter one would be found in e
 NAME = (  # how the name of a secret ends; `max_new_tokens` and `token_ids` are none
     r"(?:token|secret|passw(?:or)?d|passphrase|[_.-]pwd|api[_-]?key|access[_-]?key(?:[_-]?id)?"
     r"|(?:secret|private|account|signing|encryption)[_-]?key|credentials?|signature|authorization"
-    r"|cookie)"
+    r"|cookie|connection[_-]?string|webhook(?:[_-]?url)?)"
 )
-SECRET_NAME = re.compile(rf"(?i)(?:{NAME}|(?:^|[_.-])(?:key|pass|auth|sig|dsn))$")
+SHORT = r"(?:key|pass|pwd|pw|pat|auth|sig|dsn|jwt)"  # such names when they stand alone
+PURPOSE = r"(?:[_.-]?\d+|[_.-](?:read|write|ro|rw|prod|dev|test|staging|old|new|main|org))"
+SECRET_NAME = re.compile(rf"(?i)(?:{NAME}s?|(?:^|[_.-]){SHORT}){PURPOSE}*$")
+NO_NAME = ("PWD", "OLDPWD")  # of a secret: a shell's folders
 
 PRIVATE_KEY = re.compile(  # also one of which the beginning or the end has been cut off
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
@@ -32,8 +35,14 @@ PRIVATE_KEY = re.compile(  # also one of which the beginning or the end has been
 URLS = (
     re.compile(r"(?i)\b((?:https?|wss?)://)[^\s\"'<>/?#]+(?=@)"),  # a user alone may be a token
     re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,15}://)[^\s\"'<>/?#:@]*:[^\s\"'<>/?#]*(?=@)"),
-    re.compile(rf"(?i)([?&][\w.-]{{0,40}}(?:{NAME}|sig|key)=)[^\s\"'<>&#]+"),
-)
+    re.compile(  # also with \/ for /, as some write JSON, or without a scheme
+        r"(?i)((?:\\/\\/|(?<![\w/:.-])//))[^\s\"'<>/?#:@\\]*:[^\s\"'<>/?#\\]*(?=@)"
+    ),
+    re.compile(rf"(?i)((?:[?&#]|;(?=[\w.-]+=))[\w.-]{{0,40}}(?:{NAME}|(?<![a-z0-9]){SHORT})=)"
+               r"[^\s\"'<>&#;]+"),
+    re.compile(r"(?i)\b(https://(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|"
+               r"api\.telegram\.org)/)[^\s\"'<>]+"),
+)  # fmt: skip
 TOKENS = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"(?:hf|api_org)_[A-Za-z0-9]{16,}"  # Hugging Face
@@ -41,6 +50,8 @@ TOKENS = re.compile(
     r"|sk-[A-Za-z0-9_-]{16,}|[spr]k_(?:live|test)_[A-Za-z0-9]{16,}"
     r"|(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Z0-9])"  # AWS
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|(?:nvapi-|rpa_|r8_|gsk_|xai-|pplx-|npm_|dckr_pat_|glsa_|pypi-|tskey-|dop_v1_)"
+    r"[A-Za-z0-9_-]{16,}"
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}"
     r"|(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"  # JSON web tokens
     r")"
@@ -54,7 +65,8 @@ QUOTED = r"\\\"[^\"\\\n]*(?:\\\")?|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?"
 BARE = r"[^\s\"'<>,;&)\]}]+"
 NAMED = re.compile(
     rf"(?i)(?P<name>{NAME}(?:\\?[\"'])?[\])]?\s{{0,9}}(?:=>|:=|==?|:)\s{{0,9}}"
-    rf"|--?[\w-]{{0,40}}{NAME}\s{{1,9}}(?!-))(?P<value>{QUOTED}|{BARE})"
+    rf"|--?[\w-]{{0,40}}{NAME}\s{{1,9}}(?!-))"
+    rf"(?P<value>(?:(?:basic|bearer|token|digest)\s{{1,9}})?(?:{QUOTED}|{BARE}))"
 )
 WITH_SLASH = re.compile(r"(?i)\b(https?://)[^\s\"'<>@:]{0,200}:[^\s\"'<>@]{1,200}(?=@)")
 NUMBER = re.compile(r"-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|true|false|null|none", re.IGNORECASE)
@@ -96,7 +108,7 @@ def is_hidden(value: Any) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Whether what has this name is a secret: HF_TOKEN, api-key; not max_new_tokens."""
-    return SECRET_NAME.search(name) is not None
+    return name not in NO_NAME and SECRET_NAME.search(name) is not None
 
 
 def hide_value(match: re.Match[str]) -> str:

@@ -1,6 +1,8 @@
 """Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror."""
 
 import json
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,20 +30,34 @@ def recipe_of(user: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(options))
 
 
-def newest(user: Mapping[str, Any], output_dir: str) -> Path | None:
+def newest(user: Mapping[str, Any], output_dir: str, notes: list[str]) -> Path | None:
     """The run that goes on: that of `run_name` if the user gave one, else the newest that was begun
-    with the same options, but for those that are `FREE`."""
+    with the same options, but for those that are `FREE`. None that another user has put there."""
     parent = Path(output_dir)
-    if user.get("run_name") is not None:
-        named = parent / user["run_name"]
-        return named if is_file(named / CONFIG) else None
+    name = user.get("run_name")
     recipe = recipe_of(user)
     found = [
         folder
         for folder in (parent.iterdir() if parent.is_dir() else ())
-        if is_file(folder / CONFIG) and origin.read(folder).recipe == recipe
+        if is_file(folder / CONFIG)
+        and (folder.name == name if name is not None else origin.read(folder).recipe == recipe)
     ]
-    return max(found, key=begun, default=None)
+    others = {folder for folder in found if is_of_another(folder, parent.stat(), os.geteuid())}
+    notes += [
+        f"resume auto: {folder} is another user's, whose options may name code: to continue it, "
+        f"set --resume {folder}"
+        for folder in sorted(others)
+    ]
+    return max((folder for folder in found if folder not in others), key=begun, default=None)
+
+
+def is_of_another(folder: Path, parent: os.stat_result, user: int) -> bool:
+    """Whether somebody else than `user`, root or the owner of the parent has put a folder or its
+    options there. Where others cannot write to the parent they have put nothing there."""
+    if not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    owners = {folder.lstat().st_uid, folder.stat().st_uid, (folder / CONFIG).stat().st_uid}
+    return not owners <= {user, 0, parent.st_uid}
 
 
 def found(
@@ -56,7 +72,7 @@ def found(
     else:
         mirror = None
     if chosen == AUTO:
-        here = newest(user, output_dir)
+        here = newest(user, output_dir, notes)
         chosen = None if here is None else str(here)
         if here is None and mirror is not None and fetch is not None:
             chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(user))

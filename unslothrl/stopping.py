@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -65,6 +66,15 @@ def listen() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
+
+
+def heed_as_first_process() -> None:
+    """The first process of a container is sent no signal that it does nothing about: without this,
+    SIGTERM would be lost until a run `listen`s, and in commands that are no run."""
+    if os.getpid() == 1:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from unslothrl.redaction import redacted
+
 MOST_CODE = 1 << 20  # bytes of a user's Python file
 
 
@@ -68,6 +70,11 @@ def printable(text: str, kept: str = "") -> str:
     """`text` with "?" for every control character but those in `kept`: names come from data sets
     and models, and a terminal would obey them."""
     return "".join(c if c.isprintable() or c in kept else "?" for c in text)
+
+
+def for_terminal(text: str, kept: str = "") -> str:
+    """`printable`, and without secrets: output is copied into files and bug reports."""
+    return printable(redacted(text), kept)
 
 
 def is_utf8(text: str) -> bool:

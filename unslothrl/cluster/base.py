@@ -123,11 +123,12 @@ class Cluster(Protocol):
         """Ends every process that was started."""
 
 
-def join_learners(cluster: Cluster) -> None:
-    """Makes a group of several learners: they will exchange their gradients."""
+def join_learners(cluster: Cluster, host: str | None = None) -> None:
+    """Makes a group of several learners: they will exchange their gradients. `host`: the address
+    at which they meet; None: that of the first one's machine in its network."""
     learners = cluster.learners
     if len(learners) > 1:
-        (address,) = cluster.gather([learners[0].listen()])
+        (address,) = cluster.gather([learners[0].listen(host)])
         cluster.gather(
             [learner.join(rank, len(learners), address) for rank, learner in enumerate(learners)]
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import ProcessLost
+from unslothrl.redaction import redacted
 
 VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
@@ -102,8 +103,9 @@ def log_of(logs: Path, pid: int) -> Path | None:
 
 
 def summary_of(error: BaseException) -> str:
-    """An unexpected exception in a line: its kind, its message, and where it was raised."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    """An unexpected exception in a line: its kind, its message without secrets, and where it was
+    raised."""
+    lines = [line for line in redacted(str(error), guess=True).splitlines() if line.strip()]
     message = f": {lines[0].strip()[:300]}" if lines else ""
     return f"{type(error).__name__}{message}{place(error)}"
 

@@ -98,9 +98,9 @@ class LearnerHandle(GeneratorHandle):
         """Of what it publishes."""
         return self.transport.call("adapter_shape")
 
-    def listen(self) -> Call[str]:
+    def listen(self, host: str | None = None) -> Call[str]:
         """Opens the place where the learners meet. -> its address, "host:port"."""
-        return self.transport.call("listen")
+        return self.transport.call("listen", host)
 
     def join(self, rank: int, world_size: int, address: str) -> Call[None]:
         """Waits there for all the others."""

@@ -32,6 +32,7 @@ RESULT_PREFIX = "unslothrl-joined "  # of the line that has the other process's 
 UNAUTHENTICATED = "InvalidAuthToken"
 NOT_RAY = "Failed to get cluster ID from GCS server: "
 NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
+LOOPBACK = "127.0.0.1"
 HELP = "`ray start --head` prints it"
 
 
@@ -210,6 +211,17 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
 
 
+def answering(address: str) -> str:
+    """The address of this machine's last cluster that Ray remembers, at the loopback where it
+    listens there alone. ConnectionError where it has ended."""
+    endpoint = split(address)
+    if endpoint is not None:
+        for host in (endpoint[0], LOOPBACK):
+            if connection_error(host, endpoint[1]) is None:
+                return f"[{host}]:{endpoint[1]}" if ":" in host else f"{host}:{endpoint[1]}"
+    raise ConnectionError(NO_LOCAL_CLUSTER)
+
+
 def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
     """Joins and prints the result on a line of its own, among what Ray's C++ threads write."""
     from ray._private import services
@@ -217,11 +229,7 @@ def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
     try:
         if address == "auto":
             address = services.canonicalize_bootstrap_address_or_die(address)
-            endpoint = split(address)
-            if endpoint is None or connection_error(*endpoint):
-                raise ConnectionError(
-                    NO_LOCAL_CLUSTER
-                )  # Ray remembers the last one, which has ended
+            address = answering(address)
         result = join(address)
     except BaseException as error:
         causes = [error]

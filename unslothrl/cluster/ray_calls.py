@@ -122,6 +122,11 @@ class Results:
     here: str = ""  # the driver's node
     oom_kills: int = field(default_factory=failures.oom_killed)
 
+    @property
+    def loopback(self) -> str | None:
+        """The address of a Ray that other machines do not reach; None where they may."""
+        return self.here if self.here.startswith("127.") or self.here == "::1" else None
+
     def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
         """Those of `calls` that have ended, at once if all have, else after `timeout_s`."""
         import ray

@@ -150,11 +150,11 @@ class RayCluster:
         """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
         for _ in range(MOST_STARTS - 1):
             try:
-                return join_learners(self)
+                return join_learners(self, self.results.loopback)
             except ProcessLost as error:
                 self.stage(f"{error}: all learners start again")
                 self._launch_learners()
-        join_learners(self)
+        join_learners(self, self.results.loopback)
 
     def _way(self, name: str) -> RayTransport:
         """To a process that has been launched."""
@@ -348,7 +348,7 @@ class RayCluster:
 
     def restart_learners(self) -> None:
         self._launch_learners()
-        join_learners(self)
+        join_learners(self, self.results.loopback)
 
     def _launch_learners(self) -> None:
         """Ends the learners, and returns when as many others are built."""

@@ -1,9 +1,9 @@
 """The Ray that a run starts itself: its ports, its address, its temporary folder, its token.
 
-Nothing of it listens where others can use it without the token, and there is no dashboard. With
-`--ray_port` other machines can join; `--ray_worker_ports LOW-HIGH` then has all the other ports of
-this machine that they connect to: LOW is the node manager's, LOW + 1 the object manager's, and the
-workers take the rest.
+Nothing of it listens where others can use it without the token, and there is no dashboard. It lies
+on the loopback address, unless it is given another or `--ray_port`, with which other machines can
+join; `--ray_worker_ports LOW-HIGH` then has all the other ports of this machine that they connect
+to: LOW is the node manager's, LOW + 1 the object manager's, and the workers take the rest.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,8 +165,12 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
     size, folder = object_store(machine)
     if folder is not None:
         os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
-    with port_of_the_head(config.ray_port), ports_of_workers(ray, config.ray_worker_ports):
-        return ray.init(
+    with (
+        port_of_the_head(config.ray_port),
+        ports_of_workers(ray, config.ray_worker_ports),
+        loopback_alone(ray, config.ray_port is None and config.ray_node_ip is None),
+    ):
+        context = ray.init(
             address="local",
             num_cpus=machine.cpus,
             num_gpus=len(machine.gpus),
@@ -178,6 +183,16 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
             _node_ip_address=config.ray_node_ip,
             _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
         )
+    keep_others_out(Path(context.address_info["session_dir"]))
+    return context
+
+
+def keep_others_out(session: Path) -> None:
+    """Ray lets every user of the machine write into its session's folder, and replace the sockets
+    in it, through which processes exchange pickles; and replace the folder itself."""
+    with contextlib.suppress(OSError):
+        session.chmod(0o700)
+        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)  # where it is ours
 
 
 def join_command(address: str) -> str:
@@ -224,6 +239,19 @@ def ports_of_workers(ray: Any, text: str | None) -> Iterator[None]:
         yield
     finally:
         parameters.RayParams = usual
+
+
+@contextlib.contextmanager
+def loopback_alone(ray: Any, is_wanted: bool) -> Iterator[None]:
+    """Inside it Ray starts at the loopback address, as it does on macOS, where all its servers
+    listen there alone: `ray.init` (2.60) takes the network's even if it is given the loopback's."""
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = before and not is_wanted
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

@@ -15,7 +15,7 @@ from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
@@ -94,14 +94,14 @@ def load(
     variables.apply(machine.cpus, bool(machine.gpus))
     adapter_check.check(folder, base_model.find(use.base, weights=False))
     if err.isatty():
-        print(printable(f"loading {use.base} and {folder} ..."), file=err)
+        print(for_terminal(f"loading {use.base} and {folder} ..."), file=err)
     base = base_model.prepare(use.base)
     if recorded is None:
         assumed = (
             f"adapter {folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
             f"template, no system prompt, top_p {use.top_p:g}"
         )
-        print(printable(assumed), file=err)
+        print(for_terminal(assumed), file=err)
     tokenizer = base_model.load_tokenizer(base)
     if use.chat_template is not None:
         tokenizer.chat_template = use.chat_template

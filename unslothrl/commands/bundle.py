@@ -9,7 +9,7 @@ from unslothrl.doctor import examine
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, is_folder
 from unslothrl.tracking.run_folder import CONFIG, METRICS
-from unslothrl.untrusted import plain
+from unslothrl.untrusted import for_terminal, plain
 
 ENDINGS = (".tar.gz", ".tgz", ".zip")
 
@@ -39,7 +39,7 @@ def bundle(
             f"output {plain(str(path))} cannot be written ({error.strerror}): set --output "
             "FOLDER/FILE.tar.gz"
         ) from None
-    print(f"{path}, {path.stat().st_size / 1024:.0f} KB:", file=out)
+    print(for_terminal(f"{path}, {path.stat().st_size / 1024:.0f} KB:"), file=out)
     for member, text in members.items():
         print(f"  {member:<32} {len(text.encode()):>9,} bytes", file=out)
     held = f"the last {rollouts} completions" if rollouts else "no prompts or completions"

@@ -12,14 +12,14 @@ from typing import Any
 
 import typer
 
-from unslothrl import __version__
+from unslothrl import __version__, stopping
 from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
-from unslothrl.commands.messages import unknown_command, usage_message
+from unslothrl.commands.messages import crash, unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
@@ -28,7 +28,6 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this
 
 
 OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
-
 
 app = typer.Typer(
     cls=Program,
@@ -43,14 +42,19 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
+    stopping.heed_as_first_process()
     streams.prepare()
+    code = 0
     try:
         with streams.flushed():
-            return answer(list(sys.argv[1:] if arguments is None else arguments))
+            code = answer(list(sys.argv[1:] if arguments is None else arguments))
+            return code
     except BrokenPipeError:  # `| head` has seen enough
-        return FAILED
+        return code or FAILED
     except OSError as error:  # a full disk, a folder that may not be read
-        return refuse(streams.reason(error), FAILED)
+        return refuse(streams.reason(error), code or FAILED)
+    except Exception as error:  # nobody foresaw it
+        return refuse(crash(error), FAILED)
 
 
 def answer(arguments: list[str]) -> int:
@@ -95,7 +99,7 @@ def parser() -> Any:
 
 def refuse(message: str, code: int = USAGE) -> int:
     """Prints one line; what it quotes may come from a file, and does not steer the terminal."""
-    print("unslothrl: " + printable(" ".join(message.split())), file=sys.stderr)
+    print("unslothrl: " + for_terminal(" ".join(message.split())), file=sys.stderr)
     return code
 
 

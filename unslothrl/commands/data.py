@@ -23,7 +23,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 from unslothrl.weights import base_model
 
 SHOWN = 5  # prompts
@@ -70,7 +70,7 @@ def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     else:
         is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
         text = "\n".join(lines(description, "█" if is_unicode else "#"))
-        print(printable(text, kept="\n\t"), file=out)
+        print(for_terminal(text, kept="\n\t"), file=out)
 
 
 def look(config: Config, stage: Callable[[str], None] = lambda name: None) -> Description:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Adapter, Group
-from unslothrl.untrusted import plain, printable
+from unslothrl.untrusted import for_terminal, plain
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
@@ -92,7 +93,7 @@ def evaluate(
 
 
 def show(lines: Sequence[str], out: TextIO) -> None:
-    print(printable("\n".join(lines), kept="\n\t"), file=out)
+    print(for_terminal("\n".join(lines), kept="\n\t"), file=out)
 
 
 def config_of(
@@ -126,18 +127,36 @@ def config_of(
 
 
 def check_code(run: Path, flags: Mapping[str, Any]) -> None:
-    """UserError where the options of a run name code in its own folder: whoever gets an adapter
-    from elsewhere would run what came with it."""
+    """UserError where the options of a run name code in its own folder, or by a path that depends
+    on where one is, as no run writes it: whoever gets an adapter from elsewhere would run what came
+    with it."""
     for name, value in read_toml(run / CONFIG).items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts if name in OF_CODE and name not in flags else ():
-            file, is_code, _ = str(text).partition(".py")
-            path = expanded(file + is_code)
-            if is_code and path.resolve().is_relative_to(run.resolve()):
-                raise UserError(
-                    f"{name} {plain(str(path))}: code in the adapter's own folder is not run: read "
-                    f"it, and move it out of {plain(str(run))}"
-                )
+            for path in files_of(str(text)):
+                if is_within(path, run):
+                    raise UserError(
+                        f"{name} {plain(str(path))}: code in the adapter's own folder is not run: "
+                        f"read it, and move it out of {plain(str(run))}"
+                    )
+                if not path.is_absolute():
+                    raise UserError(
+                        f"{name} {plain(str(path))}: code by a relative path is not run: read it, "
+                        f"and set --{name}"
+                    )
+
+
+def files_of(text: str) -> list[Path]:
+    """Every file of Python that a text such as file.py:function=0.5 may mean."""
+    return [expanded(text[: found.end()]) for found in re.finditer(r"\.py(?=:|$)", text)]
+
+
+def is_within(path: Path, folder: Path) -> bool:
+    """Whether it lies there, by its name or by what the name leads to."""
+    named = Path(os.path.abspath(path))
+    return path.resolve().is_relative_to(folder.resolve()) or any(
+        named.is_relative_to(each) for each in (Path(os.path.abspath(folder)), folder.resolve())
+    )
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from unslothrl.planning import shapes
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking import card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
@@ -107,9 +107,9 @@ def export(
             lines = [f"pushed: {hub.push(folder, push, private)}"]
     if target is not None:
         lines = [f"{to}: {target}", *lines]
-    print(printable("\n".join(lines), kept="\n\t"), file=out, flush=True)
+    print(for_terminal("\n".join(lines), kept="\n\t"), file=out, flush=True)
     if target is not None and push is not None:  # what was written stays, whatever comes of this
-        print(printable(f"pushed: {hub.push(target, push, private)}"), file=out)
+        print(for_terminal(f"pushed: {hub.push(target, push, private)}"), file=out)
 
 
 def check_is_no_version(target: Path) -> None:

@@ -2,15 +2,28 @@
 
 import difflib
 import re
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unslothrl.config import other_names, values
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import kind
-from unslothrl.untrusted import plain
+from unslothrl.redaction import redacted
+from unslothrl.untrusted import plain, printable
 
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
+
+
+def crash(error: Exception) -> str:
+    """The last line about an exception that nobody foresaw; prints its traceback before, without
+    secrets."""
+    from unslothrl.cluster.failures import summary_of
+
+    text = redacted("".join(traceback.format_exception(error)), guess=True)
+    print(printable(text, kept="\n"), file=sys.stderr, end="")
+    return f"unexpected {summary_of(error)}: a fault of this program: report it with these lines"
 
 
 def unknown_command(name: str, commands: Sequence[str]) -> str:

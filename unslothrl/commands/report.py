@@ -12,7 +12,7 @@ from unslothrl.tracking.origin import Origin
 from unslothrl.tracking.report.compare import Run, cells, listing, read, write_comparison
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
-from unslothrl.untrusted import plain, printable
+from unslothrl.untrusted import for_terminal, plain
 
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
@@ -31,7 +31,7 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
         found = runs_in(folders[0])
-        print("\n".join(map(printable, listing([listed(path) for path in found]))), file=out)
+        print("\n".join(map(for_terminal, listing([listed(path) for path in found]))), file=out)
         return
     for path in folders:
         if not is_run(path):
@@ -41,14 +41,14 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
             raise UserError(
                 "output is for comparisons: a run's report is written into its own folder"
             )
-        print(printable(str(readable(lambda: write_report(folders[0])))), file=out)
+        print(for_terminal(str(readable(lambda: write_report(folders[0])))), file=out)
         return
     if len(folders) > MOST_RUNS:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
     path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
     if is_file(path) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} is there already and no page: name an .html")
-    print(printable(str(readable(lambda: write_comparison(read(folders), path)))), file=out)
+    print(for_terminal(str(readable(lambda: write_comparison(read(folders), path)))), file=out)
 
 
 def listed(path: Path) -> Run:

@@ -15,7 +15,7 @@ from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorable, Scored, Scorer
 from unslothrl.types import Completion, Task
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 BATCH = 2_000  # completions that are scored in one call
 COMPLETION = "completion"
@@ -59,7 +59,7 @@ def score(
             for failure in scored.failures:
                 if failure.kind not in reported:
                     reported.add(failure.kind)
-                    print(printable(str(failure)), file=err)
+                    print(for_terminal(str(failure)), file=err)
             count, failed = count + len(completed), failed + len(scored.failures)
             total += sum(scored.scores)
     finally:

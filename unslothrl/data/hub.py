@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from unslothrl.data.rows import Rows
 from unslothrl.errors import UserError
+from unslothrl.redaction import redacted
 
 
 def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
@@ -42,7 +43,8 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
 def reason_of(error: Exception) -> str:
     """Why the hub gave nothing, in one line; the libraries say of a hub that does not answer only
     which of their modes they are in."""
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = redacted(str(error), guess=True)
+    said = (text.strip().splitlines() or [type(error).__name__])[0]
     if not re.search("offline ?mode", said, re.IGNORECASE):
         return said
     if is_offline():

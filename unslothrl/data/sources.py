@@ -18,7 +18,7 @@ from unslothrl.data import files, hub, named
 from unslothrl.data.rows import PickedRows, Rows, joined
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, is_folder
+from unslothrl.files import exists, expanded, is_folder, leads_out
 
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
@@ -148,6 +148,11 @@ def local_splits(path: Path) -> dict[str, Rows]:
     by_split: dict[str, list[Rows]] = {}
     for file in files_below(path):
         if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
+            if leads_out(file, path):
+                raise UserError(
+                    f"dataset {path}: {file.name} is a link that leads out of the folder: copy the "
+                    "file there, or give it by itself"
+                )
             by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not by_split:
         raise UserError(

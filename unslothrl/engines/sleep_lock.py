@@ -8,6 +8,7 @@ needs the lock. What generates meanwhile takes far less than a whole engine free
 
 import contextlib
 import fcntl
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,18 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def held(name: str | None, folder: str | None) -> Iterator[None]:
-    """Waits until no process of this host holds the lock, then holds it; nothing without a name.
+    """Waits until no process of this user and host holds the lock, then holds it; nothing without
+    a name.
 
-    A file lock: the kernel releases it when its process ends, however it ends.
+    A file lock: the kernel releases it when its process ends, however it ends. The folder is one
+    that everybody writes to: another user's file of that name could not be opened, and what a link
+    leads to is left alone.
     """
     if name is None:
         yield
         return
-    with (Path(folder or tempfile.gettempdir()) / f"{name}.lock").open("w") as file:
+    path = Path(folder or tempfile.gettempdir()) / f"unslothrl-{os.getuid()}-{name}.lock"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

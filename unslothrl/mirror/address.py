@@ -10,6 +10,7 @@ import sys
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
+from unslothrl.redaction import redacted
 
 NONE = "none"  # what `--mirror` is to end the mirroring of a resumed run
 LOCAL = ("file", "local", "memory")
@@ -92,6 +93,6 @@ def install(url: str, fsspec_version: str) -> str:
 
 def said(error: BaseException) -> str:
     """What an exception says in a line, without the credentials that a URL in it may have."""
-    text = " ".join(str(error).split())
+    text = " ".join(redacted(str(error), guess=True).split())
     text = URLS.sub(lambda match: without_credentials(match[0]), text)
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

@@ -20,6 +20,7 @@ from unslothrl.mirror.target import Entry, Refused, Target, asked, opened
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
 from unslothrl.tracking.run_lock import LOCK, RunLock
+from unslothrl.untrusted import for_terminal
 
 RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")
 PIECE = 4 << 20  # bytes
@@ -33,9 +34,10 @@ def is_away(text: str | None) -> bool:
     return text is not None and address.is_url(text)
 
 
-def fetch(url: str, output_dir: str, note: Note = print) -> Path:
+def fetch(url: str, output_dir: str, note: Note | None = None) -> Path:
     """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
     UserError where that is taken, or there is no run, or it is not what a run may be."""
+    note = note or say
     name = url.rpartition("/")[2]
     if not RUN_NAME.fullmatch(name):
         raise UserError(f"resume {url}: it must end with a run's name: set --resume URL/<run_name>")
@@ -66,6 +68,10 @@ def fetch(url: str, output_dir: str, note: Note = print) -> Path:
         raise
     lock.release()
     return folder
+
+
+def say(line: str) -> None:
+    print(for_terminal(line))
 
 
 def clear(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """The model card of an adapter, and of what is exported of it: README.md in the hub's format."""
 
+import html
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +13,14 @@ from typing import Any
 from unslothrl import __version__
 from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
+from unslothrl.redaction import redacted
 from unslothrl.tracking.metrics import Row, buckets, eval_sets, is_number, series, short
 from unslothrl.tracking.run_folder import CONFIG, METRICS, SUMMARY, read_jsonl
+from unslothrl.untrusted import printable
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.portable import BASE_FOLDER, is_hub_id
 
+MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 CURVE_ROWS = 12
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")
 FORMS = {
@@ -45,7 +50,8 @@ class Run:
                 rows = [row for row in read_jsonl(folder / METRICS) if type(row.get("step")) is int]
                 steps = max((row["step"] for row in rows), default=0)
                 if (folder / SUMMARY).is_file():
-                    steps = json.loads((folder / SUMMARY).read_text("utf-8")).get("steps", steps)
+                    told = json.loads((folder / SUMMARY).read_text("utf-8")).get("steps")
+                    steps = told if type(told) is int else steps
             except (OSError, ValueError, TypeError, AttributeError, RecursionError):
                 pass
         return cls(options, rows, steps)
@@ -55,10 +61,10 @@ def card(title: str, use: Use | None, base: str, run: Run, form: str = "adapter"
     """The text of README.md."""
     what, library = FORMS[form]
     is_public = is_hub_id(base) or base == EMBEDDED
-    trained_on = f"`{base}`" if is_public else f"`{Path(base).name}`, a local model,"
+    trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
     parts = [
         front_matter(base, library, run),
-        f"# {title}",
+        f"# {inline(title)}",
         f"{what}, trained by reinforcement learning over the 4-bit (NF4) weights of {trained_on} "
         f"with unslothrl {__version__}.",
         *usage(form, base),
@@ -67,7 +73,7 @@ def card(title: str, use: Use | None, base: str, run: Run, form: str = "adapter"
         *curve(run.rows),
         *recipe(run),
     ]
-    return "\n\n".join(parts) + "\n"
+    return redacted("\n\n".join(parts) + "\n")  # it is published
 
 
 def front_matter(base: str, library: str, run: Run) -> str:
@@ -136,7 +142,7 @@ def evaluations(rows: Sequence[Row]) -> list[str]:
                 (_, first), (step, last) = points[0], points[-1]
                 best = max(value for _, value in points)
                 cells = (
-                    cell(name),
+                    inline(name),
                     label,
                     short(first),
                     f"{short(last)} (step {step})",
@@ -196,8 +202,15 @@ def looks_like_a_path(value: str) -> bool:
     return value.startswith(("/", "~", ".")) or "=/" in value or "\\" in value
 
 
-def cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def inline(text: str) -> str:
+    """Text of unknown origin within a line of Markdown: no markup, link or HTML."""
+    shown = html.escape(printable(" ".join(text.split())), quote=False)
+    return MARKUP.sub(r"\\\g<0>", shown)
+
+
+def code(text: str) -> str:
+    """Such a text as code within a line."""
+    return f"`{printable(' '.join(text.split())).replace('`', '?')}`"
 
 
 def fenced(text: str, language: str = "") -> str:

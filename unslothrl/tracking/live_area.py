@@ -9,7 +9,7 @@ from rich.text import Text
 from unslothrl.tracking.metrics import duration, short, sparkline
 from unslothrl.tracking.printer import Printer, cut
 from unslothrl.tracking.schedule import Phase, Schedule
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL = 10  # columns
@@ -48,8 +48,8 @@ def phase_line(printer: Printer, schedule: Schedule, phase: Phase | None, now: f
     if phase is None:
         return Text.assemble(label)
     if not phase.total:
-        return Text.assemble(label, printable(phase.kind), f"  {duration(phase.seconds(now))}")
-    left = f"{printable(phase.kind):<10} "
+        return Text.assemble(label, for_terminal(phase.kind), f"  {duration(phase.seconds(now))}")
+    left = f"{for_terminal(phase.kind):<10} "
     count = f" {phase.done}/{phase.total}"
     right = count + (rate(phase, now, "  ") or f"  {duration(phase.seconds(now))}")
     room = min(MOST_BAR, printer.width - LABEL - len(left) - len(right))

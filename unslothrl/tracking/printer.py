@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 HANGING = 2  # columns
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
@@ -26,9 +26,9 @@ class Printer:
         if isinstance(line, Text) and self.live:
             self.console.print(line, soft_wrap=not wraps)
         elif self.live:
-            self._wrapped(printable(str(line)), style)
+            self._wrapped(for_terminal(str(line)), style)
         else:
-            self.console.file.write(printable(str(line)) + "\n")
+            self.console.file.write(for_terminal(str(line)) + "\n")
             self.console.file.flush()
 
     def _wrapped(self, line: str, style: str) -> None:
@@ -58,7 +58,7 @@ class Printer:
 
     def readable(self, text: str) -> str:
         """Text of a model or a data set on one line, as far as this terminal can show it."""
-        line = printable(" ".join(text.split()))
+        line = for_terminal(" ".join(text.split()))
         if self.unicode:
             return line
         return line.encode("ascii", "replace").decode()

@@ -35,14 +35,17 @@ from typing import Any
 from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
+from unslothrl.redaction import redacted
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
+from unslothrl.untrusted import read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
+MOST_SUMMARY = 1 << 20  # bytes
 
 
 class RunFolder:
@@ -177,9 +180,10 @@ class RunFolder:
         return self._of_step(EVALS, step)
 
     def write_error(self, error: BaseException) -> Path:
-        """Writes the traceback to error.txt."""
+        """Writes the traceback to error.txt, without secrets."""
         path = self.path / ERROR
-        write_whole(path, "".join(traceback.format_exception(error)).encode())
+        text = redacted("".join(traceback.format_exception(error)), guess=True)
+        write_whole(path, encoded(text))
         return path
 
     def write_bad_batch(self, step: int, batch: Batch) -> Path:
@@ -211,9 +215,9 @@ class RunFolder:
         return self.path / SUMMARY
 
     def read_summary(self) -> dict[str, Any]:
-        """The content of summary.json, {} while the run goes on."""
+        """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return json.loads(path.read_bytes()) if path.exists() else {}
+        return read_object(path, MOST_SUMMARY) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import platform
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar
@@ -42,7 +43,7 @@ class RunLock:
         if folder in cls.of_this_process:
             raise in_use(folder, own_name())
         while True:
-            file = path.open("a+b")
+            file = opened(path)
             if not is_locked(file) or is_alive(holder(path)):
                 file.close()
                 raise in_use(folder, holder(path))
@@ -69,6 +70,22 @@ class RunLock:
         with suppress(OSError):
             (self.folder / LOCK).unlink()
         self.release()
+
+
+def opened(path: Path) -> BinaryIO:
+    """The file, made if it is missing. UserError for a link or a pipe, which somebody else has put
+    there: what it leads to would be emptied."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = open(os.open(path, flags, 0o666), "r+b", buffering=0)  # noqa: SIM115  # kept
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path} is a link: remove it") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UserError(f"{path} is not a regular file: remove it")
+    return file
 
 
 def is_locked(file: BinaryIO) -> bool:

@@ -23,7 +23,7 @@ from unslothrl.tracking.printer import Printer, can_redraw
 from unslothrl.tracking.schedule import Phase, Schedule
 from unslothrl.tracking.step_lines import StepTable, plain_step
 from unslothrl.tracking.summary_lines import SHOWN, summary_lines
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import for_terminal
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 TICK_S = 5.0  # between two looks at whether such a line is due
@@ -238,7 +238,7 @@ class Terminal:
 
     def _labelled(self, label: str, text: str) -> None:
         if self.live_area:
-            line = Text.assemble((f"  {label:<10}", "dim"), printable(text))
+            line = Text.assemble((f"  {label:<10}", "dim"), for_terminal(text))
             self.printer.line(line, wraps=label not in TO_BE_COPIED)
         else:
             self.printer.line(f"{label}: {text}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.files import write_whole
+from unslothrl.redaction import redacted
 from unslothrl.tracking import trackers
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.trackers.base import TrackedRun, Tracker
@@ -114,7 +115,7 @@ class TrackerThread(threading.Thread):
             while (call := self.calls.get()) is not None:
                 call(tracker)
         except BaseException as error:  # SystemExit included: it must not end more than this thread
-            said = " ".join(str(error).split())
+            said = " ".join(redacted(str(error), guess=True).split())
             self.failure = f"{type(error).__name__}: {said:.300}"
 
 

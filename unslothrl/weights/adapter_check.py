@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.files import expanded, is_file, is_folder, leads_out
 from unslothrl.planning import shapes
 from unslothrl.planning.shapes import Shape
 from unslothrl.types import LORA_TARGETS
@@ -95,6 +95,9 @@ def check_settings(name: str) -> Lora:
     folder = expanded(name)
     if not is_folder(folder):
         refuse(name, "no such folder: check the path")
+    for path in folder.iterdir():
+        if leads_out(path, folder):
+            refuse(name, f"{path.name} is a link that leads out of the folder: copy the file there")
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")

@@ -19,8 +19,9 @@ from typing import Any
 
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, home
-from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.files import exists, home, leads_out
+from unslothrl.redaction import redacted
+from unslothrl.untrusted import Unreadable, for_terminal, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
 LARGE_MB = 2_000  # whose content takes seconds to read
@@ -70,12 +71,23 @@ def find(model: str, weights: bool = True) -> Path:
             raise UserError(f"model {model}: the folder has no config.json: give a model folder")
         if weights and not any(folder.glob("*.safetensors")):
             raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
+        refuse_links(model, folder)
         return folder.resolve()
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
         )
     return _download(model, weights)
+
+
+def refuse_links(model: str, folder: Path) -> None:
+    """UserError where a file that is copied into adapters and exports is a link that leads out."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
+            raise UserError(
+                f"model {model}: {path.name} is a link that leads out of the folder: copy the file "
+                "there"
+            )
 
 
 def read_config(folder: Path) -> dict:
@@ -198,7 +210,7 @@ def run_reporting(
 
 def say(text: str) -> None:
     """What takes long, where nothing else shows it."""
-    print(text, file=sys.stderr, flush=True)
+    print(for_terminal(text), file=sys.stderr, flush=True)
 
 
 def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
@@ -210,7 +222,8 @@ def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
 
 def first_line(error: Exception) -> str:
     """What an error of another library says, in short."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+    text = redacted(str(error), guess=True)
+    return next(iter(text.strip().splitlines()), type(error).__name__)[:300]
 
 
 def load_tokenizer(base: Path):

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ FOLDER = "report"  # in a run's folder
 FORM = 1  # of a script; one of another form is written again
 MOST_COMPLETIONS = 96
 MOST_BYTES = 600_000
+MOST_SCRIPT = 16 << 20  # bytes of one with its header
 # Characters of a text, tokens of a completion: the first that keep to MOST_BYTES.
 LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
 LONGEST_NAME = 200  # characters of a task's id, an answer
@@ -116,17 +118,38 @@ def _current(folder: RunFolder, name: str, path: Path) -> Header | None:
 
 
 def read_header(folder: RunFolder, name: str) -> Header | None:
-    """None where there is no such script, or not of this form."""
+    """None where there is no such script, or not of this form, or one that does more than to hand
+    its value to the page: a run's folder may come from elsewhere."""
+    path = folder.path / FOLDER / f"{name}.js"
     try:
-        with (folder.path / FOLDER / f"{name}.js").open("rb") as file:
+        if not is_own(path, name, stamp(path)):
+            return None
+        with path.open("rb") as file:
             read = json.loads(file.readline().removeprefix(b"//"))
         if read["form"] != FORM:
             return None
         size, time = read["source"]
         sets = [SetFigures(**each) for each in read["sets"]]
         return Header((size, time), read["prompts"], sets, read["traced"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+@lru_cache(maxsize=1 << 16)  # a run writes its page often
+def is_own(path: Path, name: str, stamped: tuple[int, int]) -> bool:
+    """Whether a script is a comment and one statement that calls the page with JSON, as `_write`
+    has it; `stamped` is the file's `stamp`. OSError, ValueError."""
+    if path.is_symlink() or not path.is_file() or stamped[0] > MOST_SCRIPT:
+        return False
+    text = path.read_bytes().decode("ascii")
+    begin, end = f"unslothrlShow({embedded(name)}, ", ");\n"
+    first, _, statement = text.partition("\n")
+    if not first.startswith("//") or "\r" in text:
+        return False
+    if not statement.startswith(begin) or not statement.endswith(end):
+        return False
+    json.loads(statement[len(begin) : -len(end)])
+    return True
 
 
 def name_of(source: Path) -> str:

@@ -24,6 +24,7 @@ class Wandb:
             resume=None if run.resumed_at is None else "allow",
             settings=wandb.Settings(
                 console="off",
+                x_disable_meta=True,  # the command's words, in which secrets may stand
                 init_timeout=seconds("WANDB_INIT_TIMEOUT"),
                 finish_timeout=seconds("WANDB_FINISH_TIMEOUT"),
             ),
