@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from unslothrl.engines.base import Engine, Finished, generate
+from unslothrl.errors import AdapterDamaged
 from unslothrl.types import Adapter, Request, Sampling, seed_of
 
 TOKEN = 77  # what a biased version draws
@@ -296,7 +297,7 @@ def check_each_request_has_its_own_seed(engine: Engine) -> None:
 
 def check_a_damaged_adapter_is_refused(engine: Engine, good: Adapter) -> None:
     bad = replace(good, version=3, weights=memoryview(bytes(good.weights[:-1]) + b"\x01"))
-    with pytest.raises(ValueError, match="v3 arrived damaged"):
+    with pytest.raises(AdapterDamaged, match="v3 arrived damaged"):
         engine.load(bad)
 
 

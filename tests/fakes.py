@@ -182,6 +182,7 @@ class FakeGenerator:
         self.calls: list[str] = []
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+        adapter.verify()
         self.calls.append(f"load {adapter.version}")
         self.version = adapter.version
         return Loaded(len(adapter.weights), fetch_s, 0.0)
@@ -264,7 +265,12 @@ class FakeLearner(FakeGenerator):
 
     def publish(self, version: int) -> Adapter:
         self.calls.append(f"publish {version}")
-        return Adapter.of(version, b"%d" % self.steps, "{}")
+        self.published = Adapter.of(version, b"%d" % self.steps, "{}")
+        return self.published
+
+    def publish_again(self) -> Adapter:
+        self.calls.append("publish again")
+        return self.published
 
     def adapter_shape(self) -> AdapterShape:
         return AdapterShape((), "{}")

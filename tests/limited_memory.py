@@ -25,14 +25,14 @@ ROWS = 64
 STEPS_MB = (400, 280, 200, 140, 100, 70, 50, 35)  # room that is left, until it is too little
 
 
-def limit(room_mb: int | None) -> None:
+def limit(room_mb: float | None) -> None:
     """Leaves this process so much more memory than it has now; None: no limit."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = resource.RLIM_INFINITY
     if room_mb is not None:
-        most = pages * resource.getpagesize() + room_mb * 2**20
+        most = pages * resource.getpagesize() + int(room_mb * 2**20)
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 

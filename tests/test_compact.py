@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl import compact
+from unslothrl.errors import AdapterDamaged
 from unslothrl.types import Adapter, Batch, Completion, Measured, Sample
 
 FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)
@@ -116,7 +117,7 @@ def test_an_adapters_weights_are_a_buffer_that_is_not_copied():
     assert there == adapter and there.weights == weights and there.weights.readonly
     received[-1] ^= 1
     assert there.weights != weights  # it is the buffer itself
-    with pytest.raises(ValueError, match="adapter v7 arrived damaged"):
+    with pytest.raises(AdapterDamaged, match="adapter v7 arrived damaged"):
         there.verify()
 
 

@@ -20,10 +20,12 @@ from unslothrl.engines.chunk import Chunk, padded
 from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import memory
 from unslothrl.planning.shapes import shape_of
-from unslothrl.types import Request, Sample, Sampling
+from unslothrl.types import Adapter, Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.node_files import Held
 
 pytestmark = pytest.mark.real
 
@@ -255,6 +257,30 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
     assert host_copies(vllm_engine).keys() == vllm_engine.loaded.keys() == {vllm_engine.newest}
 
 
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
+    vllm_engine, backend, monkeypatch, damage
+):
+    hold, folders = vllm_engine.files.hold, []
+
+    def damaged(adapter: Adapter, is_own: bool = False) -> Held:
+        held = hold(adapter, is_own)
+        folders.append(held.folder)
+        weights = held.folder / WEIGHTS_FILE
+        if is_own:
+            return held
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.unlink() if damage == "gone" else weights.write_bytes(content)
+        return held
+
+    monkeypatch.setattr(vllm_engine.files, "hold", damaged)
+    vllm_engine.load(backend.publish(860))  # which compares it with what was published
+    assert vllm_engine.version == 860 and len(set(folders)) == 2
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert vllm_engine.loaded.keys() == {vllm_engine.newest} == host_copies(vllm_engine).keys()
+
+
 def host_copies(engine: VllmEngine) -> dict[int, list[torch.Tensor]]:
     """The tensors of each adapter that vLLM keeps besides the slots, by its id."""
 
@@ -292,7 +318,7 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     generate(vllm_engine, requests())
     vllm_engine.load(backend.publish(902))
     vllm_engine.load(backend.publish(903))
-    with pytest.raises(ValueError, match="arrived damaged"):
+    with pytest.raises(AdapterDamaged, match="arrived damaged"):
         vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
     drawn = generate(vllm_engine, requests())
     vllm_engine.wake()

@@ -219,12 +219,16 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_full_disk_says_how_to_go_on(number, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "make it writable (a disk with errors")],
+)
+def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
     error, folder = OSError(number, os.strerror(number)), RunFolder(tmp_path)
     message = str(ending.unexpected(error, folder))
     assert os.strerror(number) in message
-    assert message.endswith(f"free some space, then --resume {tmp_path}")
+    assert f"{tmp_path} cannot be written: {fix}" in message
+    assert message.endswith(f", then --resume {tmp_path}")
 
 
 def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):

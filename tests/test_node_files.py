@@ -163,3 +163,16 @@ def test_a_room_that_no_process_uses_is_removed_with_the_next_run(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"unslothrl-1-a", "unslothrl-3-starting"}
     assert mine.folder.exists()
     used.close()
+
+
+def test_a_folder_that_somebody_has_damaged_is_no_longer_whole(files):
+    held = files[0].hold(version(1))
+    assert files[0].is_whole(held, version(1)) and not files[0].is_whole(held, version(2))
+    (held.folder / WEIGHTS_FILE).write_bytes(b"\x01" * 999 + b"\x00")
+    assert not files[0].is_whole(held, version(1))
+    own = files[0].hold(version(1), is_own=True)
+    assert own.folder != held.folder and files[0].is_whole(own, version(1))
+    (held.folder / WEIGHTS_FILE).unlink()
+    assert not files[0].is_whole(held, version(1))
+    files[0].release(held)
+    files[0].release(own)

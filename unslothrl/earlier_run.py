@@ -36,7 +36,7 @@ class EarlierRun:
         folder = RunFolder.reopen(config.resume or "")
         at_end.callback(folder.close)
         notes: list[str] = []
-        checkpoint = folder.checkpoints.newest(notes.append)
+        checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             why = notes[0].partition("):")[0]
             raise UserError(f"resume {config.resume}: {why}), and no other checkpoint is whole")
@@ -85,3 +85,25 @@ class EarlierRun:
         self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)
         origin.record_resume(self.folder.path, before.step, self.changes)
         view.resumed(self.folder.read_metrics())
+
+
+def newest_recorded(folder: RunFolder, notes: list[str]) -> Checkpoint | None:
+    """The newest whole checkpoint, or that of the step before where the record of its step was cut
+    off: the step is then done and recorded again. UserError where the metrics cannot be read."""
+    whole = folder.checkpoints.whole_ones(notes.append)
+    newest = next(whole, None)
+    if newest is None:
+        return None
+    step = newest.state.step
+    try:
+        cut_off = folder.incomplete_record(step, step - (newest.state.unlogged is not None))
+    except ValueError as error:
+        raise UserError(f"resume {error}: remove that line") from None
+    if cut_off is None:
+        return newest
+    before = next(whole, None)
+    if before is None or before.state.step != step - 1:
+        notes.append(f"{cut_off} is incomplete: what it had of step {step} is lost")
+        return newest
+    notes.append(f"{cut_off} is incomplete: step {step} is done again")
+    return before

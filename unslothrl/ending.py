@@ -23,6 +23,11 @@ from unslothrl.weights import portable
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
 WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
+UNWRITABLE = {  # errors of a disk -> what to do
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
+}
 OUT_OF_MEMORY = "OutOfMemoryError"
 LOWER_CARD_MEMORY = (
     "the card is full: lower --train_batch_size, then --max_new_tokens, or see `unslothrl plan`"
@@ -151,9 +156,10 @@ class Ending:
 def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     said = failures.summary_of(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(
-            f"{said}: {folder.path} cannot be written: free some space, then --resume {folder.path}"
+            f"{said}: {folder.path} cannot be written: {UNWRITABLE[error.errno]}, then --resume "
+            f"{folder.path}"
         )
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said = f"{said}: {LOWER_CARD_MEMORY}"

@@ -35,6 +35,10 @@ class ResultLost(RunError):
     """What a process had computed has not arrived, although it lives: the call may be repeated."""
 
 
+class AdapterDamaged(RunError):
+    """What has arrived of a version is not what was published: it has to be fetched again."""
+
+
 class AdapterMismatch(RunError):
     """An engine does not hold the version that was published, or does not draw under it."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from unslothrl import compact
+from unslothrl.errors import AdapterDamaged
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -368,10 +369,9 @@ class Adapter:
         return hashlib.sha256(self.weights).hexdigest()
 
     def verify(self) -> None:
-        """Raises ValueError if the weights are not those that were published."""
-        found = xxhash.xxh3_128_hexdigest(self.weights)
-        if found != self.checksum:
-            raise ValueError(
+        """Raises AdapterDamaged if the weights are not those that were published."""
+        if (found := xxhash.xxh3_128_hexdigest(self.weights)) != self.checksum:
+            raise AdapterDamaged(
                 f"adapter v{self.version} arrived damaged: its checksum is {found[:12]}, "
                 f"it was published with {self.checksum[:12]}"
             )

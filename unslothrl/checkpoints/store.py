@@ -9,7 +9,7 @@ checkpoints/best            the name of the one with the best evaluation
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,10 @@ class Checkpoints:
 
     def newest(self, note: Callable[[str], None] = lambda line: None) -> Checkpoint | None:
         """The newest that is whole, None if none is. `note` gets a line for each newer one."""
+        return next(self.whole_ones(note), None)
+
+    def whole_ones(self, note: Callable[[str], None]) -> Iterator[Checkpoint]:
+        """Those that are whole, the newest first. `note` gets a line for each other."""
         for step in reversed(self.steps()):
             folder = self._of_step(step)
             try:
@@ -106,11 +110,12 @@ class Checkpoints:
                 if state.step != step:
                     raise Damaged(f"{PROGRESS} is of step {state.step}")
                 checked(folder, LEARNER)
-                groups = checked(folder, AHEAD) if AHEAD in listed(folder) else b""
-                return Checkpoint(folder, state, ahead.from_jsonl(groups))
+                text = checked(folder, AHEAD) if AHEAD in listed(folder) else b""
+                groups = ahead.from_jsonl(text)
             except (ValueError, OSError) as error:  # a checkpoint of another version included
                 note(f"checkpoint {folder.name} is damaged ({error}): the one before it is used")
-        return None
+            else:
+                yield Checkpoint(folder, state, groups)
 
     def delete_after(self, step: int) -> None:
         """Those of later steps."""

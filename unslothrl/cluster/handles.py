@@ -125,6 +125,10 @@ class LearnerHandle(GeneratorHandle):
         """The LoRA as it is now, as that version."""
         return self.transport.call("publish", version)
 
+    def publish_again(self) -> Call[Adapter]:
+        """The version that it has published last, for who has found what arrived of it damaged."""
+        return self.transport.call("publish_again")
+
     def make_room(self) -> Call[None]:
         """Leaves the card to the actors on it until something is computed there again."""
         return self.transport.call("make_room")

@@ -4,6 +4,7 @@ Each version is loaded under a new name and id: under an old name vLLM would go 
 prefixes of the old weights.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -136,8 +137,7 @@ class VllmEngine:
             self._load(adapter)
 
     def _load(self, adapter: Adapter) -> None:
-        number = next(NUMBERS)
-        self.loaded[number] = self._add_lora(adapter, number)
+        number, self.loaded[number] = self._add_lora(adapter)
         self.versions_loaded += 1
         self.newest, self.version = number, adapter.version
         following = [
@@ -152,20 +152,36 @@ class VllmEngine:
             self._submit(self.in_flight[id])
         self._unload_unused()
 
-    def _add_lora(self, adapter: Adapter, number: int) -> Loaded:
+    def _add_lora(self, adapter: Adapter) -> tuple[int, Loaded]:
+        """From the node's files or, where somebody has damaged or removed them, from files of its
+        own. -> the number of the load."""
+        is_own = False
+        while True:
+            files = self.files.hold(adapter, is_own)
+            try:
+                return self._add_files(adapter, files)
+            except BaseException:
+                is_whole = self.files.is_whole(files, adapter)
+                self.files.release(files)
+                if is_own or is_whole:
+                    raise
+            is_own = True
+
+    def _add_files(self, adapter: Adapter, files: Held) -> tuple[int, Loaded]:
         """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
-        files = self.files.hold(adapter)
+        number = next(NUMBERS)
+        request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
         try:
-            request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
             self.slots.loaded(number, adapter, files.folder)
         except BaseException:
-            self.files.release(files)
+            with contextlib.suppress(Exception):  # it may have come no further than the files
+                self.llm.llm_engine.remove_lora(number)
             raise
-        return Loaded(adapter.version, request, files)
+        return number, Loaded(adapter.version, request, files)
 
     def canary(self, shape: AdapterShape) -> None:
         assert not self.loaded, "an engine that has a version would have to load it again"

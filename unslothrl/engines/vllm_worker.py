@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from unslothrl.engines.readback import LoraState, manager_of, problem_of, state_of
+from unslothrl.errors import AdapterDamaged
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.tensor_parallel import BLOCK
 from unslothrl.types import Adapter
@@ -82,7 +83,7 @@ class PublishedFile:
         return cls(adapter.version, folder, adapter.config, adapter.checksum)
 
     def read(self) -> Published:
-        """ValueError where the file does not hold what was published, OSError where it is gone."""
+        """AdapterDamaged where the file is not what was published, OSError where it is gone."""
         with (self.folder / WEIGHTS_FILE).open("rb") as file:
             weights = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         adapter = Adapter.read(self.version, weights, self.config, self.checksum)
@@ -94,7 +95,7 @@ def lora_problem(id: int, file: PublishedFile, model: Any) -> str | None:
     """`readback.problem_of` of this worker's part."""
     try:
         published = file.read()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AdapterDamaged) as error:
         return f"what vLLM reads it from is not what was published ({error})"
     return problem_of(id, published, model)
 

@@ -9,6 +9,7 @@ from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
 from unslothrl.checkpoints import learner_state
+from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
 from unslothrl.tracking.profiler import Recording
@@ -41,6 +42,7 @@ class Learner:
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress, self.profiler = actor.progress, actor.profiler
         self.passes = Passes(backend, objective, settings, self._report)
+        self.published: Adapter | None = None  # the newest version, for who finds it damaged
         self.listener: exchange.Listener | None = None
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
@@ -243,7 +245,14 @@ class Learner:
         self.exchange = self.listener = None
 
     def publish(self, version: int) -> Adapter:
-        return self.backend.publish(version)
+        self.published = self.backend.publish(version)
+        return self.published
+
+    def publish_again(self) -> Adapter:
+        """The version that was published last, whatever the weights are by now."""
+        if self.published is None:
+            raise ResultLost("a version is lost: the learner that published it has been replaced")
+        return self.published
 
     def save_state(self) -> bytes:
         """What is trained, in full precision, and the optimisers' states. See `learner_state`."""

@@ -131,10 +131,24 @@ class RunFolder:
         self.checkpoints.delete_after(step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Appends a line to metrics.jsonl. `metrics` has "step" and numbers by name."""
+        """Appends a line to metrics.jsonl, on the disk before the checkpoint that goes on after it.
+        `metrics` has "step" and numbers by name."""
         with (self.path / METRICS).open("a+b") as file:
             drop_incomplete_line(file)
             file.write(json_line(metrics))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def incomplete_record(self, step: int, logged: int) -> str | None:
+        """The file whose last line was cut off, of the metrics up to `logged` and the rollouts of
+        `step`; None where both are whole, or somebody has deleted them."""
+        metrics, rollouts = self.path / METRICS, self._of_step(ROLLOUTS, step)
+        needs_line = logged > 0 and metrics.is_file()  # step 0 has one after an evaluation alone
+        if needs_line and not any(row.get("step") == logged for row in read_jsonl(metrics)):
+            return metrics.name
+        if rollouts.is_file() and not rollouts.read_bytes().endswith(b"\n"):
+            return str(rollouts.relative_to(self.path))
+        return None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from

@@ -67,3 +67,12 @@ class Owner(Protocol):
 
     def ready(self, member: Member) -> None:
         """It may be given work."""
+
+
+def ignore(value: Any) -> None:
+    """What is done with what nobody needs."""
+
+
+def number_of(name: str) -> int:
+    """12 of "actor-12"."""
+    return int(name.rpartition("-")[2])

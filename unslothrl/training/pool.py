@@ -13,25 +13,23 @@ from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.failures import summary_of
 from unslothrl.cluster.handles import Call
 from unslothrl.cluster.stalls import Stalls
-from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError, UserError
-from unslothrl.training.members import Member, Owner, Pending, Version
-from unslothrl.training.patience import (
-    ASK_S,
-    HELD_UP_S,
-    SLOW,
-    SLOW_S,
-    Patience,
+from unslothrl.errors import (
+    AdapterDamaged,
+    AdapterMismatch,
+    ProcessLost,
+    ResultLost,
+    RunError,
+    UserError,
 )
+from unslothrl.training.members import Member, Owner, Pending, Version, ignore, number_of
+from unslothrl.training.patience import ASK_S, HELD_UP_S, SLOW, SLOW_S, Patience
+from unslothrl.training.refetch import Refetch
 from unslothrl.types import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
 CHANGES_S = 5.0  # between two looks at the nodes
 WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run goes on with
-
-
-def ignore(value: Any) -> None:
-    """What is done with what nobody needs."""
 
 
 class Pool:
@@ -57,7 +55,7 @@ class Pool:
         self.members: dict[str, Member] = {}
         for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
             self.members[handle.name] = Member(handle)
-        self.patience = Patience()
+        self.patience, self.refetch = Patience(), Refetch(cluster, note)
         self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.extra: set[str] = set()  # that a node which has joined got
@@ -94,9 +92,7 @@ class Pool:
 
     def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
-        waiting = {
-            pending.call: member for member in self.members.values() for pending in member.pending
-        }
+        waiting = {p.call: member for member in self.members.values() for p in member.pending}
         if waiting:
             for outcome in self.cluster.poll(waiting, timeout_s, progress):
                 member = waiting[outcome.call]
@@ -125,7 +121,9 @@ class Pool:
         if isinstance(error, ResultLost) and pending.version:  # with the node of who published it
             name = self.cluster.learners[0].name
             error = ProcessLost(name, f"the version that {name} published is lost ({error})")
-        if isinstance(error, ProcessLost) and error.name != member.name and pending.version:
+        if isinstance(error, AdapterDamaged) and pending.version:
+            self._fetch_again(member, pending, error)
+        elif isinstance(error, ProcessLost) and error.name != member.name and pending.version:
             self._version_lost(member, pending.version, error)
         elif not member.is_ready and not self.is_learner(member):
             if not isinstance(error, ProcessLost | AdapterMismatch):
@@ -138,6 +136,18 @@ class Pool:
             self.lose(member, error)
         else:
             raise error from error.__cause__
+
+    def _fetch_again(self, member: Member, pending: Pending, error: AdapterDamaged) -> None:
+        """What `member` got of a version is damaged."""
+        try:
+            if pending.version is self.newest:  # else it is published again already, or superseded
+                self.newest = self.refetch.again(member, error)
+        except ProcessLost as in_vain:
+            return self.lose(member, in_vain, elsewhere=True)
+        if not member.is_ready:
+            self._load(member)
+        elif self.newest and all(p.version is not self.newest for p in member.pending):
+            self._call_load(member, self.newest, pending.done)
 
     def _version_lost(self, member: Member, version: Version, error: ProcessLost) -> None:
         """The learner has died before what it published was there: no fault of `member`, which
@@ -176,7 +186,7 @@ class Pool:
             self.lose(self.members[name], AdapterMismatch(f"{why}: it is stopped"))
 
     def is_learner(self, member: Member) -> bool:
-        return any(member.name == learner.name for learner in self.cluster.learners)
+        return member.name in (learner.name for learner in self.cluster.learners)
 
     def _start(self, name: str, elsewhere: bool = False) -> None:
         """Begins to start an actor, or has it wait until it can be."""
@@ -225,16 +235,15 @@ class Pool:
         """Loads the newest version, and again where a newer one comes meanwhile."""
         newest = self.newest
         if newest is None:
-            self._work(member)
-        else:
-            load = member.handle.load(newest)
-            self.call(
-                member,
-                "load",
-                load,
-                lambda _: self._work(member) if self.newest is newest else self._load(member),
-                version=newest,
-            )
+            return self._work(member)
+
+        def loaded(_: Loaded) -> None:
+            (self._work if self.newest is newest else self._load)(member)
+
+        self._call_load(member, newest, loaded)
+
+    def _call_load(self, member: Member, version: Version, done: Callable[[Any], None]) -> None:
+        self.call(member, "load", member.handle.load(version), done, version=version)
 
     def _work(self, member: Member) -> None:
         if not member.is_ready:
@@ -250,8 +259,7 @@ class Pool:
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
                 done = ignore if self.is_learner(member) else loaded.append
-                load = member.handle.load(adapter)
-                self.call(member, "load", load, done, version=adapter)
+                self._call_load(member, adapter, done)
         return loaded
 
     def is_loading(self) -> bool:
@@ -390,8 +398,3 @@ class Pool:
                 f"{counted(ready, 'actor')} left, and min_actors is {self.min_actors}: see the "
                 "lines above, and continue with --resume when there are more"
             )
-
-
-def number_of(name: str) -> int:
-    """12 of "actor-12"."""
-    return int(name.rpartition("-")[2])

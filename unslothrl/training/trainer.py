@@ -17,7 +17,7 @@ from unslothrl.cluster.handles import Call
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
-from unslothrl.errors import ProcessLost, RunError
+from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -321,6 +321,12 @@ class Trainer:
         """The version that was published last."""
         assert self.published is not None, "nothing is published before `train`"
         (adapter,) = self.cluster.gather([self.published])
+        with contextlib.suppress(AdapterDamaged):
+            adapter.verify()
+            return adapter
+        self.published = self.learners.publish_again()
+        (adapter,) = self.cluster.gather([self.published])
+        adapter.verify()
         return adapter
 
     def save_last_adapter(self) -> Path:

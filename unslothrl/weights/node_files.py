@@ -12,6 +12,7 @@ removed by the last to release it, or by the next to come.
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import time
@@ -27,6 +28,7 @@ from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 PATIENCE_S = 5.0  # with another process that writes, or hangs while it writes
 POLL_S = 0.002
 ROOM = "unslothrl-"  # what the name of a run's folder begins with
+COPIES = itertools.count()  # that processes have had to make for themselves
 LOCK, WRITING, IN_USE, FOLDER = ".lock", ".writing", "in-use", "adapters"
 
 
@@ -63,15 +65,15 @@ class NodeFiles:
                     return lock
                 os.close(lock)
 
-    def hold(self, adapter: Adapter) -> Held:
-        """The version's folder in PEFT's format, until it is released. OSError if it cannot be
-        written."""
+    def hold(self, adapter: Adapter, is_own: bool = False) -> Held:
+        """The version's folder in PEFT's format, until it is released; `is_own`: one that is not
+        there yet, for this object alone. OSError if it cannot be written."""
         of_config = xxhash.xxh3_64_hexdigest(adapter.config.encode())[:8]
         name = f"v{adapter.version:06d}-{adapter.checksum[:16]}-{of_config}"
         self._remove_unused(name)
-        held = self._hold(name, adapter)
+        held = None if is_own else self._hold(name, adapter)
         if held is None:  # another process hangs, and it may be for ever: a copy of one's own
-            held = self._hold(f"{name}-{os.getpid()}-{id(self):x}", adapter)
+            held = self._hold(f"{name}-{os.getpid()}-{next(COPIES)}", adapter)
         if held is None:
             raise TimeoutError(f"{self.folder} is not to be locked within {self.patience_s:g} s")
         self.held.append(held)
@@ -95,6 +97,15 @@ class NodeFiles:
                 if lock >= 0:
                     os.close(lock)
             # Now it is there, and perhaps gone again: nothing was locked for a moment.
+
+    def is_whole(self, held: Held, adapter: Adapter) -> bool:
+        """Whether the folder still has what was written, for who could not read it."""
+        try:
+            weights = (held.folder / WEIGHTS_FILE).read_bytes()
+            config = (held.folder / CONFIG_FILE).read_bytes()
+        except OSError:
+            return False
+        return weights == bytes(adapter.weights) and config == adapter.config.encode()
 
     def release(self, held: Held) -> None:
         """The folder is not used here any more."""

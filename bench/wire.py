@@ -1,0 +1,176 @@
+"""Adapters that are damaged between the learner and an actor, on runs with processes under Ray.
+
+A learner's adapter lies in Ray's object store, a shared memory that Ray's raylet has open; vLLM
+reads it from a file in a folder of the run. Both are changed here from outside of the run.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+from injections import Place
+from small_runs import STEPS, Cost, Training, compared, whole_run
+
+from unslothrl.variables import PROCESS
+
+TRANSFORMERS = ["--engine", "transformers"]
+VLLM = ["--engine", "vllm"]
+ONE_ACTOR = ["--learner", "grpo", "--number_of_actors", "1", "--learner_chunk_size", "0"]
+BEGINS = b'{"base_model.model.'  # an adapter, after the length of its header
+PUBLISHED_S = 8.0  # in which a learner has published on a busy machine
+TIMES = 5  # that files are damaged in a run before they are read, if it has so many versions
+
+
+def damaged_object(place: Place) -> Cost:
+    """A flipped bit in what the actor fetches. It is stopped while it has nothing to do, until the
+    version is there and damaged."""
+    flags = [*ONE_ACTOR, *TRANSFORMERS]
+    whole = whole_run(place.wholes, "whole-ray", *flags, is_new=True)
+    version = place.draw.randrange(1, STEPS + 1)
+    training = Training(place.folder, *flags, phase=("publish", version + 1), is_new=True)
+    training.wait_for(version - 1)
+    driver = training.process.pid
+    while (actor := process_named("actor-0", driver)) is None:
+        assert training.process.poll() is None, training.output
+    training.at_phase()
+    actor.send_signal(signal.SIGSTOP)
+    try:
+        store = Store.of(driver)
+        store.wait_for_another()
+        where = store.flip_all(place.draw)
+    finally:
+        actor.send_signal(signal.SIGCONT)
+    says = "arrived damaged"
+    cost = Cost(f"v{version}, byte {where}", training.ends(), training.said(says))
+    if not cost.said:
+        cost.wrong.append("nobody has noticed")
+    return compared(place.folder, whole, cost)
+
+
+class Store:
+    """Ray's object store."""
+
+    def __init__(self, path: str):
+        self.file = os.open(path, os.O_RDWR)
+
+    @classmethod
+    def of(cls, driver: int) -> "Store":
+        """Of the run whose driver has that id."""
+        for process in psutil.Process(driver).children(recursive=True):
+            if process.name() == "raylet":
+                for number in os.listdir(folder := f"/proc/{process.pid}/fd"):
+                    if "plasma" in os.readlink(path := f"{folder}/{number}").lower():
+                        with contextlib.suppress(OSError):  # a socket of that name
+                            return cls(path)
+        raise AssertionError("Ray has no store")
+
+    def adapters(self) -> Iterator[tuple[int, bytes]]:
+        """(where it begins, its bytes) of each that lies in the store, or has."""
+        for begin, content in self.written():
+            found = content.find(BEGINS)
+            while found >= 0:
+                with contextlib.suppress(ValueError):  # of one that is partly overwritten
+                    yield begin + found - 8, whole_at(content, found - 8)
+                found = content.find(BEGINS, found + 1)
+
+    def written(self) -> Iterator[tuple[int, bytes]]:
+        """The parts of the file that are not holes."""
+        end = 0
+        with contextlib.suppress(OSError):  # there are no more
+            while True:
+                begin = os.lseek(self.file, end, os.SEEK_DATA)
+                end = os.lseek(self.file, begin, os.SEEK_HOLE)
+                yield begin, os.pread(self.file, end - begin, begin)
+
+    def wait_for_another(self) -> None:
+        """Until there is another version; it may have come before."""
+        known, end = set(self.adapters()), time.monotonic() + PUBLISHED_S
+        while set(self.adapters()) <= known and time.monotonic() < end:
+            time.sleep(0.1)
+
+    def flip_all(self, draw: random.Random) -> int:
+        """Flips one bit of the newest version, and of what is left of older ones. -> which byte"""
+        where = -1
+        for begin, content in list(self.adapters()):
+            first = 8 + int.from_bytes(content[:8], "little")  # of its tensors
+            where = draw.randrange(first, len(content))
+            value = content[where] ^ 1 << draw.randrange(8)
+            os.pwrite(self.file, bytes([value]), begin + where)
+        return where
+
+
+def whole_at(content: bytes, begin: int) -> bytes:
+    """The safetensors file that begins there. ValueError where there is none."""
+    end = begin + 8 + int.from_bytes(content[begin : begin + 8], "little")
+    header = json.loads(content[begin + 8 : end])
+    size = max(each["data_offsets"][1] for each in header.values())
+    return content[begin : end + size]
+
+
+def process_named(name: str, driver: int) -> psutil.Process | None:
+    """An actor or a learner of the run whose driver has that id; None where there is none."""
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.Error, IndexError):
+            if process.environ().get(PROCESS) == name and process.cmdline()[0].startswith("ray::"):
+                return process
+    return None
+
+
+def damaged_file(place: Place, damage: Callable[[Path, random.Random], None]) -> Cost:
+    """The file that vLLM is about to read, as soon as it is there, of `TIMES` versions."""
+    flags = [*ONE_ACTOR, *VLLM]
+    whole = whole_run(place.wholes, "whole-vllm", *flags, is_new=True)
+    training = Training(place.folder, *flags, is_new=True)
+    seen: set[str] = set()
+    own: set[str] = set()  # files that the actor has written because of it
+    damaged: list[str] = []
+    while training.process.poll() is None:
+        for path in versions(training.process.pid):
+            if path.name.count("-") > 2:
+                own.add(path.name)
+            elif path.name not in seen and len(own) < TIMES:
+                seen.add(path.name)
+                with contextlib.suppress(OSError):
+                    damage(path / "adapter_model.safetensors", place.draw)
+                    damaged.append(path.name)
+    says = "nothing: it is written again"
+    cost = Cost(
+        f"{len(own)} of {len(damaged)} versions in time", training.ends(), says, times=len(own)
+    )
+    if not own:
+        cost.wrong.append("all were read before they were damaged")
+    return compared(place.folder, whole, cost)
+
+
+def versions(driver: int) -> list[Path]:
+    """The folders of versions that vLLM reads, of a run."""
+    found: list[Path] = []
+    for room in ("/dev/shm", "/tmp"):
+        for name in os.listdir(room):
+            if name.startswith(f"unslothrl-{driver}-"):
+                with contextlib.suppress(OSError):
+                    folder = Path(room, name, "adapters")
+                    found += [
+                        folder / each for each in os.listdir(folder)
+                        if each.startswith("v") and not each.endswith((".lock", ".writing"))
+                    ]  # fmt: skip
+    return found
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    with path.open("r+b", buffering=0) as file:
+        where = draw.randrange(path.stat().st_size - 10_000, path.stat().st_size)
+        file.seek(where)
+        (value,) = file.read(1)
+        file.seek(where)
+        file.write(bytes([value ^ 1 << draw.randrange(8)]))
+
+
+def vanish(path: Path, draw: random.Random) -> None:
+    path.unlink()
