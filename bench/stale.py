@@ -25,6 +25,14 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
     "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
+    "fault-matrix-cpu": (
+        "bench/fault_matrix.py",
+        "bench/injections.py",
+        "bench/little_memory.py",
+        "bench/small_runs.py",
+        "bench/wire.py",
+        *RUN,
+    ),
     "faults-cpu": ("bench/faults.py", "tests/hosts.py", "tests/run_on_hosts.py", *RUN),
     "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
@@ -49,6 +57,8 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "report-cpu": ("bench/report.py", "tests/report_runs.py", "unslothrl/tracking"),
     "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
+    "soak-cpu": ("bench/soak.py", *RUN),
+    "survival-cpu": ("bench/survival.py", "tests/killed.py", "tests/runs_compared.py", *RUN),
     "sync-cpu": (
         "bench/sync.py",
         "unslothrl/engines/vllm.py",
