@@ -23,6 +23,7 @@ Files are complete or absent, even if the process is killed: they are written un
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
+import itertools
 import json
 import math
 import os
@@ -32,20 +33,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unslothrl.checkpoints.store import OF_STEP, Checkpoints
+from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
 from unslothrl.redaction import redacted
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
-from unslothrl.untrusted import read_object
+from unslothrl.untrusted import Unreadable, read_object, shown
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
-MOST_SUMMARY = 1 << 20  # bytes
+OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS)  # that a resumed run reads and writes
+OWN_FILES = (
+    CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
+    f"{CHECKPOINTS}/{BEST}",
+)  # fmt: skip
+LONGEST_LINE = 64 << 20  # bytes
+MOST_SUMMARY = 1 << 20
 
 
 class RunFolder:
@@ -91,6 +98,7 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
+        folder.check_kinds()
         try:
             folder.lock = RunLock.take(folder.path)
         except OSError as error:
@@ -98,6 +106,17 @@ class RunFolder:
                 f"resume {path} cannot be written ({error.strerror}): make it writable, or copy it"
             ) from None
         return folder
+
+    def check_kinds(self) -> None:
+        """UserError where a pipe, a folder or a link to nothing stands in the place of a file of
+        the run's, or a file in that of a folder."""
+        for names, kind, is_one in (
+            (OWN_FOLDERS, "folder", Path.is_dir), (OWN_FILES, "file", Path.is_file)
+        ):  # fmt: skip
+            for name in names:
+                path = self.path / name
+                if os.path.lexists(path) and not is_one(path):
+                    raise UserError(f"resume {self.path}: {name} is no {kind}: remove it")
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
@@ -122,7 +141,8 @@ class RunFolder:
         logged = step if logged is None else logged
         (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
-            kept = [row for row in self.read_metrics() if row["step"] <= logged]
+            rows = self.read_metrics(lambda damaged: None)
+            kept = [row for row in rows if row["step"] <= logged]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
         for folder, last in ((ROLLOUTS, step), (EVALS, logged)):
             for later in self.steps_of(folder):
@@ -144,20 +164,27 @@ class RunFolder:
         `step`; None where both are whole, or somebody has deleted them."""
         metrics, rollouts = self.path / METRICS, self._of_step(ROLLOUTS, step)
         needs_line = logged > 0 and metrics.is_file()  # step 0 has one after an evaluation alone
-        if needs_line and not any(row.get("step") == logged for row in read_jsonl(metrics)):
+        rows = self.read_metrics(lambda damaged: None) if needs_line else []
+        if needs_line and not any(row["step"] == logged for row in rows):
             return metrics.name
-        if rollouts.is_file() and not rollouts.read_bytes().endswith(b"\n"):
+        if rollouts.is_file() and not is_terminated(rollouts):
             return str(rollouts.relative_to(self.path))
         return None
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
-        `read_jsonl`, and for a line without its step."""
+        `read_jsonl`, and for a line without its step; with `left_out`, which gets what is wrong
+        with such a line, it is left out instead."""
         path = self.path / METRICS
-        rows = read_jsonl(path)
-        for number, row in enumerate(rows, start=1):
-            if type(row.get("step")) is not int:
-                raise ValueError(f"{path}, line {number} has no step")
+        rows = []
+        for number, row in numbered_objects(path):
+            if isinstance(row, dict) and type(row.get("step")) is int:
+                rows.append(row)
+                continue
+            problem = f"{path}, line {number} {'has no step' if isinstance(row, dict) else row}"
+            if left_out is None:
+                raise ValueError(problem)
+            left_out(problem)
         return rows
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -231,7 +258,10 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        try:
+            return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        except Unreadable as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -330,18 +360,40 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
     Raises ValueError for any other line that is no JSON object.
     """
-    if not path.is_file():
-        return []
     rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number} is no object")
+    for number, row in numbered_objects(path):
+        if isinstance(row, str):
+            raise ValueError(f"{path}, line {number} {row}")
         rows.append(row)
     return rows
+
+
+def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """(number of the line, its object or what is wrong with it), of all whole lines of a regular
+    file; none of what is not there. ValueError for a line without end."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(LONGEST_LINE)
+            if not line.endswith(b"\n"):
+                if len(line) == LONGEST_LINE:
+                    raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, f"is not JSON: {shown(str(error), 200)[1:-1]}"
+                continue
+            yield number, row if isinstance(row, dict) else "is no object"
+
+
+def is_terminated(path: Path) -> bool:
+    """Whether a file ends with a line feed."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        return file.read(1) == b"\n"
 
 
 def drop_incomplete_line(file) -> None:
