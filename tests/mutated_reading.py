@@ -179,7 +179,7 @@ def resume(case: Case) -> None:
 
 
 def resume_auto(case: Case) -> None:
-    newest({"model": "embedded"}, str(case.path.parent))
+    newest({"model": "embedded"}, str(case.path.parent), [])
 
 
 def fetch(case: Case) -> None:

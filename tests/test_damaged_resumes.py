@@ -132,10 +132,10 @@ def test_what_a_lock_that_is_a_link_leads_to_stays_as_it_is(run, tmp_path):
     kept.write_text("mine")
     (run / ".lock").unlink(missing_ok=True)
     (run / ".lock").symlink_to(kept)
-    assert "cannot be written" in refused(run) and kept.read_text() == "mine"
+    assert ".lock is a link: remove it" in refused(run) and kept.read_text() == "mine"
     (run / ".lock").unlink()
     os.mkfifo(run / ".lock")
-    with pytest.raises(OSError, match=r"\.lock is no file"):
+    with pytest.raises(UserError, match=r"\.lock is not a regular file"):
         RunLock.take(run)
 
 

@@ -23,7 +23,6 @@ Files are complete or absent, even if the process is killed: they are written un
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
-import itertools
 import json
 import math
 import os
@@ -37,9 +36,15 @@ from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
 from unslothrl.redaction import redacted
+from unslothrl.tracking.jsonl import (
+    drop_incomplete_line,
+    is_terminated,
+    numbered_objects,
+    read_jsonl,
+)
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
-from unslothrl.untrusted import Unreadable, read_object, shown
+from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
@@ -51,7 +56,6 @@ OWN_FILES = (
     CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
     f"{CHECKPOINTS}/{BEST}",
 )  # fmt: skip
-LONGEST_LINE = 64 << 20  # bytes
 MOST_SUMMARY = 1 << 20
 
 
@@ -353,54 +357,3 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def encoded(text: str) -> bytes:
     """JSON as UTF-8. Half a surrogate pair, which UTF-8 lacks, becomes its JSON escape."""
     return text.encode("utf-8", "backslashreplace")
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line without its line feed is incomplete and left out.
-
-    Raises ValueError for any other line that is no JSON object.
-    """
-    rows = []
-    for number, row in numbered_objects(path):
-        if isinstance(row, str):
-            raise ValueError(f"{path}, line {number} {row}")
-        rows.append(row)
-    return rows
-
-
-def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(number of the line, its object or what is wrong with it), of all whole lines of a regular
-    file; none of what is not there. ValueError for a line without end."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for number in itertools.count(1):
-            line = file.readline(LONGEST_LINE)
-            if not line.endswith(b"\n"):
-                if len(line) == LONGEST_LINE:
-                    raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
-                return
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield number, f"is not JSON: {shown(str(error), 200)[1:-1]}"
-                continue
-            yield number, row if isinstance(row, dict) else "is no object"
-
-
-def is_terminated(path: Path) -> bool:
-    """Whether a file ends with a line feed."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        return file.read(1) == b"\n"
-
-
-def drop_incomplete_line(file) -> None:
-    """Truncates `file`, open for reading and appending, after its last line feed."""
-    end = file.seek(0, os.SEEK_END)
-    if end:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
