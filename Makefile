@@ -37,6 +37,7 @@ test: setup     ## set up, then run every test except the slow ones, each file i
 
 slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
 	mutation-test learn-test split-test host-test cluster-test ## every long test, then whole runs (resumable)
+	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all

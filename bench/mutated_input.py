@@ -1,10 +1,12 @@
-"""Runs the command on mutated recipes, flags and adapters, each in a process of its own.
+"""Runs the command on mutated flags, recipes, data files, adapters, checkpoints and runs, each
+in a process of its own.
 
-    python bench/mutated_input.py [--first 5000] [--cases 200]
+    python bench/mutated_input.py [--first 6000] [--cases 200]
 
-A case ends with one line and exit code 2, or is accepted: it starts to load its first actor or
-learner (and is then stopped) or finishes. Time and peak memory are measured up to there. Resumable:
-cases in bench/results/mutated-input-cpu.json are not run again.
+A case ends with one line and exit code 2, and every file as it was; or it is accepted: it starts to
+load its first actor or learner (and is then stopped) or finishes. Time and peak memory are measured
+up to there. Every third case is one of tests/mutations.py, the others of tests/mutated_files.py.
+Resumable: cases in bench/results/mutated-input-cpu.json are not run again.
 """
 
 import argparse
@@ -22,11 +24,14 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import facts  # noqa: E402
+import mutated_files  # noqa: E402
+import mutated_reading  # noqa: E402
 import mutations  # noqa: E402
 
 from unslothrl.weights import base_model  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "mutated-input-cpu.json"
+KINDS = ("data", "run", "checkpoint", "adapter", "run", "data", "checkpoint", "recipe")
 FIRST_PROCESS = re.compile(rb"loading (learner|actor) 0|starting Ray")
 TIMEOUT_S = 300
 
@@ -53,8 +58,9 @@ def run(number: int) -> dict:
     """Runs one case. -> how it ended, and what it took"""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
         folder = Path(parent) / "case"
-        case = mutations.make(number, folder)
-        is_other = case.arguments[0] in ("ask", "plan", "data", "score")
+        kind, arguments = made(number, folder)
+        is_other = not arguments[0].startswith("-")
+        before = mutated_reading.listing(folder)
         command = ["-m", "unslothrl"] if is_other else [str(ROOT / "train_distributed.py")]
         environment = {
             **os.environ,
@@ -66,7 +72,7 @@ def run(number: int) -> dict:
         with out.open("wb") as to, err.open("wb") as errors:
             started = time.perf_counter()
             child = subprocess.Popen(
-                [sys.executable, *command, *case.arguments],
+                [sys.executable, *command, *arguments],
                 cwd=parent, env=environment, stdin=subprocess.DEVNULL, stdout=to, stderr=errors,
             )  # fmt: skip
             reached, most, cpu = False, 0.0, 0.0
@@ -85,25 +91,38 @@ def run(number: int) -> dict:
                 child.kill()
                 code = child.wait()
         text = err.read_text(errors="replace")
+        after = mutated_reading.listing(folder)
+        changed = list(mutated_reading.changes(before, after, may_write=False))
         mutations.clean(folder)
     one_line = text.startswith("unslothrl: ") and text.count("\n") == 1
-    refused = code == 2 and one_line and not reached
+    refused = code == 2 and one_line and not reached and not changed
     accepted = reached or (code == 0 and not hangs)
     return {
         "case": number,
-        "kind": case.kind,
+        "kind": kind,
+        "command": arguments[0].partition("=")[0],
         "ended": "refused" if refused else "accepted" if accepted else "wrong",
         "seconds": round(seconds, 2),
         "cpu_s": round(cpu, 2),
         "peak_mb": round(most),
         "message": text[-300:] if not accepted else "",
+        "changed": [] if accepted else changed,
         "code": code,
     }
 
 
+def made(number: int, folder: Path) -> tuple[str, tuple[str, ...]]:
+    """-> the kind of a case, and the arguments of the command."""
+    if number % 3 == 0:
+        mutation = mutations.make(number, folder)
+        return mutation.kind, mutation.arguments
+    case = mutated_files.make(KINDS[number % len(KINDS)], number, folder)
+    return case.kind, mutated_files.words(case)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--first", type=int, default=5000)
+    parser.add_argument("--first", type=int, default=6000)
     parser.add_argument("--cases", type=int, default=200)
     arguments = parser.parse_args()
     known = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else []

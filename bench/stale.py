@@ -42,6 +42,13 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends",
         "unslothrl/learners",
     ),
+    "mutated-files-cpu": (
+        "bench/mutated_files.py",
+        "tests/mutated_files.py",
+        "tests/mutated_runs.py",
+        "tests/mutated_reading.py",
+        "unslothrl",
+    ),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
     "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),

@@ -128,15 +128,17 @@ def test_it_may_be_damaged_after_it_was_found(checkpoints):
 
 NUMBERS = st.integers(0, 2**63)
 VALUES = st.one_of(st.floats(), st.integers(), st.none(), st.text())
+METRICS = st.dictionaries(st.text(), st.floats(allow_nan=False))
+EVALS = st.builds(lambda metrics, step: {**metrics, "step": step}, METRICS, NUMBERS)
 STATES = st.builds(
     RunState,
     step=NUMBERS,
     position=NUMBERS,
-    seconds=st.floats(allow_nan=False),
+    seconds=st.floats(allow_nan=False, allow_infinity=False),
     outstanding=st.lists(NUMBERS, max_size=5),
     batches=st.lists(NUMBERS, max_size=3),
-    evals=st.none() | st.lists(st.dictionaries(st.text(), st.floats(allow_nan=False)), max_size=3),
-    unlogged=st.none() | st.dictionaries(st.text(), st.floats(allow_nan=False)),
+    evals=st.none() | st.lists(EVALS, max_size=3),
+    unlogged=st.none() | METRICS,
     data=st.dictionaries(st.text(), st.text()),
     base=st.text(),
 )

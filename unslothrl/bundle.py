@@ -74,7 +74,7 @@ def files(folder: Path) -> Iterator[Path]:
     """Everything below that is no folder, in order; a link to a folder is not entered."""
     for parent, folders, names in os.walk(folder, followlinks=False):
         folders.sort()
-        links = [name for name in folders if (Path(parent) / name).is_symlink()]
+        links = [name for name in folders if os.path.islink(Path(parent) / name)]
         yield from (Path(parent) / name for name in sorted([*names, *links]))
 
 

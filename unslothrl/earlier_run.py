@@ -1,19 +1,24 @@
 """A run that is resumed: what it left in its folder, and how a new process goes on from that."""
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from unslothrl.checkpoints import learner_file
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.config.changes import changed
 from unslothrl.config.options import Config
 from unslothrl.config.reading import read_toml
+from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
 from unslothrl.redaction import redacted_values
 from unslothrl.resuming import FREE
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
+from unslothrl.tracking.summary_lines import is_whole
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
 
@@ -40,6 +45,7 @@ class EarlierRun:
         if checkpoint is None and folder.checkpoints.steps():
             why = notes[0].partition("):")[0]
             raise UserError(f"resume {config.resume}: {why}), and no other checkpoint is whole")
+        notes += damaged_metrics(folder)
         changes = changed(read_toml(folder.path / CONFIG), config)
         return cls(folder, checkpoint, tuple(changes), tuple(notes))
 
@@ -49,19 +55,24 @@ class EarlierRun:
 
     def has_finished(self, config: Config) -> bool:
         """Whether no steps are left, as far as that is known before the data is read."""
-        try:
-            if self.folder.read_summary().get("status") != "finished":
-                return False
-        except ValueError:  # damaged: the end of the run writes it again
+        summary = self.summary()
+        if summary.get("status") != "finished" or not is_whole(summary):
             return False
         before = read_toml(self.folder.path / CONFIG)
         return all(before.get(name) == redacted_values(getattr(config, name)) for name in LENGTH)
 
+    def summary(self) -> dict[str, Any]:
+        """How it ended; {} where that is damaged: a run that goes on needs none of it."""
+        try:
+            return self.folder.read_summary()
+        except ValueError:
+            return {}
+
     def show(self, view: Terminal) -> None:
         """As at its end, with nothing done."""
-        view.resumed(self.folder.read_metrics())
+        view.resumed(self.folder.read_metrics(lambda damaged: None))
         view.note("this run has finished: set --max_steps or --episodes higher to go on")
-        view.finish(self.folder.read_summary())
+        view.finish(self.summary())
 
     @property
     def draws_otherwise(self) -> bool:
@@ -72,8 +83,12 @@ class EarlierRun:
         """Notes on evaluation sets that have changed. UserError where the training set has."""
         return fingerprint.check(self.state.data, now, dataset)
 
-    def go_on(self, trainer: Trainer, config: Config, view: Terminal) -> None:
-        """Has the trainer go on where the run was. UserError where that was with another base."""
+    def go_on(
+        self, trainer: Trainer, config: Config, view: Terminal, comments: Sequence[str] = ()
+    ) -> None:
+        """Has the trainer go on where the run was, and writes its config, with `comments`.
+        UserError where that was with another base, or the checkpoint is another learner's: the
+        folder is then as it was."""
         before, now = self.state, trainer.first
         if before.base and now.base and before.base != now.base:
             raise UserError(
@@ -81,7 +96,12 @@ class EarlierRun:
                 "give the base back, or start a new run"
             )
         if self.checkpoint is not None:
-            trainer.restore(self.checkpoint, self.draws_otherwise)
+            try:
+                trainer.restore(self.checkpoint, self.draws_otherwise)
+            except ValueError as error:
+                name = self.checkpoint.folder.name
+                raise UserError(f"resume {self.folder.path}: {name}: {error}") from None
+        self.folder.write_config(to_toml(replace(config, resume=None), comments))
         self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)
         origin.record_resume(self.folder.path, before.step, self.changes)
         view.resumed(self.folder.read_metrics())
@@ -90,7 +110,7 @@ class EarlierRun:
 def newest_recorded(folder: RunFolder, notes: list[str]) -> Checkpoint | None:
     """The newest whole checkpoint, or that of the step before where the record of its step was cut
     off: the step is then done and recorded again. UserError where the metrics cannot be read."""
-    whole = folder.checkpoints.whole_ones(notes.append)
+    whole = folder.checkpoints.whole_ones(notes.append, learner_file.check)
     newest = next(whole, None)
     if newest is None:
         return None
@@ -107,3 +127,15 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Checkpoint | None:
         return newest
     notes.append(f"{cut_off} is incomplete: step {step} is done again")
     return before
+
+
+def damaged_metrics(folder: RunFolder) -> list[str]:
+    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError where it is no
+    such file at all."""
+    damaged: list[str] = []
+    try:
+        folder.read_metrics(damaged.append)
+    except ValueError as error:
+        raise UserError(f"resume {folder.path}: {error}: remove the file") from None
+    more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
+    return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []

@@ -49,7 +49,10 @@ def leads_out(path: Path, folder: Path) -> bool:
     snapshots/<revision>/ to the blobs/ beside."""
     if not path.is_symlink():
         return False
-    target, own = path.resolve(), folder.resolve()
+    try:
+        target, own = path.resolve(), folder.resolve()
+    except RuntimeError:  # of Python 3.11 and 3.12: links in a circle
+        return True
     allowed = [own]
     for parent in (own, *own.parents):
         if parent.parent.name == "snapshots":
@@ -82,7 +85,16 @@ def flush_tree(folder: Path) -> None:
 def replace_folder(source: Path, target: Path) -> None:
     """Renames `source` to `target`; an earlier `target` is moved aside and then deleted."""
     aside = target.with_name(f".{target.name}.replaced")
-    if target.exists():
+    if os.path.lexists(target):
+        remove(aside)  # of a process that was killed
         target.rename(aside)
     source.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
+
+
+def remove(path: Path) -> None:
+    """Whatever is there, as far as it can be; of a link the link alone."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)

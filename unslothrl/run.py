@@ -139,7 +139,7 @@ def train(
         RunState(data=prepared.fingerprints, base=checks.base_hash, versions=origin.versions()),
     )
     if earlier is not None:
-        earlier.go_on(trainer, config, view)
+        earlier.go_on(trainer, config, view, facts(config, prepared.data))
         folder.saved()  # what came after the step is gone
     ending.trackers.start(trainer.state.step if earlier and earlier.checkpoint else None)
     spare_collector(processes)
@@ -240,14 +240,14 @@ def open_folder(
     comments: Sequence[str] = (),
     recipe: Mapping[str, Any] | None = None,
 ) -> RunFolder:
-    """The run's folder with its config.toml, with `comments`."""
-    if earlier is None:
-        text = to_toml(config, comments)
-        folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
-        origin.record(folder.path, recipe)
-        return folder
-    earlier.folder.write_config(to_toml(replace(config, resume=None), comments))
-    return earlier.folder
+    """The run's folder: a new one with its config.toml, with `comments`; an earlier one as it is,
+    until the run does go on from its checkpoint."""
+    if earlier is not None:
+        return earlier.folder
+    text = to_toml(config, comments)
+    folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
+    origin.record(folder.path, recipe)
+    return folder
 
 
 def check_rewards(config: Config) -> str | None:

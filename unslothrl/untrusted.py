@@ -17,6 +17,15 @@ class Unreadable(ValueError):
 
 def read_text(path: Path, most: int) -> str:
     """The text of a regular file of at most `most` bytes. Raises Unreadable."""
+    data = read_bytes(path, most)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises Unreadable."""
     if "\0" in str(path):
         raise Unreadable("its name has a null byte")
     try:
@@ -30,10 +39,7 @@ def read_text(path: Path, most: int) -> str:
     if len(data) > most:
         size = max(status.st_size, len(data))
         raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+    return data
 
 
 def read_object(path: Path, most: int) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
-PLAIN = "plain"  # the entry of a safetensors file's metadata that holds what is no tensor
+from unslothrl.checkpoints.learner_file import PLAIN, plain_values
+
 OPTIMIZER = "optimizer/"  # the names of the optimisers' part begin with it
 Plain = int | float | bool | str | None
 Leaf = torch.Tensor | Plain
@@ -34,7 +35,8 @@ def save(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> b
 def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data: bytes) -> None:
     """Makes parameters and optimisers what `save` was given.
 
-    ValueError if the parameters or the optimisers are others.
+    ValueError if the parameters or the optimisers are others, or a parameter is not finite; the
+    parameters are then as they were.
     """
     values = unpack(data)
     expected = {f"{kind}/{name}": p.shape for kind in trained for name, p in trained[kind].items()}
@@ -45,6 +47,9 @@ def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data
     }
     if expected != {name: tensor.shape for name, tensor in weights.items()}:
         raise ValueError("the checkpoint holds a different LoRA than this run: use its config")
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} in the checkpoint holds values that no training gives")
     for kind, optimizer in optimizers.items():
         prefix = f"{OPTIMIZER}{kind}/"
         state = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
@@ -67,10 +72,15 @@ def pack(values: dict[str, Leaf]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Leaf]:
-    """What `pack` was given, on the host. A file without metadata is all tensors."""
+    """What `pack` was given, on the host. A file without metadata is all tensors. ValueError for
+    what `pack` does not give."""
     size = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    return {**safetensors.torch.load(data), **json.loads(metadata.get(PLAIN, "{}"))}
+    try:
+        tensors = safetensors.torch.load(data)
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    except (safetensors.SafetensorError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the checkpoint is no safetensors file ({error})") from None
+    return {**tensors, **plain_values(metadata.get(PLAIN, "{}"))}
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
@@ -90,9 +100,10 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     ValueError where the state is that of another optimiser.
     """
     parameters = _parameters(optimizer)
-    having = {int(name.split("/")[0]) for name in saved}
-    if max(having, default=-1) >= len(parameters):
+    indices = {name.split("/")[0] for name in saved}
+    if not indices <= set(map(str, range(len(parameters)))):
         raise ValueError("the checkpoint has optimiser state for more parameters than this run has")
+    having = set(map(int, indices))
     for index, parameter in enumerate(parameters):
         if index not in having:
             optimizer.state.pop(parameter, None)
@@ -145,7 +156,9 @@ def _alike(name: str, built: dict[str, Leaf], saved: dict[str, Leaf]) -> bool:
     value, expected = built[name], saved[name]
     if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor):
         return value.shape == expected.shape and value.dtype == expected.dtype
-    return not isinstance(value, torch.Tensor) and not isinstance(expected, torch.Tensor)
+    numbers = (int, float)
+    both = isinstance(value, numbers) and isinstance(expected, numbers)
+    return both or type(value) is type(expected)
 
 
 def _walk(tree: Any, name: str) -> Iterator[tuple[str, Leaf]]:

@@ -1,10 +1,13 @@
 """Where the loop of a run stands, as a checkpoint has it: JSON, no pickle."""
 
 import json
+import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+LARGEST = 2**63
 
 
 @dataclass
@@ -43,7 +46,17 @@ def from_json(text: bytes) -> RunState:
     for name, value in values.items():
         if not is_a(value, kinds[name]):
             raise ValueError(f"{name} is not what it must be")
+    for row in (*(values["evals"] or ()), values["unlogged"] or {}):
+        if not all(value is None or is_number(value) for value in row.values()):
+            raise ValueError("a metric in it is no number")
+    if not all(is_a(row.get("step"), int) for row in values["evals"] or ()):
+        raise ValueError("one of its evaluations has no step")
     return RunState(**values)
+
+
+def is_number(value: Any) -> bool:
+    """Not-a-number and infinity included; not an integer beyond all floats."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
 
 
 def is_a(value: Any, kind: Any) -> bool:
@@ -51,9 +64,9 @@ def is_a(value: Any, kind: Any) -> bool:
     if isinstance(kind, types.UnionType):
         return any(is_a(value, each) for each in kind.__args__)
     if kind is int:
-        return type(value) is int and value >= 0
+        return type(value) is int and 0 <= value <= LARGEST
     if kind is float:
-        return type(value) in (int, float)
+        return type(value) in (int, float) and is_number(value) and math.isfinite(value)
     if typing.get_origin(kind) is dict:
         return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
     if typing.get_origin(kind) is list:

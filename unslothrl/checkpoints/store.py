@@ -6,23 +6,31 @@ checkpoints/latest          the name of the newest
 checkpoints/best            the name of the one with the best evaluation
 """
 
+import contextlib
 import hashlib
+import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from unslothrl.checkpoints import ahead, run_state
 from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.files import flush_tree, replace_folder, write_whole
+from unslothrl.files import flush_tree, remove, replace_folder, write_whole
+from unslothrl.untrusted import Unreadable, read_bytes
 
 LATEST, BEST = "latest", "best"
 LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"
 AHEAD = "ahead.jsonl"
 OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
 KEPT = 2  # the older one is for where the newest is damaged
+MOST_SUMS, MOST_PROGRESS, MOST_AHEAD = 4096, 256 << 20, 1 << 30  # bytes
+
+Note = Callable[[str], None]
 
 
 class Damaged(ValueError):
@@ -66,8 +74,8 @@ class Checkpoints:
         name it; deletes those that are not kept. -> its folder. `is_best`: it has the best
         evaluation so far; `groups` were drawn ahead."""
         self.folder.mkdir(exist_ok=True)
-        for left_over in self.folder.glob(".*"):  # of a process that was killed while it wrote
-            shutil.rmtree(left_over, ignore_errors=True)
+        for left_over in self.folder.glob(".step_*"):  # of a process that was killed meanwhile
+            remove(left_over)
         target = self._of_step(state.step)
         temporary = target.with_name(f".{target.name}")
         temporary.mkdir()
@@ -91,29 +99,42 @@ class Checkpoints:
         return target
 
     def _delete_older(self) -> None:
-        best = self.folder / BEST
-        kept = best.read_bytes().decode(errors="replace").strip() if best.is_file() else ""
+        kept = ""
+        with contextlib.suppress(Unreadable):
+            kept = read_bytes(self.folder / BEST, MOST_SUMS).decode(errors="replace").strip()
         for step in self.steps()[: -self.keep]:
             if self._of_step(step).name != kept:
-                shutil.rmtree(self._of_step(step))
+                remove(self._of_step(step))
 
-    def newest(self, note: Callable[[str], None] = lambda line: None) -> Checkpoint | None:
+    def newest(
+        self, note: Note = lambda line: None, look: Callable[[Path], None] = lambda path: None
+    ) -> Checkpoint | None:
         """The newest that is whole, None if none is. `note` gets a line for each newer one."""
-        return next(self.whole_ones(note), None)
+        return next(self.whole_ones(note, look), None)
 
-    def whole_ones(self, note: Callable[[str], None]) -> Iterator[Checkpoint]:
-        """Those that are whole, the newest first. `note` gets a line for each other."""
+    def whole_ones(
+        self, note: Note, look: Callable[[Path], None] = lambda path: None
+    ) -> Iterator[Checkpoint]:
+        """Those that are whole, the newest first. `note` gets a line for each other. `look` is
+        given the learner's file before it is read, and raises ValueError for what is none."""
         for step in reversed(self.steps()):
             folder = self._of_step(step)
             try:
-                state = run_state.from_json(checked(folder, PROGRESS))
+                state = run_state.from_json(checked(folder, PROGRESS, MOST_PROGRESS))
                 if state.step != step:
                     raise Damaged(f"{PROGRESS} is of step {state.step}")
-                checked(folder, LEARNER)
-                text = checked(folder, AHEAD) if AHEAD in listed(folder) else b""
+                with opened(folder / LEARNER) as file:
+                    look(folder / LEARNER)
+                    check_sum(folder, LEARNER, hashlib.file_digest(file, "sha256").hexdigest())
+                text = b""
+                if any(line.endswith(f"  {AHEAD}") for line in sums_of(folder)):
+                    text = checked(folder, AHEAD, MOST_AHEAD)
                 groups = ahead.from_jsonl(text)
             except (ValueError, OSError) as error:  # a checkpoint of another version included
-                note(f"checkpoint {folder.name} is damaged ({error}): the one before it is used")
+                said = str(error)
+                if isinstance(error, OSError):
+                    said = f"{Path(str(error.filename)).name}: {error.strerror}"
+                note(f"checkpoint {folder.name} is damaged ({said}): the one before it is used")
             else:
                 yield Checkpoint(folder, state, groups)
 
@@ -121,29 +142,49 @@ class Checkpoints:
         """Those of later steps."""
         for later in self.steps():
             if later > step:
-                shutil.rmtree(self._of_step(later))
+                remove(self._of_step(later))
 
     def _of_step(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
 
 
-def listed(folder: Path) -> set[str]:
-    """The files that a checkpoint has."""
-    return {line.partition("  ")[2] for line in (folder / SUMS).read_text("ascii").splitlines()}
+def checked(folder: Path, name: str, most: int | None = None) -> bytes:
+    """The content of a checkpoint's file. Raises Damaged where it is not what was written, or has
+    more than `most` bytes."""
+    with opened(folder / name) as file:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise Damaged(f"{name} has more than {most:,} bytes")
+        content = file.read()
+    check_sum(folder, name, sha256(content))
+    return content
 
 
-def checked(folder: Path, name: str) -> bytes:
-    """The content of a checkpoint's file. Raises Damaged where it is not what was written."""
+def opened(path: Path) -> BufferedReader:
+    """A regular file. Raises Damaged for any other: opening a pipe would wait for its writer."""
     try:
-        lines = (folder / SUMS).read_text("ascii").splitlines()
-        content = (folder / name).read_bytes()
-    except FileNotFoundError as error:
-        raise Damaged(f"{Path(error.filename).name} is missing") from None
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise Damaged(f"{path.name} is no file")
+        return path.open("rb")
+    except FileNotFoundError:
+        raise Damaged(f"{path.name} is missing") from None
+
+
+def check_sum(folder: Path, name: str, found: str) -> None:
+    """Raises Damaged where a file's SHA-256 is not the one that was written."""
+    if f"{found}  {name}" not in sums_of(folder):
+        raise Damaged(f"{name} is not as it was written: its SHA-256 differs")
+
+
+def sums_of(folder: Path) -> list[str]:
+    """The lines of a checkpoint's SHA256SUMS. Raises Damaged."""
+    if not (folder / SUMS).exists():
+        raise Damaged(f"{SUMS} is missing")
+    try:
+        return read_bytes(folder / SUMS, MOST_SUMS).decode("ascii").splitlines()
     except UnicodeDecodeError:
         raise Damaged(f"{SUMS} is not text") from None
-    if f"{sha256(content)}  {name}" not in lines:
-        raise Damaged(f"{name} is not as it was written: its SHA-256 differs")
-    return content
+    except Unreadable as error:
+        raise Damaged(f"{SUMS}: {error}") from None
 
 
 def sha256(content: bytes) -> str:

@@ -16,10 +16,9 @@ from unslothrl import __version__, stopping
 from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
-from unslothrl.commands.messages import crash, unknown_command, usage_message
+from unslothrl.commands.messages import crash, one_line, unknown_command, usage_message
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.untrusted import for_terminal
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
@@ -99,7 +98,7 @@ def parser() -> Any:
 
 def refuse(message: str, code: int = USAGE) -> int:
     """Prints one line; what it quotes may come from a file, and does not steer the terminal."""
-    print("unslothrl: " + for_terminal(" ".join(message.split())), file=sys.stderr)
+    print("unslothrl: " + one_line(message), file=sys.stderr)
     return code
 
 

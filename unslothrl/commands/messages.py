@@ -11,8 +11,9 @@ from unslothrl.config import other_names, values
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import kind
 from unslothrl.redaction import redacted
-from unslothrl.untrusted import plain, printable
+from unslothrl.untrusted import for_terminal, plain, printable
 
+LONGEST = 1000  # characters of a message
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
 
 
@@ -24,6 +25,15 @@ def crash(error: Exception) -> str:
     text = redacted("".join(traceback.format_exception(error)), guess=True)
     print(printable(text, kept="\n"), file=sys.stderr, end="")
     return f"unexpected {summary_of(error)}: a fault of this program: report it with these lines"
+
+
+def one_line(message: str) -> str:
+    """A message as it is printed. What it quotes may come from a file: it does not steer the
+    terminal, and of a long one the middle is left out."""
+    line = for_terminal(" ".join(message.split()))
+    if len(line) <= LONGEST:
+        return line
+    return f"{line[: LONGEST * 2 // 3]} [...] {line[-LONGEST // 3 + 7 :]}"
 
 
 def unknown_command(name: str, commands: Sequence[str]) -> str:

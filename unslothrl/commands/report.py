@@ -41,14 +41,15 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
             raise UserError(
                 "output is for comparisons: a run's report is written into its own folder"
             )
-        print(for_terminal(str(readable(lambda: write_report(folders[0])))), file=out)
+        print(for_terminal(str(readable(folders, lambda: write_report(folders[0])))), file=out)
         return
     if len(folders) > MOST_RUNS:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
     path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
     if is_file(path) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} is there already and no page: name an .html")
-    print(for_terminal(str(readable(lambda: write_comparison(read(folders), path)))), file=out)
+    made = readable(folders, lambda: write_comparison(read(folders), path))
+    print(for_terminal(str(made)), file=out)
 
 
 def listed(path: Path) -> Run:
@@ -98,8 +99,8 @@ def file_name(folders: Sequence[Path]) -> str:
     return name.decode(errors="ignore") + ".html"
 
 
-def readable(work: Callable[[], T]) -> T:
-    """What `work` returns. UserError where a file of a run cannot be read or written."""
+def readable(folders: Sequence[Path], work: Callable[[], T]) -> T:
+    """What `work` returns. UserError where a file of the runs cannot be read or written."""
     try:
         return work()
     except OSError as error:
@@ -107,4 +108,5 @@ def readable(work: Callable[[], T]) -> T:
         raise UserError(f"report: {name}: {error.strerror}") from None
     except DAMAGED as error:
         said = plain(" ".join(str(error).split()), 300)
-        raise UserError(f"report: a file of the run is damaged: {said}") from None
+        names = ", ".join(plain(str(folder)) for folder in folders)
+        raise UserError(f"report {names}: a file of the run is damaged: {said}") from None

@@ -19,6 +19,26 @@ MOST_BYTES = 1 << 20
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """What a .toml file says, whatever that is. Raises ValueError."""
+    try:
+        return parsed(read_text(path, MOST_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML ({error})") from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The table that a text is as TOML. Raises ValueError."""
+    if LONG_KEY.search(text):  # which the parser would take minutes for
+        raise ValueError("no option has a key of 64 parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:  # no TOML, or a number without end
+        raise ValueError(f"{' '.join(str(error).split()):.200}") from None
+
+
 def read_recipe(name: str, notes: list[str] | None = None) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
     if exists(name):
@@ -40,17 +60,11 @@ def read_toml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
         text = read_text(path, MOST_BYTES)
     except Unreadable as error:
         raise UserError(f"recipe {path}: {error}: give a .toml file") from None
-    if LONG_KEY.search(text):  # which the parser would take minutes for
-        raise UserError(
-            f"recipe {path}: no option has a key of 64 parts: write lines like lr = 2e-5"
-        )
     try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # no TOML, or a number or nesting without end
-        nested = isinstance(error, RecursionError)
-        reason = "nested too deeply" if nested else " ".join(str(error).split())
+        table = parsed(text)
+    except ValueError as error:
         raise UserError(
-            f"recipe {path} is not TOML ({reason:.200}): write lines like lr = 2e-5"
+            f"recipe {path} is not TOML ({error}): write lines like lr = 2e-5"
         ) from None
     for name in sorted(table.keys() & RETIRED.keys()):
         del table[name]

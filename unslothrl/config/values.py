@@ -17,7 +17,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.config import other_names
 from unslothrl.config.options import OPTIONS, RETIRED, Config
 from unslothrl.errors import UserError
-from unslothrl.untrusted import shown
+from unslothrl.untrusted import plain, shown
 
 MOST_TEXT = 65_536  # characters
 KINDS = {
@@ -180,6 +180,7 @@ def example(name: str, typed: Any = None) -> Any:
 def unknown_option(name: str, is_flag: bool = True, also: Sequence[str] = ()) -> str:
     """The message for an option that does not exist; `also`: what else there is besides a run's."""
     style = "--{}" if is_flag else "{}"
+    name = plain(name, 80)
     last = name.rpartition(".")[2]
     if last == "top_k":
         topk, top_k = style.format("topk"), style.format("sampling_top_k")

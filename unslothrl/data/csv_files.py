@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.data.lines import BOM, LONGEST_ROW, lines_of, refuse, refuse_repeated, with_end
+from unslothrl.data.lines import (
+    BOM,
+    LONGEST_ROW,
+    lines_of,
+    one_line,
+    refuse,
+    refuse_repeated,
+    with_end,
+)
 from unslothrl.data.rows import CsvParser, Rows, TextRows
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
@@ -42,7 +50,7 @@ def read_csv(path: Path) -> Rows:
                 starts.append(begin)
                 last = lines.end
     except csv.Error as error:
-        refuse(path, f"line {reader.line_num} is not CSV ({error}): fix it")
+        refuse(path, f"line {reader.line_num} is not CSV ({one_line(error)}): fix it")
     parser = CsvParser(header or [], dialect.options)
     return TextRows(path, with_end(starts, last), parser)
 

@@ -8,13 +8,13 @@ before a run begins; of each row only where it stands is kept. Tables are read w
 import codecs
 import gzip
 import json
-import shutil
 import tempfile
 import zlib
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from unslothrl import long_json
 from unslothrl.data.csv_files import read_csv
@@ -43,6 +43,7 @@ from unslothrl.files import is_file
 
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole
 GZIP = ".gz"
+MOST_RATIO = 100  # of what is unpacked to its file; of zeros it is 1,030
 ADVICE = {  # for files that are no data sets yet
     ".xlsx": "save the sheet as CSV UTF-8",
     ".xls": "save the sheet as CSV UTF-8",
@@ -85,16 +86,31 @@ def unpacked(path: Path, kind: str) -> Rows:
     gone when this returns. UserError, OSError."""
     with tempfile.NamedTemporaryFile(suffix=kind) as copy:
         try:
-            with gzip.open(path) as file:
-                shutil.copyfileobj(file, copy)
+            unpack(path, copy)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             refuse(path, f"it is incomplete ({one_line(error)}): get it again")
         copy.flush()
         try:
-            return READERS[kind](Path(copy.name))
+            rows: Any = READERS[kind](Path(copy.name))
+            with suppress(AttributeError):  # a list has none
+                rows.path = path
+            return rows
         except UserError as error:
             said = str(error).replace(copy.name, str(path))
             raise UserError(said.replace(Path(copy.name).name, path.name)) from None
+
+
+def unpack(path: Path, copy: IO[bytes]) -> None:
+    """Writes what gzip has compressed into `copy`. UserError where that is so much more that it can
+    be no text: it would fill the disk. OSError, EOFError, zlib.error."""
+    size, most = 0, max(LONGEST_ROW, MOST_RATIO * path.stat().st_size)
+    with gzip.open(path) as file:
+        while piece := file.read(CHUNK):
+            size += len(piece)
+            if size > most:
+                refuse(path, f"it unpacks to over {most >> 20:,} MB, {MOST_RATIO} times its size: "
+                       "no text does, unpack it yourself")  # fmt: skip
+            copy.write(piece)
 
 
 def read_lines(path: Path) -> Rows:
@@ -221,6 +237,14 @@ class Window:
         self.text, self.at = self.text[self.at :] + text, 0
         return bool(data)
 
+    def grow(self) -> bool:
+        """Reads on until there is twice as much: a long row is not parsed at every piece. -> False
+        at the end of the file."""
+        before = len(self.text) - self.at
+        while self.more() and len(self.text) < 2 * before:
+            pass
+        return len(self.text) > before
+
     def use(self, end: int) -> None:
         """Moves on to `end` in the text."""
         part = self.text[self.at : end]
@@ -263,7 +287,7 @@ class Window:
             except (ValueError, RecursionError) as error:
                 line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
                 reason = getattr(error, "msg", one_line(error))
-            if len(self.text) - self.at > LONGEST_ROW or not self.more():
+            if len(self.text) - self.at > LONGEST_ROW or not self.grow():
                 refuse(self.path, f"line {line} is not JSON ({reason}): fix it")
         check_depth(self.path, self.text[self.at : end], row, f"row {number}")
         begin = self.byte

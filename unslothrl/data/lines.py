@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from unslothrl.errors import UserError
-from unslothrl.untrusted import shown
+from unslothrl.untrusted import printable, shown
 
 LONGEST_ROW = 64 << 20  # bytes
 CHUNK = 1 << 20
@@ -46,8 +46,8 @@ def refuse_repeated(path: Path, columns: Sequence[str]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """An error's message without line breaks, cut to 200 characters."""
-    return " ".join(str(error).split())[:200]
+    """An error's message in one line of 200 characters, without what would steer a terminal."""
+    return printable(" ".join(str(error).split())[:200])
 
 
 def with_end(starts: array, end: int) -> np.ndarray:

@@ -39,4 +39,7 @@ def render(
 
 def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:
     """Token ids of rendered prompts; the template has written the special tokens already."""
-    return tokenizer(prompts, add_special_tokens=False)["input_ids"] if prompts else []
+    if not prompts:
+        return []
+    # Not verbose: what is too long is left out, and counted.
+    return tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]

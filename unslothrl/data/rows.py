@@ -36,7 +36,7 @@ class TextRows:
 
     def __init__(self, path: Path, starts: np.ndarray, parse: Callable[[str], Row]):
         self.starts, self.parse = starts, parse
-        self.file = path.open("rb")
+        self.file, self.path = path.open("rb"), path
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -174,8 +174,6 @@ def file_of(rows: Rows | None, number: int) -> Path | None:
         rows = rows.rows
     if isinstance(rows, JoinedRows):
         return file_of(rows.parts[bisect.bisect_right(rows.ends, number - 1)], 1)
-    if isinstance(rows, TextRows):
-        return Path(rows.file.name)
     return getattr(rows, "path", None)
 
 

@@ -4,7 +4,6 @@ import html
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,18 @@ from typing import Any
 
 from unslothrl import __version__
 from unslothrl.config.options import OPTIONS
+from unslothrl.config.reading import read_table
 from unslothrl.embedded import EMBEDDED
 from unslothrl.redaction import redacted
 from unslothrl.tracking.metrics import Row, buckets, eval_sets, is_number, series, short
 from unslothrl.tracking.run_folder import CONFIG, METRICS, SUMMARY, read_jsonl
-from unslothrl.untrusted import printable
+from unslothrl.untrusted import printable, read_object
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.portable import BASE_FOLDER, is_hub_id
 
 MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 CURVE_ROWS = 12
+MOST_BYTES = 1 << 20  # of summary.json
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")
 FORMS = {
     "adapter": ("A LoRA adapter", "peft"),
@@ -46,11 +47,11 @@ class Run:
         steps = 0
         if folder is not None:
             try:
-                options = tomllib.loads((folder / CONFIG).read_text("utf-8"))
+                options = read_table(folder / CONFIG)
                 rows = [row for row in read_jsonl(folder / METRICS) if type(row.get("step")) is int]
                 steps = max((row["step"] for row in rows), default=0)
                 if (folder / SUMMARY).is_file():
-                    told = json.loads((folder / SUMMARY).read_text("utf-8")).get("steps")
+                    told = read_object(folder / SUMMARY, MOST_BYTES).get("steps")
                     steps = told if type(told) is int else steps
             except (OSError, ValueError, TypeError, AttributeError, RecursionError):
                 pass

@@ -32,20 +32,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unslothrl.checkpoints.store import OF_STEP, Checkpoints
+from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
 from unslothrl.redaction import redacted
+from unslothrl.tracking.jsonl import (
+    drop_incomplete_line,
+    is_terminated,
+    numbered_objects,
+    read_jsonl,
+)
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import Adapter, Batch, Group
-from unslothrl.untrusted import read_object
+from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
-MOST_SUMMARY = 1 << 20  # bytes
+OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS)  # that a resumed run reads and writes
+OWN_FILES = (
+    CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
+    f"{CHECKPOINTS}/{BEST}",
+)  # fmt: skip
+MOST_SUMMARY = 1 << 20
 
 
 class RunFolder:
@@ -91,6 +102,7 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
+        folder.check_kinds()
         try:
             folder.lock = RunLock.take(folder.path)
         except OSError as error:
@@ -98,6 +110,17 @@ class RunFolder:
                 f"resume {path} cannot be written ({error.strerror}): make it writable, or copy it"
             ) from None
         return folder
+
+    def check_kinds(self) -> None:
+        """UserError where a pipe, a folder or a link to nothing stands in the place of a file of
+        the run's, or a file in that of a folder."""
+        for names, kind, is_one in (
+            (OWN_FOLDERS, "folder", Path.is_dir), (OWN_FILES, "file", Path.is_file)
+        ):  # fmt: skip
+            for name in names:
+                path = self.path / name
+                if os.path.lexists(path) and not is_one(path):
+                    raise UserError(f"resume {self.path}: {name} is no {kind}: remove it")
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
@@ -122,7 +145,8 @@ class RunFolder:
         logged = step if logged is None else logged
         (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
-            kept = [row for row in self.read_metrics() if row["step"] <= logged]
+            rows = self.read_metrics(lambda damaged: None)
+            kept = [row for row in rows if row["step"] <= logged]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
         for folder, last in ((ROLLOUTS, step), (EVALS, logged)):
             for later in self.steps_of(folder):
@@ -144,20 +168,27 @@ class RunFolder:
         `step`; None where both are whole, or somebody has deleted them."""
         metrics, rollouts = self.path / METRICS, self._of_step(ROLLOUTS, step)
         needs_line = logged > 0 and metrics.is_file()  # step 0 has one after an evaluation alone
-        if needs_line and not any(row.get("step") == logged for row in read_jsonl(metrics)):
+        rows = self.read_metrics(lambda damaged: None) if needs_line else []
+        if needs_line and not any(row["step"] == logged for row in rows):
             return metrics.name
-        if rollouts.is_file() and not rollouts.read_bytes().endswith(b"\n"):
+        if rollouts.is_file() and not is_terminated(rollouts):
             return str(rollouts.relative_to(self.path))
         return None
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
-        `read_jsonl`, and for a line without its step."""
+        `read_jsonl`, and for a line without its step; with `left_out`, which gets what is wrong
+        with such a line, it is left out instead."""
         path = self.path / METRICS
-        rows = read_jsonl(path)
-        for number, row in enumerate(rows, start=1):
-            if type(row.get("step")) is not int:
-                raise ValueError(f"{path}, line {number} has no step")
+        rows = []
+        for number, row in numbered_objects(path):
+            if isinstance(row, dict) and type(row.get("step")) is int:
+                rows.append(row)
+                continue
+            problem = f"{path}, line {number} {'has no step' if isinstance(row, dict) else row}"
+            if left_out is None:
+                raise ValueError(problem)
+            left_out(problem)
         return rows
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -231,7 +262,10 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        try:
+            return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        except Unreadable as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -323,32 +357,3 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def encoded(text: str) -> bytes:
     """JSON as UTF-8. Half a surrogate pair, which UTF-8 lacks, becomes its JSON escape."""
     return text.encode("utf-8", "backslashreplace")
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; a last line without its line feed is incomplete and left out.
-
-    Raises ValueError for any other line that is no JSON object.
-    """
-    if not path.is_file():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number} is no object")
-        rows.append(row)
-    return rows
-
-
-def drop_incomplete_line(file) -> None:
-    """Truncates `file`, open for reading and appending, after its last line feed."""
-    end = file.seek(0, os.SEEK_END)
-    if end:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)

@@ -16,6 +16,17 @@ SHOWN = (  # label, key of the summary
 )
 
 
+def is_whole(summary: Mapping[str, Any]) -> bool:
+    """Whether it has what `summary_lines` needs: a file may hold anything."""
+    evaluations = [summary.get(name) or {} for name in ("first_eval", "last_eval")]
+    seconds = [summary.get("seconds"), summary.get("eval_seconds") or 0]
+    return (
+        type(summary.get("steps")) is int
+        and all(map(is_number, seconds))
+        and all(isinstance(each, dict) for each in evaluations)
+    )
+
+
 def summary_lines(
     summary: Mapping[str, Any], rewards: Sequence[float], arrow: str
 ) -> list[tuple[str, str]]:

@@ -17,8 +17,10 @@ from unslothrl.tracking import trackers
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.trackers.base import TrackedRun, Tracker
 from unslothrl.types import Group
+from unslothrl.untrusted import read_object
 
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
+MOST_IDS = 1 << 16  # bytes
 MOST_WAITING = 1000  # calls that a tracker has not taken, before it is given up
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
@@ -123,9 +125,8 @@ def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
     try:
-        kept = json.loads(path.read_bytes())
-        ids = {str(name): str(value) for name, value in kept.items()}
-    except (OSError, ValueError, AttributeError):  # none yet, or damaged
+        ids = {name: str(value) for name, value in read_object(path, MOST_IDS).items()}
+    except ValueError:  # none yet, or damaged
         ids = {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
+from unslothrl.tracking.metrics import is_number
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Boundary:
 
 
 def best(evals: list[dict]) -> dict:
-    """The first of those with the highest pass@1 of the first set."""
-    key = next(name for name in evals[0] if name.endswith("/pass@1"))
-    return max(evals, key=lambda one: one[key])
+    """The first of those with the highest pass@1 of the newest one's first set: a run may go on
+    with other sets. The newest where there is no such figure."""
+    key = next((name for name in evals[-1] if name.endswith("/pass@1")), "")
+    rated = [one for one in evals if is_number(one.get(key))]
+    return max(rated, key=lambda one: one[key]) if rated else evals[-1]

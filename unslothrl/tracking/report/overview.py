@@ -1,11 +1,11 @@
 """The upper part of the page: what the run is, what it did, what to look at; and its options."""
 
 import functools
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unslothrl.config.reading import read_table
 from unslothrl.evaluation.estimates import paired
 from unslothrl.redaction import redacted_values
 from unslothrl.tracking import origin
@@ -22,8 +22,8 @@ ScoresByStep = Callable[[int], Mapping[str, Mapping[str, list[float]]]]
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """The options in config.toml, {} without one."""
-    found = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """The options in config.toml, {} without one. ValueError where it is damaged."""
+    found = read_table(path) if path.is_file() else {}
     return redacted_values(found)  # an older version wrote secrets
 
 

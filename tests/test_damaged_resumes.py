@@ -1,0 +1,302 @@
+"""Runs that go on from a folder that a disk, another program or somebody hostile has had a hand in:
+what is a record alone is left out with a note, all else is refused before anything is changed."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import mutated_files
+import mutated_runs
+import pytest
+import torch
+from mutated_reading import Resumed
+from rich.console import Console
+
+from unslothrl.checkpoints import learner_file, learner_state, run_state
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoints, sha256
+from unslothrl.commands import cli
+from unslothrl.config.reading import read_table
+from unslothrl.earlier_run import EarlierRun
+from unslothrl.errors import UserError
+from unslothrl.files import replace_folder
+from unslothrl.resolve import resolve
+from unslothrl.tracking import tracked
+from unslothrl.tracking.report import steps
+from unslothrl.tracking.run_folder import RunFolder, read_jsonl
+from unslothrl.tracking.run_lock import RunLock
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.boundary import best
+from unslothrl.untrusted import Unreadable
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """Stopped after step 4, with checkpoints of steps 3 and 4."""
+    return Path(shutil.copytree(mutated_files.template(), tmp_path / "run"))
+
+
+def go_on(run: Path) -> EarlierRun:
+    config = resolve({"resume": str(run)}, mutated_runs.MACHINE).config
+    view = Terminal(console=Console(file=io.StringIO()), live=False)
+    with contextlib.ExitStack() as at_end:
+        earlier = EarlierRun.reopen(config, at_end)
+        if earlier.has_finished(config):
+            earlier.show(view)
+        else:
+            earlier.go_on(Resumed(), config, view)
+    return earlier
+
+
+def refused(run: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        go_on(run)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "is no object"),
+        ('{"a": 1}', "has no step"),
+        ("", "is not JSON"),
+    ],
+)
+def test_a_damaged_line_of_metrics_costs_that_line_alone(run, line, said):
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[3:], "x", '{"step": 9}', '{"half']))
+    (note,) = go_on(run).notes
+    assert f"metrics.jsonl, line 3 {said}" in note and ", and 1 more: left out of" in note
+    assert [row["step"] for row in read_jsonl(path)] == [0, 1, 3, 4]
+    assert RunFolder(run).read_metrics() == [json.loads(lines[i]) for i in (0, 1, 3, 4)]
+
+
+def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
+    before = (run / "metrics.jsonl").read_bytes() + b"x\n"
+    (run / "metrics.jsonl").write_bytes(before)
+    (run / "summary.json").write_text('{"status": "finished", "steps": 6, "seconds": 3.0}')
+    assert go_on(run).has_finished(resolve({"resume": str(run)}, mutated_runs.MACHINE).config)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"status": "finished"}', "[" * 99_999,
+             '{"status": "finished", "steps": "x", "seconds": 1}',
+             '{"status": "finished", "steps": 6, "seconds": 1, "first_eval": 3}'],
+    ids=range(7),
+)  # fmt: skip
+def test_a_damaged_summary_is_none(run, text):
+    (run / "summary.json").write_text(text)
+    assert go_on(run).state.step == 4
+    assert not (run / "summary.json").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "summary.json", "trackers.json",
+                                  "rollouts", "checkpoints", "checkpoints/latest"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["pipe", "folder or file", "link to nothing"])
+def test_what_has_another_kind_is_named_before_anything_is_loaded(run, name, kind):
+    path, was_folder = run / name, (run / name).is_dir()
+    shutil.rmtree(path) if was_folder else path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to nothing":
+        path.symlink_to("nowhere")
+    elif was_folder:
+        path.touch()
+    else:
+        path.mkdir()
+    assert f"{name} is no {'folder' if was_folder else 'file'}: remove it" in refused(run)
+
+
+def test_a_pipe_is_waited_for_nowhere(run):
+    for name in ("trackers.json", "summary.json", "report/step_000001.js"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    assert set(tracked.run_ids(run, ["wandb"])) == {"wandb"}
+    assert steps.read_header(RunFolder(run), "step_000001") is None
+    with pytest.raises(ValueError, match=r"summary\.json: it is not a regular file"):
+        RunFolder(run).read_summary()
+
+
+def test_what_a_lock_that_is_a_link_leads_to_stays_as_it_is(run, tmp_path):
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    (run / ".lock").unlink(missing_ok=True)
+    (run / ".lock").symlink_to(kept)
+    assert ".lock is a link: remove it" in refused(run) and kept.read_text() == "mine"
+    (run / ".lock").unlink()
+    os.mkfifo(run / ".lock")
+    with pytest.raises(UserError, match=r"\.lock is not a regular file"):
+        RunLock.take(run)
+
+
+def test_a_checkpoint_folder_that_is_a_link_loses_nothing_that_is_the_users(tmp_path):
+    """Such as the home folder."""
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (tmp_path / "home" / ".profile").touch()
+    (tmp_path / "home" / "step_000009").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "home")
+    Checkpoints(tmp_path / "run").write(RunState(step=1), b"")
+    assert {".ssh", ".profile"} <= set(os.listdir(tmp_path / "home"))
+    (tmp_path / "home" / "step_000012").symlink_to(tmp_path / "home" / ".ssh")
+    Checkpoints(tmp_path / "run").delete_after(9)
+    assert (tmp_path / "home" / ".ssh").is_dir()
+    assert not os.path.lexists(tmp_path / "home" / "step_000012")
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "link", "folder"])
+def test_whatever_is_there_is_replaced(tmp_path, kind):
+    (tmp_path / "new").mkdir()
+    target, outside = tmp_path / "target", tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / ".target.replaced").mkdir()  # of a process that was killed
+    (tmp_path / ".target.replaced" / "x").touch()
+    make = {"file": target.touch, "pipe": lambda: os.mkfifo(target), "folder": target.mkdir,
+            "link": lambda: target.symlink_to(outside)}  # fmt: skip
+    make[kind]()
+    replace_folder(tmp_path / "new", target)
+    assert sorted(os.listdir(tmp_path)) == ["outside", "target"] and not target.is_symlink()
+
+
+# The learner's part of a checkpoint
+
+
+def rewritten(run: Path, values: dict) -> None:
+    """Both checkpoints with other values, and with the sums of these."""
+    for folder in sorted((run / "checkpoints").glob("step_*")):
+        learner = learner_state.pack(values)
+        (folder / "learner.safetensors").write_bytes(learner)
+        progress = (folder / "progress.json").read_bytes()
+        sums = f"{sha256(learner)}  learner.safetensors\n{sha256(progress)}  progress.json\n"
+        (folder / "SHA256SUMS").write_text(sums)
+
+
+def values_of(run: Path) -> dict:
+    return learner_state.unpack(Checkpoints(run).newest().learner())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("lora/a", torch.zeros(3), "a different LoRA"),
+        ("lora/c", torch.zeros(3), "a different LoRA"),
+        ("lora/a", torch.zeros(4, 8, dtype=torch.int32), "lora/a in the checkpoint holds values"),
+        ("lora/b", torch.full((8, 4), float("nan")), "lora/b in the checkpoint holds values that"),
+        ("optimizer/lora/0/exp_avg", "x", "(0/exp_avg differs)"),
+        ("optimizer/lora/x/exp_avg", 1, "more parameters than"),
+        ("optimizer/lora/-1/exp_avg", 1, "more parameters than"),
+        ("optimizer/lora/0/more", 1, "(0/more differs)"),
+    ],
+)
+def test_another_learners_checkpoint_is_refused_and_changes_nothing(run, name, value, said):
+    rewritten(run, {**values_of(run), name: value})
+    config = (run / "config.toml").read_bytes()
+    lines = (run / "metrics.jsonl").read_bytes()
+    message = refused(run)
+    assert message.startswith(f"resume {run}: step_000004: ") and said in message
+    assert (run / "config.toml").read_bytes() == config
+    assert (run / "metrics.jsonl").read_bytes() == lines
+
+
+@pytest.mark.parametrize(
+    "plain", [{"x": [1]}, {"x": {"y": 1}}, {"x": float("inf")}, {"x": 2**70}], ids=str
+)
+def test_values_that_no_learner_saves_make_the_checkpoint_damaged(run, plain):
+    rewritten(run, {**values_of(run), **plain})
+    assert "are no numbers or texts" in refused(run)
+
+
+def test_the_checkpoint_before_one_that_is_no_learners_is_used(run, tmp_path):
+    values = values_of(run)
+    rewritten(run, {**values, "x": [1]})
+    (run / "checkpoints" / "step_000004").rename(tmp_path / "kept")
+    rewritten(run, values)
+    (tmp_path / "kept").rename(run / "checkpoints" / "step_000004")
+    found = Checkpoints(run).newest(look=learner_file.check)
+    assert found.state.step == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", 2**63 + 1), ("position", 10**400), ("seconds", float("nan")),
+        ("seconds", 10**400), ("outstanding", [-1]), ("evals", [{"eval/x/pass@1": 1.0}]),
+        ("evals", [{"step": 1.0}]), ("evals", [{"step": 1, "eval/x/pass@1": "1"}]),
+        ("unlogged", {"reward/mean": [1]}), ("unlogged", {"reward/mean": 10**400}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_no_run_has_are_refused(name, value):
+    values = json.loads(run_state.to_json(RunState())) | {name: value}
+    with pytest.raises(ValueError, match=r"is not what it must be|no number|has no step"):
+        run_state.from_json(json.dumps(values).encode())
+
+
+def test_the_best_evaluation_of_a_run_that_went_on_with_other_sets():
+    evals = [{"step": 0, "eval/a/pass@1": 0.9}, {"step": 2, "eval/b/pass@1": 0.4},
+             {"step": 4, "eval/b/pass@1": 0.3}]  # fmt: skip
+    assert best(evals) is evals[1]
+    assert best([{"step": 0}, {"step": 2}])["step"] == 2
+
+
+# Reports of it
+
+
+def test_keys_of_thousands_of_parts_take_no_minutes(run, capsys):
+    (run / "config.toml").write_text("a." * 20_000 + "a = 1\n")
+    started = time.process_time()
+    assert cli.main(["report", str(run)]) == 2
+    assert f"report {run}: a file of the run is damaged: {run}/config.toml is not TOML" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(["report", str(run.parent)]) == 0
+    assert time.process_time() - started < 1
+    with pytest.raises(ValueError, match="is not TOML"):
+        read_table(run / "config.toml")
+
+
+def test_a_summary_that_is_none_is_named(run, capsys):
+    (run / "summary.json").write_text('"x"')
+    assert cli.main(["report", str(run)]) == 2
+    assert "summary.json: it must be an object, got 'x'" in capsys.readouterr().err
+    assert issubclass(Unreadable, ValueError)
+
+
+def test_of_a_message_without_end_the_middle_is_left_out(capsys):
+    assert cli.refuse("x" * 400 + "\x1b" * 9000 + "end") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 1050 and line.endswith("?end") and " [...] " in line and line.isprintable()
+
+
+# The whole command
+
+
+def test_a_real_run_goes_on_past_a_damaged_line(tmp_path, capfd):
+    options = {
+        **mutated_files.mutations.VALID, "batch_size": 2, "max_new_tokens": 8, "eval_every": 0,
+        "checkpoint_every": 1, "run_name": "x", "output_dir": tmp_path,
+    }  # fmt: skip
+    assert cli.main(mutated_files.mutations.as_flags(options)) == 0
+    path = tmp_path / "x" / "metrics.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first[:40]}\n{second}\n")
+    capfd.readouterr()
+    assert cli.main(["--resume", str(tmp_path / "x"), "--max_steps", "3"]) == 0
+    out, _ = capfd.readouterr()
+    assert "metrics.jsonl, line 1 is not JSON" in " ".join(out.split())
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 3]
+    rewritten(tmp_path / "x", {"lora/a": torch.zeros(3)})
+    config = (tmp_path / "x" / "config.toml").read_bytes()
+    assert cli.main(["--resume", str(tmp_path / "x"), "--max_steps", "9"]) == 2
+    assert "step_000003: the checkpoint holds a different LoRA" in capfd.readouterr().err
+    assert (tmp_path / "x" / "config.toml").read_bytes() == config
