@@ -22,7 +22,7 @@ class Letters:
     def decode(self, ids, skip_special_tokens, **_):
         return "".join("" if i == END and skip_special_tokens else chr(i) for i in ids)
 
-    def __call__(self, texts, add_special_tokens, verbose):
+    def __call__(self, texts, add_special_tokens, verbose=True):
         return {"input_ids": [[END if c == "$" else ord(c) for c in text] for text in texts]}
 
     def apply_chat_template(self, conversation, tokenize, add_generation_prompt):
