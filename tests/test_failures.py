@@ -225,10 +225,12 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
 )
 def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
     error, folder = OSError(number, os.strerror(number)), RunFolder(tmp_path)
+    said = os.strerror(number)
     message = str(ending.unexpected(error, folder))
-    assert os.strerror(number) in message
-    assert f"{tmp_path} cannot be written: {fix}" in message
+    assert message.startswith(f"{tmp_path} cannot be written ({said}): {fix}")
     assert message.endswith(f", then --resume {tmp_path}")
+    elsewhere = str(ending.unexpected(OSError(number, said, "/elsewhere/x"), folder))
+    assert elsewhere == message.replace(str(tmp_path), "/elsewhere/x", 1)
 
 
 def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):

@@ -155,12 +155,12 @@ class Ending:
 
 def unexpected(error: BaseException, folder: RunFolder) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
-    said = failures.summary_of(error)
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(
-            f"{said}: {folder.path} cannot be written: {UNWRITABLE[error.errno]}, then --resume "
-            f"{folder.path}"
+            f"{error.filename or folder.path} cannot be written ({error.strerror}): "
+            f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
         )
+    said = failures.summary_of(error)
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said = f"{said}: {LOWER_CARD_MEMORY}"
     try:
