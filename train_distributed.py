@@ -10,7 +10,7 @@ or a name from recipes/.
 import sys
 
 try:
-    from unslothrl.commands.cli import main
+    from unslothrl.__main__ import program
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] == "unslothrl":
         raise
@@ -20,4 +20,4 @@ except ModuleNotFoundError as error:
     )
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    program(["train", *sys.argv[1:]])

@@ -13,6 +13,7 @@ from typing import Any
 
 PHASES = {  # name -> module, class or "", function
     "start": ("unslothrl.run", "", "prepare"),
+    "ray": ("unslothrl.cluster.starting", "", "start"),
     "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
     "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
     "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),
@@ -57,7 +58,7 @@ def use_eight_bit_adam() -> None:
     LoraBackend.optimizer = optimizer
 
 
-def main() -> int:
+def main() -> None:
     phase, number, descriptor, _, *arguments = sys.argv[1:]
     if phase != "none":
         module, owner, name = PHASES[phase]
@@ -66,10 +67,10 @@ def main() -> int:
         setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))
     if os.environ.get("EIGHT_BIT"):
         use_eight_bit_adam()
-    from unslothrl.commands.cli import main as program
+    from unslothrl.__main__ import program
 
-    return program(arguments)
+    program(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -168,3 +168,22 @@ def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
         assert process.wait(20) == 128 + number
     finally:
         process.kill()
+
+
+LAST = """
+import atexit, os
+import unslothrl.__main__ as entry
+class Library:
+    def __del__(self):
+        os.abort()
+library = Library()
+atexit.register(print, "saved", end="")
+entry.main = lambda arguments: {code}
+entry.program([])
+"""
+
+
+@pytest.mark.parametrize(("code", "ended"), [(143, 143), (0, -signal.SIGABRT)])
+def test_a_library_that_crashes_when_it_is_destroyed_does_not_hide_a_stop(code, ended):
+    done = subprocess.run([sys.executable, "-c", LAST.format(code=code)], capture_output=True)
+    assert (done.returncode, done.stdout) == (ended, b"saved")

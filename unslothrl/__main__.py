@@ -1,8 +1,32 @@
-"""`python -m unslothrl`: the same program as `unslothrl`."""
+"""The program as a process: `unslothrl`, and `python -m unslothrl`."""
 
+import atexit
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from unslothrl.commands.cli import main
 
+STOPPED = 128  # exit codes above it are of signals
+
+
+def program(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the program, and ends the process.
+
+    One that a signal has stopped does not destroy what libraries hold: Ray's C++ part, which has a
+    handler of its own for SIGTERM while it starts, may crash in that, and the exit code be lost.
+    """
+    code = main(arguments)
+    if code > STOPPED:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

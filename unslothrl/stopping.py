@@ -36,6 +36,7 @@ class Stops:
 
     def __init__(self) -> None:
         self.holding = 0
+        self.may_hang = False  # what holds: a second Ctrl-C is not held
         self.is_stopping = False
         self.number = signal.SIGINT  # what stops it
         self.is_urgent = False  # it has been asked again while it was stopping
@@ -49,7 +50,8 @@ class Stops:
             return
         if self.is_closed and number == signal.SIGTERM:
             number = signal.SIGPIPE
-        if self.holding:
+        is_held = self.holding and not (self.may_hang and self.waiting and number == signal.SIGINT)
+        if is_held:
             self.waiting = self.waiting or number
             return
         self.is_stopping, self.number = True, number
@@ -82,13 +84,16 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Inside it, in the main thread, nothing stops: what belongs together is done as one."""
+def held(may_hang: bool = False) -> Iterator[None]:
+    """Inside it, in the main thread, nothing stops: what belongs together is done as one. Where
+    that `may_hang`, a second Ctrl-C stops it."""
     _stops.holding += 1
+    _stops.may_hang |= may_hang
     try:
         yield
     finally:
         _stops.holding -= 1
+        _stops.may_hang &= not may_hang
     if not _stops.holding and _stops.waiting is not None:
         number, _stops.waiting = _stops.waiting, None
         _stops.ask(number)

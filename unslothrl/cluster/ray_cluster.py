@@ -6,9 +6,7 @@ Of this package only `cluster` imports ray.
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -90,10 +88,8 @@ class RayCluster:
             raise
 
     def _init(self, config: Config, machine: Machine) -> None:
-        on_termination = signal.getsignal(signal.SIGTERM)
-        context = self._connect(config, machine)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_termination)  # Ray's prints a stack and ends at once
+        with starting.undisturbed(self.ray):
+            context = self._connect(config, machine)
         # Ray prints on its own that some worker died; we say which, and why.
         self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"

@@ -12,13 +12,16 @@ import ipaddress
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from unslothrl import stopping
 from unslothrl.cluster import joining
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
@@ -193,6 +196,27 @@ def keep_others_out(session: Path) -> None:
     with contextlib.suppress(OSError):
         session.chmod(0o700)
         session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)  # where it is ours
+
+
+@contextlib.contextmanager
+def undisturbed(ray: Any) -> Iterator[None]:
+    """Inside it signals wait while Ray's C++ part starts, a second or two: a process that stops in
+    between may crash when it ends. Ray would also answer SIGTERM itself, then and later."""
+    worker, utils = ray._private.worker, ray._private.utils
+    connect, set_handler = worker.connect, utils.set_sigterm_handler
+    on_termination = signal.getsignal(signal.SIGTERM)
+
+    def connect_undisturbed(*arguments: Any, **keywords: Any) -> None:
+        with stopping.held(may_hang=True):
+            connect(*arguments, **keywords)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
+
+    worker.connect, utils.set_sigterm_handler = connect_undisturbed, lambda handler: None
+    try:
+        yield
+    finally:
+        worker.connect, utils.set_sigterm_handler = connect, set_handler
 
 
 def join_command(address: str) -> str:
