@@ -9,6 +9,7 @@ from collections import Counter
 
 import mutations
 import pytest
+from mutated_reading import peak_mb, reset_peak
 
 from unslothrl import cluster
 from unslothrl.commands import answering, cli
@@ -33,16 +34,6 @@ def reached(monkeypatch, tmp_path) -> list[bool]:
     monkeypatch.setattr(cluster, "start", stop)
     monkeypatch.setattr(answering, "load_engine", stop)
     return found
-
-
-def peak_mb() -> float:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
-
-
-def reset_peak() -> None:
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -5,7 +5,6 @@ import functools
 import gc
 import importlib.util
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -225,12 +224,9 @@ def spare_collector(processes: Cluster) -> None:
 
 
 def stop_of(error: BaseException) -> stopping.Stopped | None:
-    """What asked the run to end, None for any other exception. While Ray starts it answers SIGTERM
-    with SystemExit."""
+    """What asked the run to end, None for any other exception."""
     if isinstance(error, stopping.Stopped):
         return error
-    if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
-        return stopping.Stopped(signal.SIGTERM)
     return stopping.cause() if isinstance(error, KeyboardInterrupt) else None
 
 
