@@ -1,14 +1,17 @@
 """The Ray that a run starts: what it is given, and what is refused before it starts."""
 
+import contextlib
 import ipaddress
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 
+import psutil
 import pytest
 from ray_nodes import free_ports
 
@@ -217,3 +220,38 @@ def test_without_a_cluster_everything_listens_on_the_loopback_address(variables)
     assert len(own) >= 5 and all(each.is_loopback for each in own), said["listening"]
     assert '"is_head": true' in said["looked"], said["looked"]
     assert said["mode"] == 0o700  # other users of the machine do not get at its sockets
+
+
+def has_agents(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "raylet" and bool(process.children())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_is_stopped_while_ray_starts_ends_all_of_it(late, tmp_path):
+    """Also Ray's agents, which it starts last, and which would notice it a minute later."""
+    flags = f"--output_dir {tmp_path} --run_name a --engine transformers --cluster ray"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unslothrl", "train", *flags.split(), "--number_of_actors", "1"],
+        stdin=subprocess.DEVNULL,
+        stdout=(tmp_path / "said").open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    run = psutil.Process(process.pid)
+    started: set[psutil.Process] = set()
+    while not any(map(has_agents, started)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            pytest.fail(f"it ended with {process.wait(0.02)}: {(tmp_path / 'said').read_text()}")
+        started |= set(run.children(recursive=True))
+    if late:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        started |= set(run.children(recursive=True))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    _, left = psutil.wait_procs(started, timeout=5)
+    assert not left

@@ -387,7 +387,10 @@ class RayCluster:
         with contextlib.ExitStack() as stack:  # each in turn, whatever one before it raises
             stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
             stack.callback(self.scratch_files.close)
+            started = starting.Started()
+            stack.callback(started.end)
             stack.callback(self.ray.shutdown)
+            stack.callback(started.look)
             for part in (self.entry, self.nodes, self.node_watch) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)

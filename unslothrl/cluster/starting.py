@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from unslothrl import stopping
 from unslothrl.cluster import joining
 from unslothrl.config.options import Config
@@ -34,6 +36,7 @@ SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those o
 FIRST_PORT = 1024
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
 QUIET = {"task_events_report_interval_ms": 0}
+SERVERS = ("gcs_server", "raylet")
 TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
 
 
@@ -217,6 +220,34 @@ def undisturbed(ray: Any) -> Iterator[None]:
         yield
     finally:
         worker.connect, utils.set_sigterm_handler = connect, set_handler
+
+
+class Started:
+    """The processes of the Ray that this process starts: its servers, and what these start.
+
+    A Ray that is ended while it starts leaves its agents behind, which notice it a minute later.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[psutil.Process] = set()
+
+    def look(self) -> None:
+        """To be called while the servers live: what they have started is nobody's after that."""
+        for server in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if server.name() in SERVERS:
+                    self.seen |= {server, *server.children(recursive=True)}
+
+    def end(self) -> None:
+        """Ends at once what is left of them."""
+        for server in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if server.name() in SERVERS:
+                    server.suspend()  # it starts nothing more
+        self.look()
+        for process in self.seen:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def join_command(address: str) -> str:
