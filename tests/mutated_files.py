@@ -6,6 +6,7 @@ times bytes, a value, a line, the kind of a file or a folder is changed. `OUTSID
 is of the user's: whatever a link says, nothing may be changed there.
 """
 
+import copy
 import functools
 import gzip
 import json
@@ -118,7 +119,7 @@ def mutate_row(draw: random.Random, rows: list) -> None:
     at, how = draw.randrange(len(rows)), draw.randrange(6)
     row, name = rows[at], draw.choice(FIELDS)
     turns = ([{"role": "user", "content": "x"}], [{"role": 1}])
-    value = draw.choice((*JSON, *TEXTS, *turns, "\ud800"))
+    value = copy.deepcopy(draw.choice((*JSON, *TEXTS, *turns, "\ud800")))  # may become a row
     if not isinstance(row, dict):
         return
     if how == 0:

@@ -98,13 +98,18 @@ def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
         yield index + 1, rows[index]
 
 
-def check_usable(name: str, skipped: Skipped, kept: int, limit: int) -> None:
-    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
+def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str = "") -> None:
+    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`.
+
+    `source` is what the rows were read from, if their `name` does not say so.
+    """
     if skipped.unusable_rows > skipped.rows / 2:
         reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
         counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
         file = file_of(skipped.source, row)
         where = f" of {file}" if file is not None and file.name not in name else ""
+        if file is None and source:
+            where = f" of {source}"
         counts = counts if skipped.rows > 1 else ""
         raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not skipped.rows:

@@ -174,7 +174,8 @@ def evals_of(
         rows, columns = eval_rows(options, text, held_out)
         reader = dataclasses.replace(renderer.reader, columns=columns)
         of_set = dataclasses.replace(renderer, reader=reader)
-        evals[name], skipped = eval_tasks(name, rows, options.eval_problems, of_set)
+        source = text or options.dataset
+        evals[name], skipped = eval_tasks(name, source, rows, options.eval_problems, of_set)
         notes += notes_on(f"eval set {name}", skipped, renderer)
     return evals, notes
 
@@ -268,7 +269,9 @@ def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[R
     return rows, Columns(prompt, answer)
 
 
-def eval_tasks(name: str, rows: Rows, limit: int, renderer: Renderer) -> tuple[list[Task], Skipped]:
+def eval_tasks(
+    name: str, source: str, rows: Rows, limit: int, renderer: Renderer
+) -> tuple[list[Task], Skipped]:
     """-> (at most `limit` tasks, 0: all; what is skipped). UserError where too few can be used."""
     most = limit or len(rows)
     if len(rows) > MOST_EAGER and most < len(rows):  # twice as many, as some may be skipped
@@ -276,7 +279,8 @@ def eval_tasks(name: str, rows: Rows, limit: int, renderer: Renderer) -> tuple[l
         rows = PickedRows(rows, np.sort(picked))
     skipped = Skipped(source=rows)
     tasks = list(renderer.tasks(f"eval/{name}", numbered(rows), skipped))
-    check_usable(f"eval set {name}", skipped, len(tasks), renderer.max_prompt_tokens)
+    limit_of_prompts = renderer.max_prompt_tokens
+    check_usable(f"eval set {name}", skipped, len(tasks), limit_of_prompts, source)
     if len(tasks) > most:
         tasks = random.Random(seed_of(0, "eval")).sample(tasks, most)
     return tasks, skipped
