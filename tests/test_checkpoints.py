@@ -210,15 +210,21 @@ def test_as_often_as_costs_a_fiftieth_of_the_time():
     assert cheap.every == 1 and due(cheap, 4) == [1, 2, 3, 4] and notes == []
     dear = CheckpointSchedule(None, notes.append)
     dear.saved(1.0)
-    dear.stepped(10.0)  # 10%: every fifth
-    assert dear.every == 5 and due(dear, 12) == [1, 6, 11]
-    assert len(notes) == 1 and "one every 5 steps, 2% of the time" in notes[0]
-    dear.stepped(10.0)
-    assert len(notes) == 1
+    dear.stepped(10.0)  # 10%: every fifth would do
+    assert dear.every == 8 and due(dear, 20) == [1, 9, 17]
+    assert len(notes) == 1 and "every 8 steps: kill -9 or a power cut loses up to 8" in notes[0]
+    for _ in range(10):
+        dear.stepped(40.0)
+    assert dear.every == 2 and len(notes) == 1  # what was said still holds
+    for _ in range(10):
+        dear.stepped(3.0)
+    assert dear.every == 32 and len(notes) == 2 and "loses up to 32 steps" in notes[1]
+    assert due(dear, 20) == [1] and dear.write(20) and not dear.is_due(51, 1000)
+    assert dear.is_due(52, 1000)
     fixed = CheckpointSchedule(1, notes.append)
     fixed.saved(1.0)
     fixed.stepped(1.0)
-    assert fixed.every == 1 and len(notes) == 1
+    assert fixed.every == 1 and len(notes) == 2
 
 
 def test_what_a_process_writes_is_whole_whenever_it_is_killed(tmp_path):

@@ -139,13 +139,16 @@ def test_without_a_sandbox_there_is_a_warning(monkeypatch):
 
 
 def test_processes_of_ray_without_a_driver_are_found(tmp_path):
-    for pid, program, parent in ((10, "raylet", 1), (11, "raylet", 9), (12, "bash", 1)):
+    agent = "ray::DashboardAgent"
+    for pid, program, parent in (
+        (10, "/x/raylet", 1), (11, "/x/raylet", 9), (12, "bash", 1), (14, agent, 1), (15, agent, 9),
+    ):  # fmt: skip
         folder = tmp_path / str(pid)
         folder.mkdir()
-        (folder / "cmdline").write_bytes(f"/x/ray/core/{program}\0--flag".encode())
+        (folder / "cmdline").write_bytes(f"{program}\0--flag".encode())
         (folder / "status").write_text(f"Name:\t{program}\nPPid:\t{parent}\n")
     (tmp_path / "13").mkdir()  # has just ended
-    assert system.orphans(tmp_path) == [10]
+    assert system.orphans(tmp_path) == [10, 14]
 
 
 def test_a_check_that_fails_hides_no_other():

@@ -20,6 +20,7 @@ from unslothrl.commands import cli
 from unslothrl.learners.learner import Learner
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training import boundary
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import Trainer
@@ -200,7 +201,8 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     real = Learner.step
     monkeypatch.setattr(Learner, "step", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert cli.main(auto) == 143
-    assert "resume auto: no run of this recipe is there yet: a new one" in capfd.readouterr().out
+    said = f"resume auto: no run with these options in {tmp_path} yet: a new one"
+    assert said in capfd.readouterr().out
     monkeypatch.setattr(Learner, "step", real)
     (folder,) = tmp_path.iterdir()
     assert cli.main(auto) == 0
@@ -209,8 +211,24 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     started = time.monotonic()
     assert cli.main(auto) == 0
     assert "this run has finished" in capfd.readouterr().out and time.monotonic() - started < 2
+    assert cli.main([*auto, "--max_steps", "5"]) == 0  # as that run has said
+    assert [row["step"] for row in rows(folder / "metrics.jsonl")][-1] == 5
+    assert len(list(tmp_path.iterdir())) == 1
     assert cli.main([*auto, "--lr", "1e-5", "--max_steps", "1"]) == 0
     assert len(list(tmp_path.iterdir())) == 2
+    capfd.readouterr()
+    assert cli.main([*auto, "--run_name", folder.name, "--max_steps", "5"]) == 0
+    assert "has no effect" not in capfd.readouterr().out
+
+
+def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkeypatch):
+    """Also where none is due after its step."""
+    monkeypatch.setattr(boundary, "best", lambda evals: evals[-1 if evals[-1]["step"] == 2 else 0])
+    flags = [*FLAGS, "--checkpoint_every", "100", "--eval_every", "1", "--eval_problems", "2"]
+    assert cli.main([*flags, "--output_dir", str(tmp_path), "--run_name", "x"]) == 0
+    kept = Checkpoints(tmp_path / "x")
+    assert (kept.folder / "best").read_text().strip() == "step_000002"
+    assert kept.steps() == [2, 4] and kept.newest(pytest.fail).state.step == 4
 
 
 def test_a_run_that_trains_is_not_resumed_by_another_process(tmp_path, capfd):

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from unslothrl.config.options import Config
 from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.tracking import metrics
+from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows
 from unslothrl.tracking.schedule import Schedule
 from unslothrl.tracking.terminal import Terminal
@@ -472,3 +474,12 @@ def test_a_resumed_run_shows_its_first_reward():
     output = written()
     assert "reward: 0.250 -> 0.750  +0.500" in output
     assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in output
+
+
+def test_a_file_that_cannot_be_read_is_named():
+    """/proc/self/mem is a regular file, of which nobody can read the beginning."""
+    unreadable = Path("/proc/self/mem")
+    with pytest.raises(ValueError, match="mem, line 1 cannot be read"):
+        list(numbered_objects(unreadable))
+    with pytest.raises(ValueError, match="mem cannot be read"):
+        is_terminated(unreadable)

@@ -6,6 +6,7 @@ refused in config/checks.py.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from unslothrl import rewards
@@ -246,6 +247,8 @@ def notes(requested: Mapping[str, Any], run: Facts) -> list[str]:
 
 def wants(name: str, value: Any, run: Facts) -> bool:
     """Whether a value asks for anything: not what is off, nor what the adapter has anyway."""
+    if name == "run_name" and run.config.resume is not None:  # by which the run was found
+        return value != Path(run.config.resume).resolve().name
     has = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
     if run.adapter is not None and name in has:
         return value != getattr(run.adapter, has[name])

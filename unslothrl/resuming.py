@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from unslothrl.config.reading import read_toml
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 from unslothrl.mirror import address, fetching
@@ -17,10 +18,11 @@ from unslothrl.tracking.run_folder import CONFIG
 Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
-FREE = {  # in which runs of one recipe may differ: where they are, what they write, their machines
-    "resume", "recipe", "output_dir", "run_name", "track", "save_every", "checkpoint_every",
-    "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster", "number_of_actors",
-    "number_of_learners", "min_actors", "ray_address", "ray_port", "ray_temp_dir",
+FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
+    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
+    "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster",
+    "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
+    "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
 }  # fmt: skip
 
 
@@ -76,8 +78,11 @@ def found(
         chosen = None if here is None else str(here)
         if here is None and mirror is not None and fetch is not None:
             chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(user))
-        notes.append(f"resume auto: {chosen or 'no run of this recipe is there yet: a new one'}")
-    if chosen is not None and (address.is_url(chosen) or chosen.rpartition("/")[0] == mirror):
+        none = f"no run with these options in {output_dir} yet: a new one"
+        notes.append(f"resume auto: {chosen or none}")
+    if chosen is not None and mirror is None and user.get("mirror") is None:
+        mirror = holding(Path(chosen))
+    if chosen is not None and (address.is_url(chosen) or is_in(chosen, mirror)):
         chosen = address.canonical("resume", chosen)
         if fetch is None:
             raise UserError(f"resume {chosen} has to be fetched, which only training does: set "
@@ -87,6 +92,22 @@ def found(
     if mirror is None and user.get("mirror") == address.NONE:
         layer["mirror"] = None
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
+
+
+def holding(folder: Path) -> str | None:
+    """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
+    try:
+        mirror = read_toml(folder / CONFIG).get("mirror")
+        return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
+    except (OSError, ValueError, UserError):  # whatever reads it next says so
+        return None
+
+
+def is_in(chosen: str, mirror: str | None) -> bool:
+    """Whether a folder, or a URL, lies in a mirror."""
+    if mirror is None or address.is_url(mirror):
+        return mirror is not None and chosen.rpartition("/")[0] == mirror
+    return Path(chosen).resolve().parent == Path(mirror).resolve()
 
 
 def begun(folder: Path) -> tuple[str, float]:

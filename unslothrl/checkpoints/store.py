@@ -117,6 +117,7 @@ class Checkpoints:
     ) -> Iterator[Checkpoint]:
         """Those that are whole, the newest first. `note` gets a line for each other. `look` is
         given the learner's file before it is read, and raises ValueError for what is none."""
+        damaged: list[str] = []
         for step in reversed(self.steps()):
             folder = self._of_step(step)
             try:
@@ -134,9 +135,13 @@ class Checkpoints:
                 said = str(error)
                 if isinstance(error, OSError):
                     said = f"{Path(str(error.filename)).name}: {error.strerror}"
-                note(f"checkpoint {folder.name} is damaged ({said}): the one before it is used")
+                damaged.append(f"checkpoint {folder.name} is damaged ({said})")
             else:
+                while damaged:
+                    note(f"{damaged.pop(0)}: {folder.name} is used instead")
                 yield Checkpoint(folder, state, groups)
+        for line in damaged:
+            note(f"{line}: no other checkpoint is whole")
 
     def delete_after(self, step: int) -> None:
         """Those of later steps."""

@@ -15,8 +15,8 @@ def to_toml(config: Config, facts: Sequence[str] = ()) -> str:
     """All options as a recipe that reads back as the same config, but for secrets, which are
     hidden; unset ones and `facts` of the run are comments."""
     lines = [
-        "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from the",
-        "# folder that the run was started in: paths are as they were given.",
+        "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from any",
+        "# folder: only output_dir is relative to where it is used.",
     ]
     lines += [f"# {plain(redacted(fact))}" for fact in facts]
     functions = functions_of(config)

@@ -15,7 +15,7 @@ LEAST_RAM_MB, FEW_RAM_MB = 2_048, 8_192  # torch and two processes of the embedd
 LEAST_DISK_MB = 512
 CACHE_MB, RUNS_MB = 20_480, 2_048  # a 7B base in 16 bit and its 4-bit copy; adapters, checkpoints
 OPEN_FILES = 4_096  # that Ray takes for a few processes
-RAY = ("raylet", "gcs_server")
+RAY, OF_RAY = ("raylet", "gcs_server"), "ray::"
 PROC = Path("/proc")
 
 
@@ -137,7 +137,8 @@ def ray_processes() -> Iterator[Check]:
 
 
 def orphans(proc: Path) -> list[int]:
-    """Our own raylets and GCS servers whose parent is the first process."""
+    """Our own processes of Ray whose parent is the first process: its servers, and what it has
+    started, whose names begin with `OF_RAY`."""
     found = []
     for folder in proc.glob("[0-9]*"):
         try:
@@ -148,6 +149,7 @@ def orphans(proc: Path) -> list[int]:
         except (OSError, AttributeError):  # it has ended; Windows
             continue
         parents = [line.split()[1] for line in status.splitlines() if line.startswith("PPid:")]
-        if program in RAY and parents == ["1"]:
+        is_rays = program in RAY or program.startswith(OF_RAY)
+        if is_rays and parents == ["1"]:
             found.append(int(folder.name))
     return sorted(found)

@@ -27,12 +27,16 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """(number of the line, its object or what is wrong with it), of all whole lines of a regular
-    file; none of what is not there. ValueError for a line without end."""
+    file; none of what is not there. ValueError for a line without end, or that cannot be read."""
     if not path.is_file():
         return
     with path.open("rb") as file:
         for number in itertools.count(1):
-            line = file.readline(LONGEST_LINE)
+            try:
+                line = file.readline(LONGEST_LINE)
+            except OSError as error:
+                said = f"{path}, line {number} cannot be read ({error.strerror})"
+                raise ValueError(said) from None
             if not line.endswith(b"\n"):
                 if len(line) == LONGEST_LINE:
                     raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
@@ -46,11 +50,14 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def is_terminated(path: Path) -> bool:
-    """Whether a file ends with a line feed."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        return file.read(1) == b"\n"
+    """Whether a file ends with a line feed. ValueError for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            return file.read(1) == b"\n"
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
 
 
 def drop_incomplete_line(file) -> None:

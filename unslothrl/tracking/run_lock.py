@@ -100,7 +100,7 @@ def is_locked(file: BinaryIO) -> bool:
 def in_use(folder: Path, by: dict) -> UserError:
     return UserError(
         f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}: wait "
-        "until that run has ended, end it, or set another --run_name"
+        "until that run has ended, or end it"
     )
 
 

@@ -163,6 +163,8 @@ class Trainer:
             self.log(metrics)
             state.unlogged = None
             self.mark()
+        if evaluates and self.boundary.is_best and not is_saved:
+            is_saved = self.saving.schedule.write(state.step)
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again

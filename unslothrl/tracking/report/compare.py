@@ -1,9 +1,7 @@
 """Several runs on one page, and as a table for the terminal."""
 
 import functools
-import itertools
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from unslothrl.tracking.report import curves, overview, signs, steps
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import address, page, section, text
 from unslothrl.tracking.report.page import evaluations_of
+from unslothrl.tracking.report.status import status
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
 
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
@@ -36,10 +35,6 @@ METRICS = (
 )
 
 
-RUNNING, STOPPED = "running", "stopped?"  # of a run that has no summary
-SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
-
-
 @dataclass(frozen=True)
 class Run:
     """What a comparison needs of a run."""
@@ -54,14 +49,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        return str(self.summary.get("status", RUNNING if self.is_alive() else STOPPED))
-
-    def is_alive(self) -> bool:
-        """Whether anything in the folder has changed of late: a run that was killed leaves no
-        word."""
-        folder, since = self.folder.path, time.time() - SILENT_S
-        files = itertools.chain([folder], folder.glob("*"), folder.glob("*/*"))
-        return any(path.lstat().st_mtime > since for path in files)
+        return status(self.summary, self.folder.path)
 
     @functools.cached_property
     def scores(self) -> overview.ScoresByStep:

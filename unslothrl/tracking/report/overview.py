@@ -29,13 +29,13 @@ def read_options(path: Path) -> dict[str, Any]:
 
 def title(
     name: str,
+    status: str,
     summary: Mapping[str, Any],
     rows: Sequence[Row],
     options: Mapping[str, Any],
     begun: Origin,
 ) -> str:
     """The header: the run's name and status, what it trained on what, figures, and commands."""
-    status = summary.get("status", "running")
     what = [
         ("model", options.get("model")),
         ("data set", options.get("dataset")),

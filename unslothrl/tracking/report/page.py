@@ -12,6 +12,7 @@ from unslothrl.tracking.metrics import buckets
 from unslothrl.tracking.report import curves, overview, samples, steps
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import asset, page, section
+from unslothrl.tracking.report.status import status
 from unslothrl.tracking.report.steps import Header
 from unslothrl.tracking.run_folder import (
     ADAPTERS,
@@ -64,7 +65,7 @@ def report(folder: RunFolder, headers: Mapping[str, Header]) -> bytes:
     )
     drawn = curves.sections(rows, evaluations, marks)
     parts = [
-        overview.title(name, summary, rows, options, begun),
+        overview.title(name, status(summary, folder.path), summary, rows, options, begun),
         overview.signs_found(rows, options),
         overview.before_after(folder, rows, evaluations),
         section("Over the steps", hint + drawn if drawn else "", "curves"),
