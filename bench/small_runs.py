@@ -180,7 +180,9 @@ class Forked:
                 listening()
                 os.environ.update(environment)
                 sys.argv = [str(ROOT / "tests" / "killed.py"), *arguments]
-                self.end(killed.main())
+                killed.main()
+            except SystemExit as end:
+                self.end(int(end.code or 0))
             except BaseException:
                 traceback.print_exc()
             finally:
