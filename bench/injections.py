@@ -423,11 +423,12 @@ def not_finite(place: Place) -> Cost:
 
 def short_of_memory(place: Place, where: str) -> Cost:
     """Of the host's, which stands in for a card's: see bench/little_memory.py."""
-    number = place.draw.randrange(2, STEPS) if where == "update" else place.draw.randrange(2, 200)
-    flags, whole = ["--learner", "grpo", *LOCAL], place.whole
-    if where == "update":  # in which the activations need more than all else
-        flags += ["--num_candidates", "16", "--topk", "16", "--train_batch_size", "64"]
-        whole = whole_run(place.wholes, "whole-large", *flags)
+    number = place.draw.randrange(2, STEPS if where == "update" else 150)
+    flags = ["--learner", "grpo", *LOCAL, "--num_candidates", "16", "--topk", "16"]
+    # Larger, so that activations or the cache need more than all else: where the libraries' own
+    # small allocations fail, they crash.
+    flags += ["--train_batch_size", "64"] if where == "update" else ["--batch_size", "16"]
+    whole = whole_run(place.wholes, f"whole-large-{where}", *flags)
     training = Training(
         place.folder, *flags,
         program=(str(ROOT / "bench" / "little_memory.py"), where, str(number)),
