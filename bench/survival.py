@@ -206,9 +206,10 @@ def killed_run(room: Path, kind: str, index: int) -> list[Cycle]:
 
 
 def faults_of(cycle: Cycle) -> list[str]:
-    """What is wrong with an orderly stop."""
+    """What is wrong with an orderly stop. A process that the signal itself has ended, before it
+    listens or when all is done, is reported by a shell as one that has stopped."""
     wrong = []
-    if cycle.exit_code != 128 + signal.Signals[cycle.signal]:
+    if abs(cycle.exit_code) % 128 != signal.Signals[cycle.signal]:
         wrong.append(f"exit code {cycle.exit_code}")
     if cycle.exit_s > MOST_EXIT_S:
         wrong.append(f"{cycle.exit_s:.1f} s until it ended")
