@@ -34,7 +34,7 @@ LAYERS = (
     ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
     ("config.options", "config.task_options"),
-    ("algorithms", "data", "rewards", "environments", "embedded"),
+    ("algorithms", "data", "rewards", "environments", "dialogue", "embedded"),
     ("config",),
     ("weights", "planning", "memory", "evaluation.estimates"),
     (

@@ -1,0 +1,328 @@
+"""Turns by the model's own chat template.
+
+To continue a conversation the template renders all of it, replies as they were written. Where that
+begins with exactly the text so far, the rest is tokenised and appended. Where it does not, as with
+templates that drop the reasoning of earlier turns, a new sequence begins with all of it.
+
+A template without tools, or whose calls `calls.py` cannot read, gets Hermes' form: the tools in the
+system message, calls in <tool_call>, and results as a turn of the user in <tool_response>.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from unslothrl.dialogue.base import (
+    Extension,
+    History,
+    Message,
+    Prompt,
+    Reading,
+    Reply,
+    Tool,
+    ToolCall,
+    as_message,
+)
+from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
+from unslothrl.dialogue.markers import Markers
+from unslothrl.errors import UserError
+
+HERMES_TOOLS = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+OPEN, CLOSE = "<think>", "</think>"
+RESULT = "zqresult7"
+TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
+PROBE: list[Message] = [
+    {"role": "user", "content": "-"},
+    {"role": "assistant", "content": "-"},
+    {"role": "user", "content": "-"},
+]
+
+
+class TemplateDialogue:
+    """Writes and reads turns by `apply_chat_template` of a tokenizer."""
+
+    def __init__(self, tokenizer, why: str = ""):
+        self.tokenizer = tokenizer
+        self.note = f"the model's chat template{f': {why}' if why else ''}"
+        self.special = Markers(tokenizer)
+
+    # What the template is asked once.
+
+    @cached_property
+    def markers(self) -> Markers:
+        """Of observations: with the tokens that the template itself writes."""
+        written: set[int] = set()
+        for tools in ([], [PROBE_TOOL]):
+            try:
+                written.update(self.tokens(self.written(PROBE, tools)))
+            except UserError:  # of conversations that are not the probe's
+                continue
+        return Markers(self.tokenizer, written)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end a turn: the tokenizer's, and the one that the template writes."""
+        found = {self.tokenizer.eos_token_id}
+        try:
+            ended = self.written([PROBE[0], {"role": "assistant", "content": RESULT}], [], False)
+            if RESULT in ended:
+                found.update(self.tokens(ended.rpartition(RESULT)[2])[:1])
+        except UserError:
+            pass
+        return frozenset(found & self.single)
+
+    @cached_property
+    def single(self) -> set[int]:
+        """Tokens that stand for a text of their own."""
+        return set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
+
+    @cached_property
+    def native(self) -> CallForm | None:
+        """The template's own form of calls; None: Hermes' form instead of it."""
+        user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
+        try:
+            if NAME not in self.written([user], [PROBE_TOOL]):
+                return None
+            form = learned(self.written)
+            call = {"name": NAME, "arguments": {}}
+            calls = [{"id": "call00000", "type": "function", "function": call}]
+            for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
+                messages = [
+                    user,
+                    {"role": "assistant", **reply},
+                    result | {"tool_call_id": "call00000"},
+                ]
+                if self._is_written(messages, RESULT):
+                    return form
+        except UserError:
+            pass
+        return None
+
+    @cached_property
+    def has_system(self) -> bool:
+        return self._is_written([{"role": "system", "content": RESULT}, PROBE[0]], RESULT)
+
+    def _is_written(self, messages: list[Message], text: str) -> bool:
+        try:
+            return text in self.written(messages, [PROBE_TOOL])
+        except UserError:
+            return False
+
+    def _check_texts(self) -> None:
+        if not self.writes_texts:
+            raise UserError(
+                "model: its chat template does not write every turn once, so that turns cannot "
+                "follow a reply: choose another model, or --environment single_turn"
+            )
+
+    @cached_property
+    def writes_texts(self) -> bool:
+        """Some templates of vision models leave out a content that is a plain text."""
+        words = ("zqone7", "zqtwo7", "zqthree7")
+        turns = [{**turn, "content": word} for turn, word in zip(PROBE, words, strict=True)]
+        text = self.written(turns, [])
+        return all(text.count(word) == 1 for word in words)
+
+    # A conversation.
+
+    def opened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> History:
+        opened = self._hermes(list(messages))
+        if tools and self.native is None:
+            opened = self._with_tools(opened, tools)
+        return History(list(opened), list(opened), list(tools))
+
+    def prompt(self, history: History) -> Prompt:
+        text = self._render(history.raw, history)
+        return Prompt(self.tokens(text), text)
+
+    def read(self, reply_ids: tuple[int, ...], prompt: Prompt, history: History) -> Reading:
+        ended = bool(reply_ids) and reply_ids[-1] in self.ends
+        raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
+        text = self.decode(reply_ids, skip_special_tokens=True)
+        reasoning, rest = reasoned(raw, self._is_open(prompt))
+        left_over: list[str] = []
+        calls: list[ToolCall] = []
+        if history.tools:
+            rest, found = (self.native or HERMES).read(rest)
+            left_over = [call.text for call in found if call.error]
+            for number, call in enumerate(found, history.count):
+                calls.append(ToolCall(call.name, call.arguments, call.error, f"call{number:05}"))
+        changed = bool(calls) or reasoning is not None
+        content = self.special.removed(rest).strip() if changed else text
+        reply = Reply(text, content, reasoning, tuple(calls))
+        message: Message = {"role": "assistant", "content": raw}
+        return Reading(reply, message, as_message(reply, "\n".join(left_over)))
+
+    def extended(
+        self,
+        reply_ids: tuple[int, ...],
+        new: list[Message],
+        prompt: Prompt,
+        history: History,
+    ) -> tuple[Extension, Prompt]:
+        new = self._hermes(self.markers.clean(new))
+        self._check_texts()
+        so_far, reply = self._text_of(prompt, history), history.raw[-1]
+        last = reply_ids[-1:]
+        # A single token at the end may end the turn, as `<|user|>` does in GLM, or be its text.
+        ends = [True, False] if last and last[0] in self.single else [False]
+        for ended in ends[:1] if last and last[0] in self.ends else ends:
+            raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
+            history.raw[-1] = {**reply, "content": raw}
+            rendered = self._rendered(new, history)
+            if rendered.startswith(so_far + raw):
+                ids = self.tokens(rendered[len(so_far + raw) :])
+                if not ended or ids[:1] == last:
+                    history.raw += new
+                    history.parsed += new
+                    ids = ids[ended:]
+                    return Extension(ids, True), Prompt(prompt.ids + reply_ids + ids, rendered)
+        history.raw += new
+        history.parsed += new
+        ids = self.tokens(rendered)
+        return Extension(ids, False), Prompt(ids, rendered)
+
+    def _said(self, ids: tuple[int, ...], prompt: Prompt) -> str:
+        """What the policy has written after a prompt, special tokens kept."""
+        before = prompt.ids[-1:]  # a SentencePiece decoder drops the first token's space
+        text, start = self.decode(before + ids), self.decode(before)
+        return text[len(start) :] if text.startswith(start) else self.decode(ids)
+
+    def _is_open(self, prompt: Prompt) -> bool:
+        """Whether the policy goes on in reasoning that its prompt has opened."""
+        return self.decode(prompt.ids[-TAIL:]).rstrip().endswith(OPEN)
+
+    def _text_of(self, prompt: Prompt, history: History) -> str:
+        """Of a prompt that was rendered elsewhere, if not here. `history` has the reply to it."""
+        if prompt.text is not None:
+            return prompt.text
+        try:
+            text = self._render(history.raw[:-1], history)
+            if self.tokens(text) == prompt.ids:
+                return text
+        except UserError:
+            pass
+        return self.decode(prompt.ids)
+
+    def _rendered(self, new: list[Message], history: History) -> str:
+        try:
+            return self._render(history.raw + new, history)
+        except UserError:  # results of calls that the template does not see in a plain text
+            return self._render(history.parsed + new, history)
+
+    def _render(self, messages: list[Message], history: History) -> str:
+        return self.written(
+            messages, list(history.tools) if self.native or not history.tools else []
+        )
+
+    def written(
+        self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
+    ) -> str:
+        try:
+            text = self.tokenizer.apply_chat_template(
+                messages,
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+            )
+            if not text:
+                raise ValueError("it writes nothing")
+            return text
+        except Exception as error:  # whatever a template raises: it is a program
+            roles, reason = (
+                ", ".join(str(message.get("role")) for message in messages),
+                " ".join(str(error).split()),
+            )
+            raise UserError(
+                f"model: its chat template refuses turns of {roles:.200} ({reason:.200}): choose "
+                "another model or environment"
+            ) from None
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Of a text in which the template has written the special tokens."""
+        if not text:
+            return ()
+        (ids,) = self.tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
+        return tuple(ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return self.tokenizer.decode(
+            list(ids),
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+
+    # Hermes' form.
+
+    def _with_tools(self, messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
+        """The tools in the system message or, without one, before the first turn."""
+        lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        text = HERMES_TOOLS.format(tools=lines)
+        role = "system" if self.has_system else "user"
+        if messages and messages[0]["role"] == role:
+            first = {**messages[0], "content": joined(role, messages[0]["content"], text)}
+            return [first, *messages[1:]]
+        return [{"role": role, "content": text}, *messages]
+
+    def _hermes(self, messages: list[Message]) -> list[Message]:
+        """Calls and results as text, where the template cannot write them."""
+        if not any(is_of_tools(message) for message in messages) or self.native is not None:
+            return messages
+        written: list[Message] = []
+        is_result = False
+        for message in messages:
+            was_result, is_result = is_result, message["role"] == "tool"
+            if is_result:
+                text = f"<tool_response>\n{message['content']}\n</tool_response>"
+                if was_result:
+                    written[-1]["content"] += "\n" + text
+                else:
+                    written.append({"role": "user", "content": text})
+            elif message.get("tool_calls"):
+                calls = (
+                    json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
+                )
+                texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+                content = "\n".join(filter(None, (message.get("content"), *texts)))
+                written.append({"role": "assistant", "content": content})
+            else:
+                written.append(message)
+        return written
+
+
+def joined(role: str, content: str, tools: str) -> str:
+    """A system message before the tools; a user's after them."""
+    return f"{content}\n\n{tools}" if role == "system" else f"{tools}\n\n{content}"
+
+
+def is_of_tools(message: Message) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def function(call: dict[str, Any]) -> dict[str, Any]:
+    """Of a call in OpenAI's form, which may lack its outer object."""
+    inner = call.get("function", call)
+    return {"name": inner["name"], "arguments": inner["arguments"]}
+
+
+def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
+    """-> (the reasoning that a reply begins with or goes on with, the rest)."""
+    text = raw.lstrip()
+    if not is_open and not text.startswith(OPEN):
+        return None, raw
+    thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest
