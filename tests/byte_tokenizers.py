@@ -150,7 +150,7 @@ class Recorder:
         return self.asked.setdefault(token, len(self.asked) + 1)
 
     def encode(self, text, add_special_tokens=True):
-        return [self.convert_tokens_to_ids(text) if text[0] in "<[〈]" else 0]
+        return [self.convert_tokens_to_ids(text) if text[0] in "<[〈]｜" else 0]
 
     def decode(self, ids, **options):
         return ""

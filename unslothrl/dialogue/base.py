@@ -66,6 +66,13 @@ class History:
     calls: tuple[ToolCall, ...] = ()  # of the last reply
     count: int = 0  # of calls so far
 
+    def extend(self, new: list[Message], said: Message | None = None) -> None:
+        """With what an environment says; `said` takes the place of the last reply."""
+        if said is not None:
+            self.raw[-1] = said
+        self.raw += new
+        self.parsed += new
+
 
 class Dialogue(Protocol):
     """How one model's turns are written and read. Shared by all of its conversations."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from unslothrl.dialogue import hermes
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Prompt, Reply, Tool
 from unslothrl.errors import UserError
 
@@ -52,16 +53,23 @@ class Conversation:
         """Takes what the environment says to the reply; then the policy writes its next turn.
 
         Results of tools name their call by `tool_call_id`; without one they are taken in the order
-        of the calls.
+        of the calls. Where a result cannot be written as one, since its call cannot be read, it is
+        written as a turn of the user, in <tool_response>.
         """
         if self._reply_ids is None:
             raise ValueError("nothing to answer: the policy has not written a turn")
         new = self._paired(checked(messages))
-        extension, self._prompt = self._dialogue.extended(
-            self._reply_ids, new, self._prompt, self._history
-        )
-        self._reply_ids = None
+        try:
+            extension, prompt = self._extended(new, self._reply_ids)
+        except UserError:
+            if not hermes.has_tools(new):
+                raise
+            extension, prompt = self._extended(hermes.as_texts(new), self._reply_ids)
+        self._prompt, self._reply_ids = prompt, None
         return extension
+
+    def _extended(self, new: list[Message], reply_ids: tuple[int, ...]) -> tuple[Extension, Prompt]:
+        return self._dialogue.extended(reply_ids, new, self._prompt, self._history)
 
     def _paired(self, messages: list[Message]) -> list[Message]:
         """With the id and the name of the call in each result."""
@@ -75,7 +83,8 @@ class Conversation:
                 if "tool_call_id" not in message and waiting:
                     call = waiting.pop(0)
                 if call is not None:
-                    message = {"name": call.name, **message, "tool_call_id": call.id}
+                    known = {"name": call.name} if call.name else {}
+                    message = {**known, **message, "tool_call_id": call.id}
             paired.append(message)
         return paired
 

@@ -30,7 +30,8 @@ ERRORS = {
     "malformed_structure": "the call is not in the model's form",
     "unknown_tool": "there is no such tool",
 }
-NOT_HAND_WRITTEN = ("auto", "default", "custom")
+# `gpt-oss` writes with openai-harmony, which downloads its vocabulary.
+NOT_HAND_WRITTEN = frozenset(("auto", "default", "custom", "gpt-oss"))
 PROBE: list[Message] = [
     {"role": "user", "content": "-"},
     {"role": "assistant", "content": "-"},
@@ -123,12 +124,14 @@ class HandWrittenDialogue:
         history: History,
     ) -> tuple[Extension, Prompt]:
         new = self.markers.clean(new)
+        if any(message["role"] == "system" for message in new):
+            self.render(history.parsed + new, history.tools)  # bridges write what templates refuse
         ids = self._bridged(prompt.ids, reply_ids, new, history.tools)
-        history.raw += new
-        history.parsed += new
         if ids is None:
-            ids = self.render(history.parsed, history.tools)
+            ids = self.render(history.parsed + new, history.tools)
+            history.extend(new)
             return Extension(ids, False), Prompt(ids)
+        history.extend(new)
         return Extension(ids[len(prompt.ids) + len(reply_ids) :], True), Prompt(ids)
 
     def _bridged(
@@ -179,14 +182,16 @@ def names() -> list[str]:
     """Of all hand-written renderers."""
     from renderers.configs import _CONFIG_BY_NAME
 
-    return sorted(set(_CONFIG_BY_NAME) - set(NOT_HAND_WRITTEN))
+    return sorted(_CONFIG_BY_NAME.keys() - NOT_HAND_WRITTEN)
 
 
 def models() -> dict[str, str]:
     """The models that the package knows, and the names of their renderers."""
     from renderers.base import MODEL_RENDERER_MAP
 
-    return MODEL_RENDERER_MAP
+    return {
+        model: name for model, name in MODEL_RENDERER_MAP.items() if name not in NOT_HAND_WRITTEN
+    }
 
 
 def made(tokenizer: Named, name: str):

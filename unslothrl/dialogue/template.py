@@ -8,11 +8,10 @@ A template without tools, or whose calls `calls.py` cannot read, gets Hermes' fo
 system message, calls in <tool_call>, and results as a turn of the user in <tool_response>.
 """
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
+from unslothrl.dialogue import hermes
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -28,20 +27,6 @@ from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
 from unslothrl.dialogue.markers import Markers
 from unslothrl.errors import UserError
 
-HERMES_TOOLS = """# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{tools}
-</tools>
-
-For each function call, return a json object with function name and arguments within \
-<tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
 OPEN, CLOSE = "<think>", "</think>"
 RESULT = "zqresult7"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
@@ -140,9 +125,10 @@ class TemplateDialogue:
     # A conversation.
 
     def opened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> History:
-        opened = self._hermes(list(messages))
+        opened = self._texts(list(messages))
         if tools and self.native is None:
-            opened = self._with_tools(opened, tools)
+            role = "system" if self.has_system else "user"
+            opened = hermes.with_tools(opened, tools, role)
         return History(list(opened), list(opened), list(tools))
 
     def prompt(self, history: History) -> Prompt:
@@ -174,27 +160,30 @@ class TemplateDialogue:
         prompt: Prompt,
         history: History,
     ) -> tuple[Extension, Prompt]:
-        new = self._hermes(self.markers.clean(new))
+        new = self._texts(self.markers.clean(new))
         self._check_texts()
-        so_far, reply = self._text_of(prompt, history), history.raw[-1]
-        last = reply_ids[-1:]
-        # A single token at the end may end the turn, as `<|user|>` does in GLM, or be its text.
-        ends = [True, False] if last and last[0] in self.single else [False]
-        for ended in ends[:1] if last and last[0] in self.ends else ends:
+        so_far, last = self._text_of(prompt, history), reply_ids[-1:]
+        for ended in self._may_end(last):
             raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
-            history.raw[-1] = {**reply, "content": raw}
-            rendered = self._rendered(new, history)
+            said = {**history.raw[-1], "content": raw}
+            rendered = self._rendered(said, new, history)
             if rendered.startswith(so_far + raw):
                 ids = self.tokens(rendered[len(so_far + raw) :])
                 if not ended or ids[:1] == last:
-                    history.raw += new
-                    history.parsed += new
+                    history.extend(new, said)
                     ids = ids[ended:]
                     return Extension(ids, True), Prompt(prompt.ids + reply_ids + ids, rendered)
-        history.raw += new
-        history.parsed += new
+        history.extend(new, said)
         ids = self.tokens(rendered)
         return Extension(ids, False), Prompt(ids, rendered)
+
+    def _may_end(self, last: tuple[int, ...]) -> list[bool]:
+        """Whether a reply's last token ends its turn. One that stands for a text of its own may do
+        so where nothing says it, as `<|user|>` in GLM, or be a part of what was written.
+        """
+        if not last or last[0] not in self.single:
+            return [False]
+        return [True] if last[0] in self.ends else [True, False]
 
     def _said(self, ids: tuple[int, ...], prompt: Prompt) -> str:
         """What the policy has written after a prompt, special tokens kept."""
@@ -218,9 +207,9 @@ class TemplateDialogue:
             pass
         return self.decode(prompt.ids)
 
-    def _rendered(self, new: list[Message], history: History) -> str:
+    def _rendered(self, said: Message, new: list[Message], history: History) -> str:
         try:
-            return self._render(history.raw + new, history)
+            return self._render([*history.raw[:-1], said, *new], history)
         except UserError:  # results of calls that the template does not see in a plain text
             return self._render(history.parsed + new, history)
 
@@ -266,57 +255,11 @@ class TemplateDialogue:
             clean_up_tokenization_spaces=False,
         )
 
-    # Hermes' form.
-
-    def _with_tools(self, messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
-        """The tools in the system message or, without one, before the first turn."""
-        lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        text = HERMES_TOOLS.format(tools=lines)
-        role = "system" if self.has_system else "user"
-        if messages and messages[0]["role"] == role:
-            first = {**messages[0], "content": joined(role, messages[0]["content"], text)}
-            return [first, *messages[1:]]
-        return [{"role": role, "content": text}, *messages]
-
-    def _hermes(self, messages: list[Message]) -> list[Message]:
+    def _texts(self, messages: list[Message]) -> list[Message]:
         """Calls and results as text, where the template cannot write them."""
-        if not any(is_of_tools(message) for message in messages) or self.native is not None:
+        if not hermes.has_tools(messages) or self.native is not None:
             return messages
-        written: list[Message] = []
-        is_result = False
-        for message in messages:
-            was_result, is_result = is_result, message["role"] == "tool"
-            if is_result:
-                text = f"<tool_response>\n{message['content']}\n</tool_response>"
-                if was_result:
-                    written[-1]["content"] += "\n" + text
-                else:
-                    written.append({"role": "user", "content": text})
-            elif message.get("tool_calls"):
-                calls = (
-                    json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
-                )
-                texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
-                content = "\n".join(filter(None, (message.get("content"), *texts)))
-                written.append({"role": "assistant", "content": content})
-            else:
-                written.append(message)
-        return written
-
-
-def joined(role: str, content: str, tools: str) -> str:
-    """A system message before the tools; a user's after them."""
-    return f"{content}\n\n{tools}" if role == "system" else f"{tools}\n\n{content}"
-
-
-def is_of_tools(message: Message) -> bool:
-    return message["role"] == "tool" or bool(message.get("tool_calls"))
-
-
-def function(call: dict[str, Any]) -> dict[str, Any]:
-    """Of a call in OpenAI's form, which may lack its outer object."""
-    inner = call.get("function", call)
-    return {"name": inner["name"], "arguments": inner["arguments"]}
+        return hermes.as_texts(messages)
 
 
 def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
