@@ -152,6 +152,9 @@ class Recorder:
     def encode(self, text, add_special_tokens=True):
         return [self.convert_tokens_to_ids(text) if text[0] in "<[〈]｜" else 0]
 
+    def __call__(self, texts, add_special_tokens=True, verbose=True):
+        return {"input_ids": [self.encode(text) for text in texts]}
+
     def decode(self, ids, **options):
         return ""
 
@@ -162,7 +165,7 @@ def for_renderer(name, template=None):
     from unslothrl.dialogue import hand_written
 
     recorder = Recorder()
-    renderer = hand_written.made(recorder, name)
+    renderer = hand_written.made(hand_written.Named(recorder, ""), name)
     stops = renderer.get_stop_token_ids()
     tokens = {**recorder.asked, "<think>": 0, "</think>": 0}
     eos = next(token for token, i in recorder.asked.items() if i in stops)

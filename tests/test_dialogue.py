@@ -131,12 +131,14 @@ def refuses(dialogue, messages, tools, turns, turn):
     return False
 
 
-def canonical_call(dialogue, tokenizer, tools):
+def canonical_call(dialogue, tokenizer, tools, thought=""):
     """The ids of a turn that is one call, as the model's own writer writes it."""
     question = [{"role": "user", "content": "What is 2 + 3?"}]
     function = {"name": "add", "arguments": {"a": "2 + 3"}}
     call = {"id": "functions.add:0", "type": "function", "function": function}  # as Kimi's
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    if thought:
+        calling["reasoning_content"] = thought
     if isinstance(dialogue, HandWrittenDialogue):
         prompt = dialogue.renderer.render_ids(question, tools=tools, add_generation_prompt=True)
         whole = dialogue.renderer.render_ids([*question, calling], tools=tools)
@@ -147,11 +149,13 @@ def canonical_call(dialogue, tokenizer, tools):
     else:
         prompt = tokenizer.encode(dialogue.written(question, tools))
         whole = tokenizer.encode(dialogue.written([*question, calling], tools, False))
+    if whole[: len(prompt)] != prompt and not thought:  # it begins with reasoning
+        return canonical_call(dialogue, tokenizer, tools, "Ask.")
     return whole[len(prompt) :] if whole[: len(prompt)] == prompt else None
 
 
 @pytest.mark.parametrize("which", DIALOGUES)
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32))
 def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
     """Token for token, over three turns; and the same conversation with harmless observations has

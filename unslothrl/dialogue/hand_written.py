@@ -49,9 +49,14 @@ class Named:
         self.unk_token_id = tokenizer.unk_token_id
         self.eos_token_id = tokenizer.eos_token_id
         self.chat_template = tokenizer.chat_template
-        self.encode = tokenizer.encode
+        self._tokenizer = tokenizer
         self.decode = tokenizer.decode
         self.convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Not verbose: what is too long for the model is cut by whoever asked for it."""
+        (ids,) = self._tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
 
 class HandWrittenDialogue:
