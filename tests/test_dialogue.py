@@ -84,8 +84,7 @@ def sampled_ids(draw, dialogue, tokenizer, canonical):
         thought = draw.choice(["", "<think>\nhm\n</think>\n\n", "hm\n</think>\n\n", "hm</think>"])
         ids = tokenizer.encode(thought + "It is 5.")
     if draw.random() < 0.7:
-        ends = getattr(dialogue, "ends", None) or getattr(dialogue, "stops", ())
-        ids = [*ids, draw.choice(sorted(ends))]
+        ids = [*ids, draw.choice(sorted(dialogue.ends))]
     return ids
 
 

@@ -107,6 +107,18 @@ def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_doe
     )
 
 
+@pytest.mark.parametrize("by", ["template", "renderer"])
+def test_qwen3_without_reasoning_goes_on_when_the_user_speaks(by):
+    tokenizer = for_template("trl/qwen3") if by == "template" else for_renderer("qwen3")
+    dialogue = dialogue_for(tokenizer, "mine", "template" if by == "template" else "qwen3")
+    conversation = Conversation(dialogue, ASKED)
+    conversation.reply(tokenizer.encode("It is 5.<|im_end|>"))
+    extension = conversation.add([{"role": "user", "content": "Thanks"}])
+    assert extension.is_continuation and text_of(tokenizer, extension.ids) == (
+        "\n<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
 CALL, ARGUMENTS = '{"name": "add", "arguments": {"a": "1"}}', {"a": "1"}
 HERMES_REPLIES = {
     "one": (f"So: <tool_call>\n{CALL}\n</tool_call>", "So: ", [("add", ARGUMENTS, "")]),
@@ -415,10 +427,15 @@ def test_a_bridge_that_breaks_its_contract_is_not_followed(monkeypatch):
         bridged.token_ids[0] += 1
         return bridged
 
-    for change, goes_on in ((bridge, True), (broken, False)):
+    for change, text, goes_on in (
+        (bridge, "5", True),
+        (bridge, "5 \n", True),
+        (broken, "5", True),  # rendering all of it changes nothing
+        (broken, "5 \n", False),  # the template leaves out the white space
+    ):
         monkeypatch.setattr(type(dialogue.renderer), "bridge_to_next_turn", change)
         conversation = Conversation(dialogue, ASKED)
-        conversation.reply(tokenizer.encode("5<|eot_id|>"))
+        conversation.reply(tokenizer.encode(text + "<|eot_id|>"))
         assert conversation.add(ASKED).is_continuation is goes_on
 
 

@@ -1,8 +1,9 @@
 """Turns by a hand-written renderer of the `renderers` package, for model families that it knows.
 
 https://pypi.org/project/renderers: `render_ids` writes a conversation, `parse_response` reads a
-reply by its token ids, `bridge_to_next_turn` appends to what was sampled, or refuses; then a new
-sequence begins. Nothing here goes to the network: a renderer is built from its class, by its name.
+reply by its token ids, `bridge_to_next_turn` appends to what was sampled, or refuses. Then all is
+rendered, and a new sequence begins unless that begins with exactly what was sampled. Nothing here
+goes to the network: a renderer is built from its class, by its name.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from unslothrl.dialogue.base import (
     ToolCall,
     as_message,
 )
-from unslothrl.dialogue.calls import CUT_OFF, NO_NAME, NO_OBJECT, NOT_JSON, PROBE_TOOL, is_sound
-from unslothrl.dialogue.markers import Markers
+from unslothrl.dialogue.calls import CUT_OFF, NO_NAME, NO_OBJECT, NOT_JSON, is_sound
+from unslothrl.dialogue.markers import markers_of
+from unslothrl.dialogue.tokens import decoded, encoded
 from unslothrl.errors import UserError
 
 ERRORS = {
@@ -32,11 +34,6 @@ ERRORS = {
 }
 # `gpt-oss` writes with openai-harmony, which downloads its vocabulary.
 NOT_HAND_WRITTEN = frozenset(("auto", "default", "custom", "gpt-oss"))
-PROBE: list[Message] = [
-    {"role": "user", "content": "-"},
-    {"role": "assistant", "content": "-"},
-    {"role": "user", "content": "-"},
-]
 
 
 class Named:
@@ -54,9 +51,7 @@ class Named:
         self.convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Not verbose: what is too long for the model is cut by whoever asked for it."""
-        (ids,) = self._tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
+        return encoded(self._tokenizer, text)
 
 
 class HandWrittenDialogue:
@@ -67,18 +62,8 @@ class HandWrittenDialogue:
         self.name = name
         self.note = f"the hand-written renderer {name}"
         self.renderer = made(Named(tokenizer, model), name)
-        self.stops = frozenset(self.renderer.get_stop_token_ids())
-        self.markers = Markers(tokenizer, self._written())
-
-    def _written(self) -> set[int]:
-        """The tokens that it writes by itself."""
-        written = set(self.stops)
-        for tools in ([], [PROBE_TOOL]):
-            try:
-                written.update(self.render(PROBE, tools))
-            except UserError:  # of conversations that are not the probe's
-                continue
-        return written
+        self.ends = frozenset(self.renderer.get_stop_token_ids())
+        self.markers = markers_of(tokenizer, self.render, self.ends)
 
     def render(self, messages: list[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         try:
@@ -102,14 +87,14 @@ class HandWrittenDialogue:
         return Prompt(self.render(history.parsed, history.tools))
 
     def read(self, reply_ids: tuple[int, ...], prompt: Prompt, history: History) -> Reading:
-        text = self.decode(reply_ids, skip_special_tokens=True)
+        text = decoded(self.tokenizer, reply_ids, skip_special_tokens=True)
         try:
             parsed = self.renderer.parse_response(
                 list(reply_ids), tools=list(history.tools) or None, prompt_ids=list(prompt.ids)
             )
             content, reasoning = str(parsed.content or ""), parsed.reasoning_content
             attempts = parsed.tool_calls or []
-        except (Exception, RecursionError):  # of what a policy may write, which is anything
+        except Exception:  # of what a policy may write, which is anything
             content, reasoning, attempts = text, None, []
         calls: list[ToolCall] = []
         unparsed: list[str] = []
@@ -131,13 +116,14 @@ class HandWrittenDialogue:
         new = self.markers.clean(new)
         if any(message["role"] == "system" for message in new):
             self.render(history.parsed + new, history.tools)  # bridges write what templates refuse
+        sampled = prompt.ids + reply_ids
         ids = self._bridged(prompt.ids, reply_ids, new, history.tools)
-        if ids is None:
+        if ids is None or not begins(ids, sampled):
             ids = self.render(history.parsed + new, history.tools)
-            history.extend(new)
-            return Extension(ids, False), Prompt(ids)
         history.extend(new)
-        return Extension(ids[len(prompt.ids) + len(reply_ids) :], True), Prompt(ids)
+        if begins(ids, sampled):  # some bridges refuse although nothing changes
+            return Extension(ids[len(sampled) :], True), Prompt(ids)
+        return Extension(ids, False), Prompt(ids)
 
     def _bridged(
         self,
@@ -153,18 +139,12 @@ class HandWrittenDialogue:
             )
         except Exception:  # then rendering it says why
             return None
-        if bridged is None:
-            return None
-        ids = tuple(bridged.token_ids)
-        sampled = prompt_ids + reply_ids
-        return ids if len(ids) > len(sampled) and ids[: len(sampled)] == sampled else None
+        return None if bridged is None else tuple(bridged.token_ids)
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self.tokenizer.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
+
+def begins(ids: tuple[int, ...], sampled: tuple[int, ...]) -> bool:
+    """Whether a prompt begins with exactly what was sampled, and goes on."""
+    return len(ids) > len(sampled) and ids[: len(sampled)] == sampled
 
 
 def call_of(attempt: Any, number: str) -> ToolCall:

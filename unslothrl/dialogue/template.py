@@ -24,17 +24,13 @@ from unslothrl.dialogue.base import (
     as_message,
 )
 from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
-from unslothrl.dialogue.markers import Markers
+from unslothrl.dialogue.markers import PROBE, Markers, markers_of
+from unslothrl.dialogue.tokens import decoded, encoded
 from unslothrl.errors import UserError
 
 OPEN, CLOSE = "<think>", "</think>"
 RESULT = "zqresult7"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
-PROBE: list[Message] = [
-    {"role": "user", "content": "-"},
-    {"role": "assistant", "content": "-"},
-    {"role": "user", "content": "-"},
-]
 
 
 class TemplateDialogue:
@@ -50,13 +46,11 @@ class TemplateDialogue:
     @cached_property
     def markers(self) -> Markers:
         """Of observations: with the tokens that the template itself writes."""
-        written: set[int] = set()
-        for tools in ([], [PROBE_TOOL]):
-            try:
-                written.update(self.tokens(self.written(PROBE, tools)))
-            except UserError:  # of conversations that are not the probe's
-                continue
-        return Markers(self.tokenizer, written)
+
+        def render(messages: list[Message], tools: list[Tool]) -> tuple[int, ...]:
+            return self.tokens(self.written(messages, tools))
+
+        return markers_of(self.tokenizer, render, self.ends)
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -243,17 +237,10 @@ class TemplateDialogue:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""
-        if not text:
-            return ()
-        (ids,) = self.tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
-        return tuple(ids)
+        return tuple(encoded(self.tokenizer, text))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self.tokenizer.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
+        return decoded(self.tokenizer, ids, skip_special_tokens)
 
     def _texts(self, messages: list[Message]) -> list[Message]:
         """Calls and results as text, where the template cannot write them."""
