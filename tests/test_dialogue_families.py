@@ -313,6 +313,23 @@ def test_an_end_token_that_the_template_does_not_write_begins_a_new_sequence():
     assert conversation.add(ASKED).is_continuation
 
 
+class Spaced(ByteTokenizer):
+    """Puts a space before a text, as SentencePiece does, unless a special token comes first."""
+
+    def encode(self, text, add_special_tokens=True):
+        return super().encode(text if text.startswith("<|") or not text else f" {text}")
+
+
+def test_a_tokenizer_that_adds_a_space_does_not_add_it_between_turns():
+    """A cut-off reply is followed by the template's end of the turn, and by nothing else."""
+    plain_end = CHATML.replace("<|im_end|>\n", "\n<|im_end|>")
+    for template, goes_on in ((CHATML, True), (plain_end, False)):
+        tokenizer = Spaced(("<|im_start|>", "<|im_end|>"), "<|im_end|>", template)
+        conversation = Conversation(TemplateDialogue(tokenizer), ASKED)
+        conversation.reply(tokenizer.encode("5"))
+        assert conversation.add(ASKED).is_continuation is goes_on
+
+
 def test_a_turn_that_the_next_turn_s_marker_ends():
     """GLM samples `<|user|>`, which the template writes before the user's words."""
     tokenizer = for_template("trl/glm4moe")

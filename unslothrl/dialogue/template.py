@@ -70,6 +70,11 @@ class TemplateDialogue:
         return set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
 
     @cached_property
+    def adds_space(self) -> bool:
+        """Whether a text begins with a space that it has not, as with SentencePiece."""
+        return self.decode(self.tokens("-") + self.tokens("a")) != "-a"
+
+    @cached_property
     def native(self) -> CallForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
@@ -163,13 +168,17 @@ class TemplateDialogue:
             rendered = self._rendered(said, new, history)
             if rendered.startswith(so_far + raw):
                 ids = self.tokens(rendered[len(so_far + raw) :])
-                if not ended or ids[:1] == last:
+                if ids[:1] == last if ended else self._starts_well(ids):
                     history.extend(new, said)
                     ids = ids[ended:]
                     return Extension(ids, True), Prompt(prompt.ids + reply_ids + ids, rendered)
         history.extend(new, said)
         ids = self.tokens(rendered)
         return Extension(ids, False), Prompt(ids, rendered)
+
+    def _starts_well(self, ids: tuple[int, ...]) -> bool:
+        """Whether nothing stands between a reply that was cut off and what follows it."""
+        return not self.adds_space or not ids or ids[0] in self.single
 
     def _may_end(self, last: tuple[int, ...]) -> list[bool]:
         """Whether a reply's last token ends its turn. One that stands for a text of its own may do
