@@ -22,6 +22,8 @@ from unslothrl.dialogue.hand_written import HandWrittenDialogue
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 
+pytestmark = pytest.mark.real
+
 TOOL = {
     "type": "function",
     "function": {
