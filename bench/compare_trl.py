@@ -125,8 +125,9 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     0.6."""
     from unslothrl import build
     from unslothrl.data import tasks
+    from unslothrl.published import Adapter
     from unslothrl.resolve import resolve
-    from unslothrl.types import Adapter, Sampling
+    from unslothrl.types import Sampling
     from unslothrl.weights import base_model
 
     given = {"model": work["model"], "dataset": "embedded", "engine": "transformers"}

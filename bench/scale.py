@@ -183,7 +183,12 @@ def sizes() -> dict[str, int]:
     assignments = [Assignment(i, problem(i), CANDIDATES, sampling, (0, 1)) for i in range(16)]
     actor.submit(assignments)
     groups = [group for _, group in actor.collect().groups]
-    samples = [sample for of_group in credit.samples_of(groups) for sample in of_group]
+    samples = [
+        sample
+        for of_group in credit.samples_of(groups)
+        for episode in of_group
+        for sample in episode
+    ]
     batch = Batch(tuple(samples), len(samples), sum(sample.tokens for sample in samples))
     update = SimulatedLearner(actor, simulation.learner, 0).update(batch, {})
     return {

@@ -20,7 +20,8 @@ from facts import facts, result_file
 
 from unslothrl import embedded, variables
 from unslothrl.engines.base import Engine
-from unslothrl.types import Adapter, Request, Sampling, seed_of
+from unslothrl.published import Adapter
+from unslothrl.types import Request, Sampling, seed_of
 
 SLOTS = 3
 LOAD_EVERY = 12  # steps

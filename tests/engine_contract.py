@@ -8,7 +8,8 @@ import pytest
 
 from unslothrl.engines.base import Engine, Finished, generate
 from unslothrl.errors import AdapterDamaged
-from unslothrl.types import Adapter, Request, Sampling, seed_of
+from unslothrl.published import Adapter
+from unslothrl.types import Request, Sampling, seed_of
 
 TOKEN = 77  # what a biased version draws
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)

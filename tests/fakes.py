@@ -9,14 +9,13 @@ import numpy as np
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
+from unslothrl.published import Adapter, Loaded
 from unslothrl.types import (
-    Adapter,
     Assignment,
     Batch,
     Collected,
     Completion,
     Group,
-    Loaded,
     Measured,
     Request,
     Sample,

@@ -9,21 +9,34 @@ from hypothesis import strategies as st
 from unslothrl.checkpoints.ahead import UNKNOWN, Ahead, from_jsonl, to_jsonl
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints
-from unslothrl.types import Completion, Failure, Group
+from unslothrl.types import Completion, Failure, Group, Transcript, Turn
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(0, 2**31 - 1)
 
 
 @st.composite
-def completions(draw) -> Completion:
+def transcripts(draw) -> Transcript:
+    turn = st.builds(Turn, st.text(), st.text(), FINITE, WHOLE, WHOLE)
+    ids = st.lists(WHOLE, max_size=3).map(tuple)
+    return Transcript(
+        tuple(draw(st.lists(turn, max_size=3))),
+        draw(st.text()),
+        draw(st.none() | ids),
+        tuple(draw(st.lists(st.tuples(ids, completions(of_episodes=False)), max_size=2))),
+    )
+
+
+@st.composite
+def completions(draw, of_episodes: bool = True) -> Completion:
     tokens = draw(st.integers(0, 6))
     columns = [
         tuple(draw(st.lists(each, min_size=tokens, max_size=tokens)))
         for each in (WHOLE, FINITE, st.booleans(), WHOLE)
     ]
-    end = draw(st.sampled_from(["stop", "length", "abort"]))
-    return Completion(*columns, end, draw(st.text()), draw(st.text()))
+    end = draw(st.sampled_from(["stop", "length", "abort", "lost"]))
+    transcript = draw(st.none() | transcripts()) if of_episodes else None
+    return Completion(*columns, end, draw(st.text()), draw(st.text()), transcript)
 
 
 @st.composite

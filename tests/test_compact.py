@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from unslothrl import compact
 from unslothrl.errors import AdapterDamaged
-from unslothrl.types import Adapter, Batch, Completion, Measured, Sample
+from unslothrl.published import Adapter
+from unslothrl.types import Batch, Completion, Measured, Sample
 
 FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)
 IDS = st.integers(0, 2**17) | st.integers()

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unslothrl.config import option, options, other_names, sampling, task_options
+from unslothrl.config import (
+    environment_options,
+    option,
+    options,
+    other_names,
+    sampling,
+    task_options,
+)
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
@@ -331,19 +338,24 @@ def test_versions_in_flight(staleness, partial, versions, follows):
 
 def test_how_completions_are_drawn():
     config = Config(temperature=1.1, top_p=0.9, sampling_top_k=5, max_new_tokens=7)
-    assert sampling.training(config) == Sampling(1.1, 0.9, 5, 7)
-    assert sampling.evaluation(config) == Sampling(0.6, 0.95, 0, 7)
+    assert sampling.training(config) == Sampling(1.1, 0.9, 5, 7, 7)
+    assert sampling.evaluation(config) == Sampling(0.6, 0.95, 0, 7, 7)
+    episodes = dataclasses.replace(config, max_episode_tokens=30, tools=("x.py",))
+    assert sampling.training(episodes) == Sampling(1.1, 0.9, 5, 7, 30)
+    assert episodes.context == config.max_prompt_tokens + 30
 
 
 def test_the_table_of_options_imports_nothing_of_ours_but_what_an_option_is():
     """So that every layer may read a config."""
     ours = {
         module.__name__: [node for node in imports_of(module) if "unslothrl" in node]
-        for module in (options, task_options, option)
+        for module in (options, environment_options, task_options, option)
     }
-    from_option, from_task_options = ours[options.__name__]
+    from_environment_options, from_option, from_task_options = ours[options.__name__]
     assert from_task_options == f"from {task_options.__name__} import TaskOptions"
-    for imported in (from_option, *ours[task_options.__name__]):
+    of_parts = (*ours[task_options.__name__], *ours[environment_options.__name__])
+    assert from_environment_options.startswith(f"from {environment_options.__name__} import")
+    for imported in (from_option, *of_parts):
         assert imported.startswith(f"from {option.__name__} import")
     assert not ours[option.__name__]
 

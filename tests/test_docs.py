@@ -8,7 +8,6 @@ import pytest
 import torch
 import typer
 from fakes import completed
-from test_newcomer_environment import CALCULATOR
 
 from unslothrl import rewards
 from unslothrl.actors.actor import FROM_THE_ENVIRONMENT
@@ -78,10 +77,6 @@ def test_the_documented_rewards_run(tmp_path):
         finally:
             scorer.close()
         assert (scored.rewards[name], scored.failures) == (values, [])
-
-
-def test_the_documented_environment_is_the_one_that_is_tested():
-    assert f"```python{CALCULATOR}```" in (ROOT / "docs" / "contributing.md").read_text()
 
 
 def test_every_reward_is_documented():

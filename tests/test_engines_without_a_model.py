@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
-from unslothrl.types import Adapter
+from unslothrl.published import Adapter
 
 
 def simulated() -> SimulatedEngine:

@@ -1,137 +1,148 @@
 """An episode's record, token by token: what was sampled, under which version, and what was said to
-the policy in between."""
+the policy in between. The environment runs in its own process, the replies are scripted."""
 
 import asyncio
 
 import pytest
-from fakes import task
+from environment_files import ECHO, END, Script, asked, ids_of, play_with, tokenizer, written
 
-from unslothrl.actors.episodes import Episode, play
-from unslothrl.environments.base import Step
-from unslothrl.environments.chat import Chat
-from unslothrl.environments.single_turn import SingleTurn
-from unslothrl.errors import UserError
-from unslothrl.types import Completion, Sampling, seed_of
+from unslothrl.actors.episodes import Episode, Rules, complete
+from unslothrl.environments.host import Setup
+from unslothrl.environments.rewards import TURN_REWARDS
+from unslothrl.types import Sampling, seed_of
 
-END = 9  # the token that ends a turn
+pytestmark = pytest.mark.real
 
-
-class Letters:
-    """A tokenizer of one character a token; END is "$", the mark of a turn's end."""
-
-    def decode(self, ids, skip_special_tokens, **_):
-        return "".join("" if i == END and skip_special_tokens else chr(i) for i in ids)
-
-    def __call__(self, texts, add_special_tokens, verbose=True):
-        return {"input_ids": [[END if c == "$" else ord(c) for c in text] for text in texts]}
-
-    def apply_chat_template(self, conversation, tokenize, add_generation_prompt):
-        text = "".join(f"<{turn['role'][0]}>{turn['content']}$" for turn in conversation)
-        return text + "<a>"
+SAID = "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 
-class Script:
-    """Replies in turn; keeps the requests."""
-
-    def __init__(self, *replies: str, versions: tuple[int, ...] = (3, 4, 5)):
-        self.replies, self.versions, self.requests = list(replies), list(versions), []
-
-    async def draw(self, request):
-        self.requests.append(request)
-        text = self.replies.pop(0)
-        ids = tuple(END if c == "$" else ord(c) for c in text)
-        ids = ids[: request.sampling.max_new_tokens]
-        reason = "stop" if ids[-1] == END else "length"
-        return Completion.drawn(ids, (-0.5,) * len(ids), reason, self.versions.pop(0))
-
-
-class Echo:
-    """Says what it heard, until it hears "bye"."""
-
-    max_turns = 3
-
-    def reset(self, task, seed):
-        self.seed = seed
-
-    async def step(self, action):
-        await asyncio.sleep(0)
-        return Step(action == "bye", f"you: {action}", reward=float(len(action)))
-
-
-def played(script: Script, environment, most: int = 100):
-    episode = Episode("0/1", task("a", (1, 2)), Sampling(1.0, 1.0, 0, most), 77, 5)
-    return asyncio.run(play(episode, environment, script.draw, Chat(Letters())))
+@pytest.fixture
+def echo(tmp_path) -> Setup:
+    return Setup(written(tmp_path, ECHO), "Echo")
 
 
 def test_a_single_turn_is_the_completion_as_it_was_drawn():
     script = Script("hello$")
-    episode = played(script, SingleTurn())
+    episode = Episode("0/1", asked("?"), Sampling(1.0, 1.0, 0, 100), 77, 5)
+    text = lambda ids: tokenizer().decode(list(ids), skip_special_tokens=True)  # noqa: E731
+    played = asyncio.run(complete(episode, script.draw, text))
     (request,) = script.requests
-    assert (request.id, request.prompt_ids, request.seed) == ("0/1", (1, 2), 77)
-    assert episode.completion.token_ids == (*map(ord, "hello"), END)
-    assert episode.completion.versions == (3,) * 6 and all(episode.completion.sampled)
-    assert episode.completion.text == "hello" and episode.replies == ("hello",)
+    assert (request.id, request.prompt_ids, request.seed) == ("0/1", asked("?").prompt_ids, 77)
+    assert played.completion.token_ids == (*ids_of("hello"), END)
+    assert played.completion.versions == (3,) * 6 and all(played.completion.sampled)
+    assert played.completion.text == "hello" and played.replies == ("hello",)
+    assert played.completion.transcript is None
 
 
-def test_turns_and_observations_in_one_record():
+def test_turns_and_observations_in_one_record(echo):
     script = Script("hi$", "bye$")
-    episode = played(script, Echo())
-    whole, said = "hi$<u>you: hi$<a>bye$", "<u>you: hi$<a>"
-    record = episode.completion
-    assert record.token_ids == tuple(END if c == "$" else ord(c) for c in whole)
+    played = play_with(echo, script)
+    said = ids_of(SAID.format("you: hi 5"))[1:]  # the end was sampled
+    first, second = (*ids_of("hi"), END), (*ids_of("bye"), END)
+    record = played.completion
+    assert record.token_ids == first + said + second
     assert record.sampled == (True,) * 3 + (False,) * len(said) + (True,) * 4
     assert record.versions == (3,) * (3 + len(said)) + (4,) * 4 and record.policy_version == 3
     assert record.logprobs == (-0.5,) * 3 + (0.0,) * len(said) + (-0.5,) * 4
-    assert episode.replies == ("hi", "bye") and episode.reward == 5.0
-    assert record.text == "hi<u>you: hi<a>bye" and record.finish_reason == "stop"
-    second = script.requests[1]
-    assert second.prompt_ids == (1, 2, *record.token_ids[: 3 + len(said)])
-    assert second.seed == seed_of(77, "turn", 1) and second.id == "0/1/1"
-    assert second.sampling.max_new_tokens == 100 - 3 - len(said)
+    assert played.replies == ("hi", "bye") and played.reward == 5.0
+    assert record.text == "hi\nyou: hi 5\nbye" and record.finish_reason == "stop"
+    request = script.requests[1]
+    assert request.prompt_ids == asked("hello").prompt_ids + first + said
+    assert request.seed == seed_of(77, "turn", 1) and request.id == "0/1/1"
+    assert request.sampling.max_new_tokens == 100
+    transcript = record.transcript
+    assert [turn.observation for turn in transcript.turns] == ["you: hi 5", ""]
+    assert [turn.reward for turn in transcript.turns] == [2.0, 3.0]
+    assert record.sequences(asked("hello")) == [(asked("hello").prompt_ids, record)]
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_every_turn_asks_to_follow_the_newest_version_or_none(follows):
+def test_every_turn_asks_to_follow_the_newest_version_or_none(follows, echo):
     script = Script("a$", "b$", "c$")
-    episode = Episode("0/1", task("a"), Sampling(1.0, 1.0, 0, 100), 77, 5, follows_newest=follows)
-    asyncio.run(play(episode, Echo(), script.draw, Chat(Letters())))
+    play_with(echo, script, follows_newest=follows)
     assert [request.follows_newest for request in script.requests] == [follows] * 3
 
 
-def test_the_environment_has_the_groups_seed_and_ends_at_its_last_turn():
-    script, environment = Script("a$", "b$", "c$"), Echo()
-    episode = played(script, environment)
-    assert environment.seed == 5 and len(script.requests) == 3
-    assert episode.replies == ("a", "b", "c") and episode.completion.sampled[-1]
+@pytest.mark.parametrize(("most", "turns"), [(0, 3), (2, 2), (1, 1)])
+def test_the_run_or_the_environment_says_how_many_turns_there_are(most, turns, echo):
+    script = Script("a$", "b$", "c$", "d$")
+    played = play_with(echo, script, rules=Rules(max_turns=most))
+    assert len(script.requests) == len(played.replies) == turns
+    assert played.completion.sampled[-1] and played.reward == turns
 
 
-def test_the_tokens_of_all_turns_are_bounded():
-    reply = played(Script("hello$"), Echo(), most=4).completion
-    assert (reply.token_ids, reply.finish_reason) == (tuple(map(ord, "hell")), "length")
-    cut = played(Script("hi$"), Echo(), most=8).completion  # in the observation
-    assert (len(cut.token_ids), cut.finish_reason, sum(cut.sampled)) == (8, "length", 3)
+def test_the_tokens_of_a_turn_and_of_all_turns_are_bounded(echo):
+    cut = play_with(echo, Script("hello$"), turn=4).completion
+    assert (cut.token_ids, cut.finish_reason) == (ids_of("hell"), "length")
+    script = Script("hi$", "bye$")
+    said = len(ids_of(SAID.format("you: hi 5"))) - 1
+    in_reply = play_with(echo, script, most=3 + said + 2).completion
+    assert (len(in_reply.token_ids), in_reply.finish_reason) == (3 + said + 2, "length")
+    assert script.requests[1].sampling.max_new_tokens == 2
+    observed = play_with(echo, Script("hi$"), most=8).completion
+    assert (len(observed.token_ids), observed.finish_reason, sum(observed.sampled)) == (
+        8, "length", 3,
+    )  # fmt: skip
 
 
-def test_the_end_of_a_turn_that_was_not_sampled_is_added():
-    chat = Chat(Letters())
-    said = chat.observation_ids([ord("x")], "y")
-    assert said == tuple(END if c == "$" else ord(c) for c in "$<u>y$<a>")
-    assert chat.observation_ids([ord("x"), END], "y") == said[1:]
-    turns = [{"role": "tool", "content": "1"}, {"role": "user", "content": "2"}]
-    assert chat.text(chat.observation_ids([END], turns)) == "<t>1<u>2<a>"
+def test_a_sequence_fits_into_the_context(echo):
+    prompt = len(asked("hello").prompt_ids)
+    script = Script("hi$", "a long reply$")
+    played = play_with(echo, script, rules=Rules(context=prompt + 60))
+    assert script.requests[1].sampling.max_new_tokens == prompt + 60 - len(
+        script.requests[1].prompt_ids
+    )
+    assert len(played.completion.token_ids) <= 60
 
 
-def test_a_template_without_the_reply_is_refused():
-    class Forgetful(Letters):
-        def apply_chat_template(self, conversation, **_):
-            return "<a>"
+PROMPTS = """
+class Prompts:
+    def __init__(self, given=None): self.given = given
+    def reset(self, task): return self.given
+    def step(self, action): return "", 0.0, True
+"""
+SYSTEM = ("system", "Be brief.")
 
-    with pytest.raises(UserError, match="does not write a reply as it is"):
-        Chat(Forgetful()).observation_ids([END], "y")
 
-    class Refusing(Letters):
-        def apply_chat_template(self, conversation, **_):
-            raise ValueError("roles must alternate")
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [
+        (None, "system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?"),
+        ("3+3?", "system\nBe brief.<|im_end|>\n<|im_start|>user\n3+3?"),
+        ([{"role": "user", "content": "4+4?"}], "user\n4+4?"),
+    ],
+)
+def test_an_environment_may_give_the_prompt(given, prompt, tmp_path):
+    """A text is the user's turn under the task's system prompt; messages are all that there is."""
+    setup = Setup(written(tmp_path, PROMPTS), "Prompts", {"given": given})
+    script, of = Script("4$"), asked("2+2?", (SYSTEM, ("user", "2+2?")))
+    played = play_with(setup, script, of=of)
+    expected = f"<|im_start|>{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    assert script.requests[0].prompt_ids == ids_of(expected)
+    transcript = played.completion.transcript
+    is_own = given is None
+    assert transcript.prompt == ("" if is_own else expected)
+    assert transcript.prompt_ids == (None if is_own else ids_of(expected))
+    (sequence,) = played.completion.sequences(of)
+    assert sequence[0] == ids_of(expected)
 
-    with pytest.raises(UserError, match="refuses turns of user after a reply"):
-        Chat(Refusing()).observation_ids([END], "y")
+
+def test_a_prompt_that_is_too_long_loses_the_episode(tmp_path):
+    setup = Setup(written(tmp_path, PROMPTS), "Prompts", {"given": "x" * 100})
+    played = play_with(setup, Script(), rules=Rules(max_prompt_tokens=50))
+    assert played.lost.endswith("over --max_prompt_tokens") and played.completion.is_lost
+    assert played.completion.token_ids == ()
+
+
+def test_how_the_rewards_of_turns_are_made_one():
+    rewards = [1.0, 2.0, 4.0]
+    assert TURN_REWARDS["sum"](rewards, 0.5) == 7.0
+    assert TURN_REWARDS["last"](rewards, 0.5) == 4.0
+    assert TURN_REWARDS["discounted"](rewards, 0.5) == 1.0 + 0.5 * 2.0 + 0.25 * 4.0
+    assert [TURN_REWARDS[name]([], 0.5) for name in TURN_REWARDS] == [0.0] * 3
+
+
+@pytest.mark.parametrize(("how", "earned"), [("sum", 6.0), ("last", 3.0), ("discounted", 2.75)])
+def test_an_episode_earns_what_the_run_says(how, earned, echo):
+    rules = Rules(turn_rewards=how, discount=0.5)  # of 1, 2 and 3
+    assert play_with(echo, Script("a$", "bb$", "bye$"), rules=rules).reward == earned

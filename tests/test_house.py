@@ -23,6 +23,7 @@ LAYERS = (
     (
         "",
         "types",
+        "published",
         "compact",
         "errors",
         "files",
@@ -33,8 +34,8 @@ LAYERS = (
         "redaction",
     ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
-    ("config.options", "config.task_options"),
-    ("algorithms", "data", "rewards", "environments", "embedded"),
+    ("config.options", "config.task_options", "config.environment_options"),
+    ("algorithms", "data", "rewards", "environments", "dialogue", "embedded"),
     ("config",),
     ("weights", "planning", "memory", "evaluation.estimates"),
     (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 from fakes import group
-from test_newcomer_environment import CALCULATOR
+from test_newcomer_environment import shown
 
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
@@ -343,7 +343,7 @@ def test_code_is_scored_in_the_loop(train, tmp_path):
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):
     """The sampler and the learner agree on every sampled token, over both turns."""
-    (tmp_path / "calculator.py").write_text(CALCULATOR)
+    (tmp_path / "calculator.py").write_text(shown("calculator.py"))
     code, folder, _, err = train(
         learner="grpo", environment=f"{tmp_path}/calculator.py:Calculator", max_new_tokens=120,
         max_steps=1,
@@ -356,3 +356,5 @@ def test_two_turns_train_with_the_observations_masked(train, tmp_path):
     assert row["reward/environment"] == pytest.approx(sum(earned) / len(earned))
     answered = [c["completion"] for c in rows if c["rewards"]["environment"]]
     assert answered and all("\n= " in text for text in answered)
+    assert 1 < row["episode/turns"] <= 2 and row["episode/lost"] == 0
+    assert row["episode/observed_tokens"] > 0 and row["episode/sequences"] == 1

@@ -19,6 +19,7 @@ ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
     (tmp_path / "a.jsonl").write_text(ROWS)
+    (tmp_path / "e.py").write_text("class E: ...")
     write(tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
 
@@ -26,6 +27,8 @@ def here(monkeypatch, tmp_path):
 def notes(line: str) -> list[str]:
     words = line.split()
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
+    if "environment_options" in flags:
+        flags["environment_options"] = (flags["environment_options"],)
     for name in ("allow_unsandboxed_code", "shuffle_rewards", "partial_rollouts"):
         if name in flags:
             flags[name] = True
@@ -37,6 +40,12 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
     ("--holdout 0.2 --prompt_column a --answer_column b", "holdout prompt_column answer_column"),
     ("--dataset a.jsonl --eval_dataset a.jsonl --holdout 0.2", "holdout"),
     ("--episodes 3", "episodes"),
+    ("--max_turns 3 --max_episode_tokens 90 --max_tool_calls 2 --turn_rewards last "
+     "--environment_timeout 3 --environment_memory_mb 9 --environment_python /bin/python "
+     "--environment_options a=1 --renderer template",
+     "max_turns max_episode_tokens max_tool_calls turn_rewards environment_timeout "
+     "environment_memory_mb environment_python environment_options renderer"),
+    ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--reward_timeout 9", "reward_timeout"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
     ("--select all --topk 2", "topk"),
@@ -77,6 +86,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
 WITH_EFFECT = (
     "--dataset a.jsonl --holdout 0.2 --prompt_column problem --answer_column answer --episodes 3",
     "--reward boxed --reward_timeout 9",
+    "--environment e.py:E --max_turns 3 --turn_rewards discounted --turn_discount 0.5",
     "--reward code --allow_unsandboxed_code yes",
     "--select max_variance --num_candidates 8 --topk 4",
     "--lr_schedule cosine --lr_floor 0.1",

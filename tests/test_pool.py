@@ -11,6 +11,7 @@ from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
+from unslothrl.published import Adapter
 from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import (
     FACTOR,
@@ -28,7 +29,7 @@ from unslothrl.training.patience import (
     Speed,
 )
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Adapter, Sampling
+from unslothrl.types import Sampling
 from unslothrl.weights.adapter import AdapterShape
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)

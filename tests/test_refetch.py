@@ -11,8 +11,8 @@ from test_trainer import Run
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
+from unslothrl.published import Adapter
 from unslothrl.training.refetch import MOST
-from unslothrl.types import Adapter
 
 GOOD = Adapter.of(3, b"weights", "{}")
 DAMAGED = dataclasses.replace(GOOD, weights=memoryview(b"weighty"))

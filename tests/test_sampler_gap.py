@@ -45,7 +45,7 @@ def test_a_sample_knows_its_generator_and_keeps_it_on_its_way():
     import pickle
 
     group = Group(task("0"), (completion(), completion()), {"accuracy": (1.0, 0.0)}, (1.0, 0.0))
-    ((first, _),) = samples_of([group])
+    (((first,), _),) = samples_of([group])
     assert first.generator == pickle.loads(pickle.dumps(first)).generator == "actor-0"
 
 

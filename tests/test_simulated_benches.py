@@ -24,7 +24,8 @@ from simulated.learner import LearnerDelays
 from simulated.many import GroupActor, ManyActors, SharedHost
 
 from unslothrl import embedded
-from unslothrl.types import Adapter, Assignment, Sampling
+from unslothrl.published import Adapter
+from unslothrl.types import Assignment, Sampling
 from unslothrl.weights.base_model import load_tokenizer
 
 SAMPLING = Sampling(1.0, 1.0, 0, 100)

@@ -32,8 +32,9 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Node, Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.planning.tensor_parallel import check_source, deal_cards, problem
+from unslothrl.published import Adapter
 from unslothrl.resolve import resolve
-from unslothrl.types import LORA_TARGETS, Adapter
+from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import WEIGHTS_FILE
 from unslothrl.weights.node_files import write

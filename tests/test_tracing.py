@@ -17,9 +17,10 @@ from unslothrl.types import Batch, Measured, UpdateStats
 
 def selected(groups, chosen) -> Selected:
     samples = samples_of(groups)
-    picked = tuple(samples[g][i] for g, indices in enumerate(chosen) for i in indices)
+    owners = tuple((g, i) for g, indices in enumerate(chosen) for i in indices)
+    picked = tuple(sample for g, i in owners for sample in samples[g][i])
     advantages = [[0.0] * len(g.completions) for g in groups]
-    return Selected(groups, advantages, chosen, picked, (True,) * len(picked))
+    return Selected(groups, advantages, chosen, picked, (True,) * len(picked), owners)
 
 
 def stats(traced) -> UpdateStats:
@@ -89,7 +90,8 @@ def test_the_steps_that_are_traced(total):
 
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_what_is_asked_for_goes_to_the_learner_that_has_it(learners):
-    samples = samples_of([group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3])])[0]
+    (of_group,) = samples_of([group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3])])
+    samples = [sample for (sample,) in of_group]
     batch = Batch(tuple(samples), 6, 21, traced={1: 70, 4: 71})
     parts = batching.split_batch(batch, learners)
     asked = {name: part.samples[place] for part in parts for place, name in part.traced.items()}

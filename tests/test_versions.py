@@ -17,7 +17,8 @@ from unslothrl.engines.base import Engine, generate
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
-from unslothrl.types import Adapter, Completion, Request, Sample, Sampling, seed_of
+from unslothrl.published import Adapter
+from unslothrl.types import Completion, Request, Sample, Sampling, seed_of
 
 pytestmark = pytest.mark.real
 

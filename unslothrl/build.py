@@ -5,15 +5,18 @@ its kind in a process, and a process that trains needs no vLLM.
 """
 
 import os
+import sys
 from pathlib import Path
 
-from unslothrl import rewards
+from unslothrl import environments, rewards
+from unslothrl.actors.episodes import Rules
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED
+from unslothrl.environments.host import Setup
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import smallest_card, this_card
@@ -103,6 +106,7 @@ def data_options(config: Config) -> DataOptions:
         columns=Columns(config.prompt_column, config.answer_column),
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
+        has_environment=config.has_environment,
         # The embedded base knows problems as they stand; an instruction only confuses it.
         reward_prompt="" if config.model == EMBEDDED else rewards.system_prompt(chosen),
     )
@@ -111,15 +115,43 @@ def data_options(config: Config) -> DataOptions:
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
+    from unslothrl.dialogue.choice import dialogue_for
 
+    tokenizer = load_tokenizer(base)
     return Actor(
         name,
         engine,
-        load_tokenizer(base),
+        tokenizer,
         scorer_of(config),
-        config.environment,
+        environment_of(config),
+        rules_of(config),
+        lambda: dialogue_for(tokenizer, config.model, config.renderer),
         follows_newest=follows_newest(config),
         overlaps=config.max_staleness > 0,
+    )
+
+
+def environment_of(config: Config) -> Setup | None:
+    """What runs a run's environments; None where an episode is a single turn."""
+    return environments.setup_of(
+        config.environment,
+        config.tools,
+        options=environments.options_of(config.environment_options),
+        python=config.environment_python or sys.executable,
+        deadline_s=config.environment_timeout,
+        memory_mb=config.environment_memory_mb,
+        max_calls=config.max_tool_calls,
+        most_open=config.sequences_at_once,
+    )
+
+
+def rules_of(config: Config) -> Rules:
+    return Rules(
+        config.max_turns or 0,
+        config.context,
+        config.max_prompt_tokens,
+        config.turn_rewards,
+        config.turn_discount,
     )
 
 

@@ -59,6 +59,27 @@ RULES = (
         "a run that is resumed keeps its folder",
     ),
     Rule(
+        (
+            "environment_options",
+            "max_turns",
+            "max_episode_tokens",
+            "max_tool_calls",
+            "turn_rewards",
+            "turn_discount",
+            "environment_timeout",
+            "environment_memory_mb",
+            "environment_python",
+            "renderer",
+        ),
+        lambda run: not run.config.has_environment,
+        "an episode is a single turn: set --environment or --tools",
+    ),
+    Rule(
+        ("turn_discount",),
+        lambda run: run.config.turn_rewards != "discounted",
+        "only --turn_rewards discounted uses it",
+    ),
+    Rule(
         ("holdout", "prompt_column", "answer_column"),
         lambda run: run.config.dataset == EMBEDDED,
         "the embedded problems have their own",

@@ -140,6 +140,10 @@ def user_layers(
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
         user["reward"] = tuple(map(_absolute_file, user["reward"]))
+    if "tools" in user:
+        user["tools"] = tuple(str(expanded(text).absolute()) for text in user["tools"])
+    if user.get("environment_python") is not None:
+        user["environment_python"] = absolute_program(user["environment_python"])
     return {
         name: str(expanded(value)) if name in PATHS and value is not None else value
         for name, value in user.items()
@@ -245,6 +249,11 @@ def _absolute_file(text: str) -> str:
     return str(expanded(file).absolute()) + separator + rest if separator else text
 
 
+def absolute_program(text: str) -> str:
+    """A program by its whole path; one that is a bare name is looked for when it is started."""
+    return str(expanded(text).absolute()) if "/" in text else text
+
+
 def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """Raises UserError where a resumed run would need another checkpoint than its own."""
     before, user = in_full(before), in_full(user)
@@ -270,6 +279,8 @@ def check_named(config: Config) -> None:
     objectives.load(config.learner)
     rewards.choose(config.reward)
     environments.check(config.environment)
+    environments.check_tools(config.tools)
+    environments.options_of(config.environment_options)
 
 
 def check_paths(config: Config) -> None:

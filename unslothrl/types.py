@@ -6,17 +6,15 @@ needs torch, so that every process can read it and a test can write it by hand.
 
 import hashlib
 import itertools
-import pickle
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar
 
 import numpy as np
-import xxhash
 
 from unslothrl import compact
-from unslothrl.errors import AdapterDamaged
 
+FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -30,6 +28,7 @@ class Task:
     prompt: str  # the rendered chat template
     prompt_ids: tuple[int, ...]
     extra: dict[str, Any] = field(default_factory=dict, hash=False)  # its row's other columns
+    messages: tuple[tuple[str, str], ...] = ()  # (role, content) of the prompt, for an environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,12 @@ class Sampling:
     temperature: float
     top_p: float
     top_k: int
-    max_new_tokens: int
+    max_new_tokens: int  # of a turn
+    max_episode_tokens: int = 0  # of all turns and what is said between them; 0: max_new_tokens
+
+    @property
+    def episode_tokens(self) -> int:
+        return self.max_episode_tokens or self.max_new_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,29 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the policy, and what it was answered."""
+
+    reply: str  # special tokens left out
+    observation: str = ""  # what the policy read next; "" after the last turn
+    reward: float = 0.0
+    calls: int = 0  # of tools
+    failed_calls: int = 0  # of them
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What there is of an episode with an environment, beside its tokens. Where the chat template
+    rewrites what came before, later turns are a sequence of their own: the completion has the last
+    one, `earlier` those before, each with its prompt."""
+
+    turns: tuple[Turn, ...]
+    prompt: str = ""  # rendered, where the environment gave it; else the task's
+    prompt_ids: tuple[int, ...] | None = None  # of the completion, where it is not the task's
+    earlier: tuple[tuple[tuple[int, ...], "Completion"], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Completion(compact.Packed):
     """What came after a task's prompt: the record of an episode.
 
@@ -65,9 +92,10 @@ class Completion(compact.Packed):
     logprobs: tuple[float, ...]  # under the distribution it was drawn from; 0 where not sampled
     sampled: tuple[bool, ...]
     versions: tuple[int, ...]  # the policy version it was drawn under
-    finish_reason: str  # "stop", "length" or "abort"
+    finish_reason: str  # "stop", "length", "abort"; "lost": its environment failed
     text: str = ""  # special tokens left out
     generator: str = ""  # "actor-0", "learner-0", ...
+    transcript: Transcript | None = None  # with an environment
 
     COLUMNS: ClassVar[dict[str, compact.Codec]] = {
         "token_ids": (compact.ints_packed, compact.unpacked),
@@ -75,7 +103,7 @@ class Completion(compact.Packed):
         "sampled": (compact.runs, compact.repeated),
         "versions": (compact.runs, compact.repeated),
     }
-    UNPACKED: ClassVar[tuple[str, ...]] = ("finish_reason", "text", "generator")
+    UNPACKED: ClassVar[tuple[str, ...]] = ("finish_reason", "text", "generator", "transcript")
 
     @classmethod
     def drawn(
@@ -95,15 +123,32 @@ class Completion(compact.Packed):
         return replace(cls.drawn(tuple(map(ord, text)), (0.0,) * len(text), "stop", 0), text=text)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its environment failed: it says nothing of the policy."""
+        return self.finish_reason == "lost"
+
+    def sequences(self, task: Task) -> list[tuple[tuple[int, ...], "Completion"]]:
+        """(prompt, completion) of each sequence of the episode, in order."""
+        if self.transcript is None:
+            return [(task.prompt_ids, self)]
+        prompt_ids = self.transcript.prompt_ids
+        last = task.prompt_ids if prompt_ids is None else prompt_ids
+        return [*self.transcript.earlier, (last, self)]
+
+    @property
     def policy_version(self) -> int:
         """The oldest version that it was drawn under; -1 where nothing was drawn."""
         return min(self.version_counts, default=-1)
 
     @property
     def version_counts(self) -> dict[int, int]:
-        """How many tokens were sampled under each version."""
+        """How many tokens of the whole episode were sampled under each version."""
         if self.memo is None:
-            object.__setattr__(self, "memo", self._count_versions())
+            counts = self._count_versions()
+            for _, completion in self.transcript.earlier if self.transcript is not None else ():
+                for version, count in completion.version_counts.items():
+                    counts[version] = counts.get(version, 0) + count
+            object.__setattr__(self, "memo", counts)
         return self.memo
 
     def _count_versions(self) -> dict[int, int]:
@@ -139,6 +184,8 @@ class Failure:
 
     def __str__(self) -> str:
         reason = " ".join(self.reason.split())
+        if self.reward == FROM_THE_ENVIRONMENT:
+            return f"an episode is lost: its environment failed: {reason}"
         return f"reward {self.reward} failed ({reason}) on {self.text[:200]!r}"
 
 
@@ -157,6 +204,11 @@ class Group:
         """The oldest version that any of its tokens was drawn under; -1 where none was drawn."""
         versions = [completion.policy_version for completion in self.completions]
         return min((version for version in versions if version >= 0), default=-1)
+
+    @property
+    def rated(self) -> list[int]:
+        """The candidates that tell of the policy: those whose environment did not fail."""
+        return [i for i, completion in enumerate(self.completions) if not completion.is_lost]
 
     @property
     def totals(self) -> tuple[float, ...]:
@@ -337,58 +389,6 @@ class Update:
 
     stats: UpdateStats  # of its part of the batch
     result: StepResult
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An immutable policy version: the LoRA in PEFT's format, bfloat16, as it travels.
-
-    Pickled with protocol 5, as Ray does, the weights are a buffer of their own: Ray writes it into
-    its object store once, a node fetches it once, and every process there reads it in place.
-    """
-
-    version: int
-    weights: memoryview  # bytes that nobody can change: the content of adapter_model.safetensors
-    config: str  # the content of adapter_config.json
-    checksum: str  # of `weights`: XXH3 of 128 bits, in hexadecimal
-
-    @classmethod
-    def of(cls, version: int, weights: bytes | memoryview, config: str) -> "Adapter":
-        return cls.read(version, weights, config, xxhash.xxh3_128_hexdigest(weights))
-
-    @classmethod
-    def read(
-        cls, version: int, weights: bytes | memoryview, config: str, checksum: str
-    ) -> "Adapter":
-        """One that was published elsewhere."""
-        return cls(version, memoryview(weights).cast("B").toreadonly(), config, checksum)
-
-    @property
-    def sha256(self) -> str:
-        """Of `weights`; it takes ten times as long as `checksum`."""
-        return hashlib.sha256(self.weights).hexdigest()
-
-    def verify(self) -> None:
-        """Raises AdapterDamaged if the weights are not those that were published."""
-        if (found := xxhash.xxh3_128_hexdigest(self.weights)) != self.checksum:
-            raise AdapterDamaged(
-                f"adapter v{self.version} arrived damaged: its checksum is {found[:12]}, "
-                f"it was published with {self.checksum[:12]}"
-            )
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        apart = int(protocol) >= 5
-        weights = pickle.PickleBuffer(self.weights) if apart else bytes(self.weights)
-        return Adapter.read, (self.version, weights, self.config, self.checksum)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What it took to give an engine a policy version."""
-
-    bytes: int  # of weights that arrived
-    fetch_s: float  # until they were in this node's memory
-    load_s: float  # until the engine had them
 
 
 def seed_of(*parts: int | str) -> int:

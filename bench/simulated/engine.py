@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unslothrl.engines.base import Finished
-from unslothrl.types import Adapter, Completion, Request, seed_of
+from unslothrl.published import Adapter
+from unslothrl.types import Completion, Request, seed_of
 from unslothrl.weights.adapter import AdapterShape
 
 VOCABULARY = 32_000

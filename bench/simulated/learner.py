@@ -10,7 +10,8 @@ import numpy as np
 from simulated.engine import Delay
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.diagnostics import agreement
-from unslothrl.types import Adapter, Batch, Measured, Sample, StepResult, Update, UpdateStats
+from unslothrl.published import Adapter
+from unslothrl.types import Batch, Measured, Sample, StepResult, Update, UpdateStats
 
 
 @dataclass(frozen=True)

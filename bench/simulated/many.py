@@ -26,7 +26,8 @@ from unslothrl.cluster.ray_calls import Asked, RayTransport, read
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import LEARNER, ProcessPlan
-from unslothrl.types import Adapter, Assignment, Collected, Completion, Group, Loaded
+from unslothrl.published import Adapter, Loaded
+from unslothrl.types import Assignment, Collected, Completion, Group
 
 ACTORS_OF_A_NODE = 8  # so many would share one's memory, in a run of real ones
 DRAWN = 256  # completions that the groups of a process are put together from
@@ -145,7 +146,7 @@ class GroupActor:
         for i in range(assignment.candidates):
             tokens, ids, logprobs, text = of_process[(first + i) % DRAWN]
             packed = (ids, logprobs, ((True, tokens),), ((version, tokens),))
-            completions.append(compact.record(Completion, packed, "stop", text, self.name))
+            completions.append(compact.record(Completion, packed, "stop", text, self.name, None))
         earned = tuple(float(i % 2) for i in range(assignment.candidates))
         return Group(assignment.task, tuple(completions), {"coin": earned}, earned)
 

@@ -6,23 +6,25 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from unslothrl import environments, rewards
-from unslothrl.actors.episodes import Episode, Played, play
+from unslothrl import rewards
+from unslothrl.actors.episodes import Course, Episode, Played, Rules, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring
+from unslothrl.actors.talk import Talking
+from unslothrl.dialogue.base import Dialogue
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
-from unslothrl.environments.chat import Chat
-from unslothrl.environments.single_turn import SingleTurn
+from unslothrl.environments.host import Host, Lost, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.rewards.scorer import Scorer
+from unslothrl.published import Adapter, Loaded
+from unslothrl.rewards.scorer import Scored, Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.types import (
-    Adapter,
+    FROM_THE_ENVIRONMENT,
     Assignment,
     Collected,
     Completion,
     Failure,
     Group,
-    Loaded,
     Request,
     Sampling,
     Task,
@@ -31,7 +33,6 @@ from unslothrl.types import (
 from unslothrl.weights.adapter import AdapterShape
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
-FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 
 
 class ProgressMeter:
@@ -79,16 +80,24 @@ class Actor:
         engine: Engine,
         tokenizer,
         scorer: Scorer | None = None,
-        environment: str = environments.SINGLE_TURN,
+        environment: Setup | None = None,
+        rules: Rules | None = None,
+        make_dialogue: Callable[[], Dialogue] | None = None,
         follows_newest: bool = False,
         overlaps: bool = False,
     ):
-        """`overlaps`: groups come and go while others are drawn, so a reward that takes all
-        completions of a rollout gets those of the groups that are complete by then."""
-        self.name, self.engine, self.chat = name, engine, Chat(tokenizer)
+        """Without an `environment` an episode is a single turn. `make_dialogue` makes what writes
+        and reads turns, by default the tokenizer's chat template. `overlaps`: groups come and go
+        while others are drawn, so a reward that takes all completions of a rollout gets those of
+        the groups that are complete by then. UserError where the environment cannot be loaded."""
+        self.name, self.engine = name, engine
+        self.talking = Talking(tokenizer, make_dialogue or (lambda: TemplateDialogue(tokenizer)))
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
-        self.environment = environments.load(environment)
+        self.host = None if environment is None else Host(environment)
+        self.rules = rules or Rules()
+        if self.host is not None:
+            self.host.start()
         self.scoring = BackgroundScoring(
             self.score, at_the_end=self.scorer.takes_all and not overlaps, notify=self._wake
         )
@@ -155,7 +164,7 @@ class Actor:
         elif episode in self.given_up:
             self.given_up.remove(episode)
         elif not self.is_closing:
-            self.error = RunError("an environment has cancelled the episode that called it: fix it")
+            self.error = RunError("an episode was cancelled by what it called")
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
         """Gives groups up, all of them without `indices`: nothing more is drawn for them, and none
@@ -264,16 +273,23 @@ class Actor:
             group_seed=seed_of(*seed, task.id),
             follows_newest=self.follows_newest,
         )
-        try:
-            played = await play(episode, self.environment(), self._draw, self.chat)
-        except SystemExit as error:  # it would end the process that many episodes share
-            raise RunError(f"an environment called sys.exit({error.code!r}): fix it") from None
+        played = await self._played(episode)
         self.done += 1
         of_group = self.played[assignment.index]
         of_group[candidate] = played
         if len(of_group) == assignment.candidates:
             del self.played[assignment.index]
-            self.scoring.add((assignment, [of_group[i] for i in range(assignment.candidates)]))
+            whole = of_one_prompt([of_group[i] for i in range(assignment.candidates)])
+            self.scoring.add((assignment, whole))
+
+    async def _played(self, episode: Episode) -> Played:
+        if self.host is None:
+            return await complete(episode, self._draw, self.talking.text)
+        try:
+            async with self.host.open() as session:
+                return await play(episode, session, self._draw, self.talking, self.rules)
+        except Lost as lost:  # it has not begun
+            return Course(episode, self.rules).played(str(lost))
 
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()
@@ -312,27 +328,36 @@ class Actor:
         groups, begin = [], 0
         for assignment, of_group in played:
             part = slice(begin, begin := begin + len(of_group))
-            earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
-            if self.environment is not SingleTurn:
-                earned[FROM_THE_ENVIRONMENT] = tuple(one.reward for one in of_group)
-            failures: list[Failure] = [
-                replace(failure, candidate=failure.candidate - part.start)
-                for failure in scored.failures
-                if part.start <= failure.candidate < part.stop
-            ]
-            groups.append(
-                (
-                    assignment.index,
-                    Group(
-                        assignment.task,
-                        tuple(replace(one.completion, generator=self.name) for one in of_group),
-                        earned,
-                        tuple(scored.scores[part]),
-                        tuple(failures),
-                    ),
-                )
-            )
+            groups.append((assignment.index, self._group(assignment.task, of_group, scored, part)))
         return groups
+
+    def _group(self, task: Task, of_group: list[Played], scored: Scored, part: slice) -> Group:
+        """One group of what was scored together."""
+        earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
+        scores = tuple(scored.scores[part])
+        failures = [
+            replace(failure, candidate=failure.candidate - part.start)
+            for failure in scored.failures
+            if part.start <= failure.candidate < part.stop
+        ]
+        if self.host is not None:
+            earned[FROM_THE_ENVIRONMENT] = tuple(one.reward for one in of_group)
+            scores = tuple(
+                0.0 if one.lost else score if one.score is None else one.score
+                for one, score in zip(of_group, scores, strict=True)
+            )
+            failures += [
+                Failure(FROM_THE_ENVIRONMENT, one.lost, one.completion.text, candidate)
+                for candidate, one in enumerate(of_group)
+                if one.lost
+            ]
+        return Group(
+            task,
+            tuple(replace(one.completion, generator=self.name) for one in of_group),
+            earned,
+            scores,
+            tuple(failures),
+        )
 
     def use_level(self, level: str | None) -> str | None:
         """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
@@ -360,6 +385,8 @@ class Actor:
             stack.callback(self.engine.close)
             stack.callback(self.scoring.close)
             stack.callback(self.scorer.close)
+            if self.host is not None:
+                stack.callback(self.host.close)
             stack.callback(self._close_loop)
 
     def _close_loop(self) -> None:

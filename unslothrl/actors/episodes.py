@@ -5,15 +5,30 @@ turns may be drawn under several versions. A turn ends under the version that it
 the episode follows the newest (`--partial_rollouts`).
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from unslothrl.environments.base import Environment
-from unslothrl.environments.chat import Chat
-from unslothrl.types import Completion, Request, Sampling, Task, seed_of
+from unslothrl.actors.talk import Talk, Talking
+from unslothrl.environments.host import Lost, Session
+from unslothrl.environments.rewards import TURN_REWARDS
+from unslothrl.errors import UserError
+from unslothrl.types import (
+    Completion,
+    Request,
+    Sampling,
+    Task,
+    Transcript,
+    Turn,
+    seed_of,
+)
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
+
+DEFAULT_TURNS = 10  # where neither the run nor the environment says how many
+NOTHING = Completion((), (), (), (), "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +37,21 @@ class Episode:
 
     id: str  # unique among an actor's episodes in flight
     task: Task
-    sampling: Sampling  # `max_new_tokens` bounds the whole episode after the prompt
+    sampling: Sampling
     seed: int  # of the first turn; later ones hash it with their number
     group_seed: int  # of the environment, the same for all candidates
     follows_newest: bool = False  # turns go on under a version that is loaded meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for every episode of a run."""
+
+    max_turns: int = 0  # 0: as many as the environment says
+    context: int = 0  # tokens that a sequence may have, 0: any number
+    max_prompt_tokens: int = 0  # of a prompt that an environment gives, 0: any number
+    turn_rewards: str = "sum"  # how an episode's are made one: see `TURN_REWARDS`
+    discount: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +60,203 @@ class Played:
 
     completion: Completion  # all turns and observations
     replies: tuple[str, ...]  # what the policy wrote, turn by turn: what rewards judge
-    reward: float  # what the environment gave, all turns together
+    reward: float = 0.0  # what the environment gave, all turns together
+    score: float | None = None  # what it calls correct, if it says
+    lost: str = ""  # why its environment failed
+
+    @property
+    def first_prompt(self) -> tuple[int, ...] | None:
+        """None: its task's."""
+        transcript = self.completion.transcript
+        if transcript is None:
+            return None
+        return transcript.earlier[0][0] if transcript.earlier else transcript.prompt_ids
+
+    def as_lost(self, reason: str) -> "Played":
+        completion = replace(self.completion, finish_reason="lost")
+        return replace(self, completion=completion, reward=0.0, lost=reason)
 
 
-async def play(episode: Episode, environment: Environment, draw: Draw, chat: Chat) -> Played:
-    """Turn by turn until the environment or the tokens end it."""
-    environment.reset(episode.task, episode.group_seed)
-    record: Completion | None = None
-    replies: list[str] = []
-    reward = 0.0
-    while True:
-        turn = await draw(turn_request(episode, record, len(replies)))
-        record = turn if record is None else joined(record, turn)
-        replies.append(chat.text(turn.token_ids))
-        if turn.finish_reason == "abort":
-            break
-        step = await environment.step(replies[-1])
-        reward += step.reward
-        if step.done or turn.finish_reason != "stop" or len(replies) >= environment.max_turns:
-            break
-        record = observed(record, chat.observation_ids(turn.token_ids, step.observation))
-        if len(record.token_ids) >= episode.sampling.max_new_tokens:
-            record = shortened(record, episode.sampling.max_new_tokens)
-            break
-    text = replies[0] if len(replies) == 1 else chat.text(record.token_ids)
-    return Played(replace(record, text=text), tuple(replies), reward)
+async def complete(episode: Episode, draw: Draw, text: Callable[[Any], str]) -> Played:
+    """A single turn, without an environment."""
+    completion = await draw(first_request(episode, episode.task.prompt_ids))
+    said = text(completion.token_ids)
+    return Played(replace(completion, text=said), (said,))
 
 
-def turn_request(episode: Episode, record: Completion | None, turn: int) -> Request:
-    """What asks an engine for the next turn, with all that came before as its prompt."""
-    if record is None:
+def first_request(episode: Episode, prompt_ids: tuple[int, ...]) -> Request:
+    return Request(episode.id, prompt_ids, episode.seed, episode.sampling, episode.follows_newest)
+
+
+async def play(
+    episode: Episode, session: Session, draw: Draw, talking: Talking, rules: Rules
+) -> Played:
+    """Turn by turn until the environment, the turns or the tokens end it. An environment that fails
+    ends it as well: what was drawn by then is kept, and marked."""
+    course = Course(episode, rules)
+    try:
+        await course.begin(session, talking)
+        await course.run(session, draw)
+    except Lost as lost:
+        return course.played(str(lost) or "it failed")
+    return course.played()
+
+
+class Course:
+    """An episode on its way."""
+
+    def __init__(self, episode: Episode, rules: Rules):
+        self.episode, self.rules = episode, rules
+        self.talk: Talk | None = None
+        self.most_turns = rules.max_turns or DEFAULT_TURNS
+        self.sequence: Completion | None = None  # that goes on, None before its first turn
+        self.prompt_ids = episode.task.prompt_ids  # of that sequence
+        self.earlier: list[tuple[tuple[int, ...], Completion]] = []
+        self.used = 0  # tokens of the episode so far
+        self.turns: list[Turn] = []
+        self.rewards: list[float] = []
+        self.score: float | None = None
+        self.end = ""  # "length" where an observation was too long
+
+    async def begin(self, session: Session, talking: Talking) -> None:
+        task = self.episode.task
+        given = {
+            "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
+            "messages": [{"role": role, "content": text} for role, text in task.messages],
+            "extra": task.extra,
+        }  # fmt: skip
+        opened = await session.call("reset", task=given, seed=self.episode.group_seed)
+        self.talk = talking.begin(task, opened)
+        self.prompt_ids = self.talk.prompt_ids
+        most = self.rules.max_prompt_tokens
+        if most and len(self.prompt_ids) > most and self.prompt_ids != task.prompt_ids:
+            raise Lost(f"its prompt has {len(self.prompt_ids)} tokens, over --max_prompt_tokens")
+        self.most_turns = self.rules.max_turns or opened.get("max_turns") or DEFAULT_TURNS
+
+    async def run(self, session: Session, draw: Draw) -> None:
+        assert self.talk is not None
+        while (room := self.room()) > 0:
+            drawn = await draw(self.request(room))
+            self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
+            self.used += len(drawn.token_ids)
+            reply = self.talk.reply(drawn.token_ids)
+            self.turns.append(Turn(reply.text))
+            if drawn.finish_reason == "abort":
+                return
+            if drawn.finish_reason != "stop":
+                break
+            answer = await session.call(
+                "step",
+                text=reply.text,
+                content=reply.content,
+                reasoning=reply.reasoning,
+                calls=[call_of(call) for call in reply.calls],
+            )
+            self.take(answer)
+            if answer["done"]:
+                return
+            if len(self.turns) >= self.most_turns:
+                break
+            self.observe(answer)
+        self.rewards += [0.0] * (len(self.turns) - len(self.rewards))
+        if self.rewards:
+            self.rewards[-1] += (await session.call("finish"))["reward"]
+
+    def left(self) -> int:
+        """Tokens that may still come after what there is of the sequence."""
+        length = len(self.prompt_ids) + (
+            0 if self.sequence is None else len(self.sequence.token_ids)
+        )
+        left = self.episode.sampling.episode_tokens - self.used
+        return min(left, self.rules.context - length) if self.rules.context else left
+
+    def room(self) -> int:
+        """Tokens that the next turn may have."""
+        return min(self.episode.sampling.max_new_tokens, self.left())
+
+    def request(self, room: int) -> Request:
+        """What asks an engine for the next turn, with all that came before as its prompt."""
+        episode, turn = self.episode, len(self.turns)
+        before = () if self.sequence is None else self.sequence.token_ids
         return Request(
-            episode.id,
-            episode.task.prompt_ids,
-            episode.seed,
-            episode.sampling,
+            f"{episode.id}/{turn}" if turn else episode.id,
+            self.prompt_ids + before,
+            seed_of(episode.seed, "turn", turn) if turn else episode.seed,
+            replace(episode.sampling, max_new_tokens=room),
             episode.follows_newest,
         )
-    left = episode.sampling.max_new_tokens - len(record.token_ids)
-    return Request(
-        f"{episode.id}/{turn}",
-        episode.task.prompt_ids + record.token_ids,
-        seed_of(episode.seed, "turn", turn),
-        replace(episode.sampling, max_new_tokens=left),
-        episode.follows_newest,
-    )
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """What an environment says of the last turn."""
+        self.rewards.append(answer["reward"])
+        self.score = self.score if answer["score"] is None else answer["score"]
+        self.turns[-1] = replace(
+            self.turns[-1],
+            reward=answer["reward"],
+            calls=answer.get("calls", 0),
+            failed_calls=answer.get("errors", 0),
+        )
+
+    def observe(self, answer: dict[str, Any]) -> None:
+        """Adds an observation to the sequence; or begins another, with what came before as its
+        prompt."""
+        assert self.talk is not None and self.sequence is not None
+        try:
+            said, extension = self.talk.add(answer)
+        except UserError as error:  # the template refuses what the environment says
+            raise Lost(str(error)) from None
+        self.turns[-1] = replace(self.turns[-1], observation=said)
+        if extension.is_continuation:
+            ids, left = extension.ids, self.left()
+            self.sequence = observed(self.sequence, ids[:left])
+            self.used += len(ids)
+            if len(ids) >= left:
+                self.end = "length"
+            return
+        self.earlier.append((self.prompt_ids, self.sequence))
+        self.prompt_ids, self.sequence = extension.ids, None
+
+    def played(self, lost: str = "") -> Played:
+        if self.sequence is None and self.earlier:  # no room was left for another turn
+            self.prompt_ids, self.sequence = self.earlier.pop()
+            self.end = self.end or "length"
+        sequence = self.sequence or NOTHING
+        reason = "lost" if lost else self.end or sequence.finish_reason
+        task = self.episode.task
+        is_own = self.prompt_ids == task.prompt_ids
+        replies = tuple(turn.reply for turn in self.turns)
+        transcript = Transcript(
+            tuple(self.turns),
+            "" if self.talk is None or (is_own and not self.earlier) else self.talk.prompt,
+            None if is_own else self.prompt_ids,
+            tuple(self.earlier),
+        )
+        text = replies[0] if len(replies) == 1 else self.text()
+        completion = replace(sequence, text=text, finish_reason=reason, transcript=transcript)
+        combine = TURN_REWARDS[self.rules.turn_rewards]
+        reward = 0.0 if lost else combine(self.rewards, self.rules.discount)
+        return Played(completion, replies, reward, self.score, lost)
+
+    def text(self) -> str:
+        """The episode as it is shown: what was written and read, turn by turn."""
+        parts = [part for turn in self.turns for part in (turn.reply, turn.observation) if part]
+        return "\n".join(parts)
+
+
+def of_one_prompt(played: list[Played]) -> list[Played]:
+    """A group's episodes. Those with another prompt than most are lost: candidates are compared."""
+    prompts = [each.first_prompt for each in played if not each.lost]
+    if len(set(prompts)) < 2:
+        return played
+    usual, _ = Counter(prompts).most_common(1)[0]
+    reason = "its prompt is another one than that of other candidates: reset must follow the seed"
+    return [
+        each if each.lost or each.first_prompt == usual else each.as_lost(reason) for each in played
+    ]
+
+
+def call_of(call: Any) -> dict[str, Any]:
+    return {"name": call.name, "arguments": call.arguments, "error": call.error, "id": call.id}
 
 
 def joined(record: Completion, turn: Completion) -> Completion:
@@ -101,15 +279,4 @@ def observed(record: Completion, ids: tuple[int, ...]) -> Completion:
         record.sampled + (False,) * len(ids),
         record.versions + (version,) * len(ids),
         record.finish_reason,
-    )
-
-
-def shortened(record: Completion, tokens: int) -> Completion:
-    """A record that an observation has made too long: its turn never comes."""
-    return Completion(
-        record.token_ids[:tokens],
-        record.logprobs[:tokens],
-        record.sampled[:tokens],
-        record.versions[:tokens],
-        "length",
     )

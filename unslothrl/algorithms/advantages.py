@@ -29,7 +29,7 @@ Advantages = list[list[float]]  # [groups][candidates]
 
 def has_signal(rewards: Sequence[float]) -> bool:
     """Whether the group prefers any candidate over another."""
-    return max(rewards) > min(rewards)
+    return len(set(rewards)) > 1
 
 
 def centred(groups: Groups, *, ddof: int = 0, epsilon: float = EPSILON) -> Advantages:

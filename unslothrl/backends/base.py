@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import torch
 
-from unslothrl.types import Adapter, Sample
+from unslothrl.published import Adapter
+from unslothrl.types import Sample
 
 
 class Backend(Protocol):

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unslothrl import compact
-from unslothrl.types import Completion, Failure, Group, Task
+from unslothrl.types import Completion, Failure, Group, Task, Transcript, Turn
 
-ENDS = ("stop", "length", "abort")
+ENDS = ("stop", "length", "abort", "lost")
+TEXTS = ("finish_reason", "text", "generator")
 WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -56,6 +57,18 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "text": completion.text,
         "generator": completion.generator,
+        "transcript": _transcript_row(completion.transcript),
+    }
+
+
+def _transcript_row(transcript: Transcript | None) -> dict[str, Any] | None:
+    if transcript is None:
+        return None
+    return {
+        "turns": [asdict(turn) for turn in transcript.turns],
+        "prompt": transcript.prompt,
+        "prompt_ids": transcript.prompt_ids,
+        "earlier": [[ids, _completion_row(each)] for ids, each in transcript.earlier],
     }
 
 
@@ -86,11 +99,28 @@ def _completion(row: dict[str, Any]) -> Completion:
     token_ids = _whole(row["token_ids"])
     count = len(token_ids)
     sampled, versions = (_repeated(row[name], count) for name in ("sampled", "versions"))
-    texts = _fields(Completion, {name: row[name] for name in Completion.UNPACKED})
+    texts = _fields(Completion, {name: row[name] for name in TEXTS})
     if texts["finish_reason"] not in ENDS or {type(each) for each in sampled} - {bool}:
         raise ValueError("not as it is written")
     logprobs = _numbers(row["logprobs"], count)
-    return Completion(token_ids, logprobs, sampled, _whole(versions), **texts)
+    transcript = _transcript(row.get("transcript"))
+    return Completion(
+        token_ids, logprobs, sampled, _whole(versions), **texts, transcript=transcript
+    )
+
+
+def _transcript(row: dict[str, Any] | None) -> Transcript | None:
+    if row is None:
+        return None
+    own, earlier = row["prompt_ids"], row["earlier"]
+    texts = _fields(Transcript, {"prompt": row["prompt"]})
+    turns = [{**each, "reward": _numbers([each["reward"]], 1)[0]} for each in row["turns"]]
+    return Transcript(
+        tuple(Turn(**_fields(Turn, turn)) for turn in turns),
+        texts["prompt"],
+        None if own is None else _whole(own),
+        tuple((_whole(ids), _completion(each)) for ids, each in earlier),
+    )
 
 
 def _fields(kind: type, row: dict[str, Any]) -> dict[str, Any]:

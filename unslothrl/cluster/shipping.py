@@ -26,6 +26,7 @@ def paths_of(config: Config) -> list[str]:
     """Every file and folder of the user's that a process of the run reads."""
     paths = [config.learner] if objectives.is_file(config.learner) else []
     paths += [file_of(text) for text in (*config.reward, config.environment) if SEPARATOR in text]
+    paths += config.tools
     paths += [config.adapter] if config.adapter else []
     return list(dict.fromkeys(paths))
 
@@ -99,4 +100,5 @@ def with_paths(config: Config, moved: Mapping[str, str]) -> Config:
         adapter=config.adapter and moved.get(config.adapter, config.adapter),
         reward=tuple(map(renamed, config.reward)),
         environment=renamed(config.environment),
+        tools=tuple(moved.get(file, file) for file in config.tools),
     )

@@ -22,17 +22,18 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.export import staging
 from unslothrl.files import expanded, is_folder, write_whole
 from unslothrl.planning.machine import Machine
+from unslothrl.published import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.types import Adapter, Group
+from unslothrl.types import Group
 from unslothrl.untrusted import for_terminal, plain
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
-OF_CODE = ("reward", "learner", "environment")  # options that may name a file of Python
+OF_CODE = ("reward", "learner", "environment", "tools")  # options that may name a file of Python
 HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "gsm8k": "gsm8k_cot_llama",
     "math-500": "minerva_math500",

@@ -16,6 +16,7 @@ MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
 
 RUN = "Run"
 TASK = "Model and data"
+ENVIRONMENT = "Environment"
 SAMPLING = "Sampling"
 TRAINING = "Training"
 OBJECTIVE = "Objective"

@@ -6,6 +6,7 @@ first options, to sampling, are in task_options.py.
 
 from dataclasses import Field, dataclass, fields
 
+from unslothrl.config.environment_options import EnvironmentOptions
 from unslothrl.config.option import EVALUATION, HARDWARE, LORA, OBJECTIVE, TRAINING, option, part
 from unslothrl.config.task_options import TaskOptions
 
@@ -15,7 +16,7 @@ DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is n
 
 
 @dataclass(frozen=True)
-class Config(TaskOptions):
+class Config(EnvironmentOptions, TaskOptions):
     """All options of a run. None means: not set, see the option's help."""
 
     learner: str = option(
@@ -306,8 +307,19 @@ class Config(TaskOptions):
 
     @property
     def context(self) -> int:
-        """Tokens of the longest prompt with the longest completion."""
-        return self.max_prompt_tokens + self.max_new_tokens
+        """Tokens of the longest prompt with the longest episode."""
+        return self.max_prompt_tokens + self.episode_tokens
+
+    @property
+    def episode_tokens(self) -> int:
+        """Tokens that may come after a prompt."""
+        most = self.max_episode_tokens if self.has_environment else None
+        return most or self.max_new_tokens
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether anything answers the policy between its turns."""
+        return self.environment != "single_turn" or bool(self.tools)
 
     @property
     def sequences_at_once(self) -> int:

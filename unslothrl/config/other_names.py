@@ -121,7 +121,8 @@ TABLE = (  # our options, their names, what there is to know
     ("correction_low", "vllm_importance_sampling_clip_min", ""),
     ("freeze_steps", "critic_warmup", ""),
     ("topk", "top_k_train", ""),
-    ("environment", "env_path max_turns max_tool_calling_iterations tools", ""),
+    ("environment", "env_path", ""),
+    ("max_turns", "max_tool_calling_iterations", ""),
     (
         "reward",
         "reward_funcs reward_function reward_fn reward_functions custom_reward_function "

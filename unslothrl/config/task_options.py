@@ -59,13 +59,6 @@ class TaskOptions:
         False, "run the model's code with limits only, if it cannot be sandboxed", TASK
     )
 
-    environment: str = option(
-        "single_turn",
-        "what answers the model between its turns: a name, or file.py:Class; max_new_tokens then "
-        "limits all turns together",
-        TASK,
-    )
-
     run_name: str | None = option(None, "folder of the run; default: <learner>-<date>-<time>", RUN)
     output_dir: str = option("runs", "folder that holds the runs", RUN)
     recipe: str | None = option(None, "recipe: a .toml file, or a name in recipes/", RUN)

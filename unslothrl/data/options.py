@@ -22,6 +22,7 @@ class DataOptions:
     needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
     system_prompt: str | None = None  # the user's, in place of the rows' own
     reward_prompt: str = ""  # what the rewards ask for
+    has_environment: bool = False  # which reads the tasks' messages
 
     @property
     def reader(self) -> Reader:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from unslothrl.columns import UnusableRow
@@ -54,6 +54,7 @@ class Renderer:
     system_prompt: str
     max_prompt_tokens: int
     replaces: bool = False  # whether the system prompt replaces a row's own
+    keeps_messages: bool = False  # whether tasks have them: environments read them
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
@@ -78,7 +79,12 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    yield task_of(f"{name}/{number - 1}", record, text, tokens)
+                    task = task_of(f"{name}/{number - 1}", record, text, tokens)
+                    yield self.with_messages(task, record) if self.keeps_messages else task
+
+    def with_messages(self, task: Task, record: Record) -> Task:
+        turns = prompts.turns_of(record.messages, self.system_prompt, self.replaces)
+        return replace(task, messages=tuple(turns))
 
 
 def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:

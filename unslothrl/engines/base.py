@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from unslothrl.types import Adapter, Completion, Request
+from unslothrl.published import Adapter
+from unslothrl.types import Completion, Request
 from unslothrl.weights.adapter import AdapterShape
 
 Progress = Callable[[int, int], None]

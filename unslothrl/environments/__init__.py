@@ -4,22 +4,25 @@ and a class of the user's own, `file.py:Class`, is one too. See `base.Environmen
 
 import ast
 import functools
-import importlib
-import importlib.util
+import json
 import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from unslothrl.environments.base import Environment
+from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
 
 SINGLE_TURN = "single_turn"
+PARTS = {"base", "host", "hosted", "rewards"}  # of the package that are no environments
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
     """The environments of this package."""
-    return tuple(sorted({m.name for m in pkgutil.iter_modules(__path__)} - {"base", "chat"}))
+    return tuple(sorted({m.name for m in pkgutil.iter_modules(__path__)} - PARTS))
 
 
 def check(name: str) -> None:
@@ -35,49 +38,53 @@ def check(name: str) -> None:
         return
     if not is_file(expanded(file)):
         raise UserError(f"environment {plain(name)}: no such file: check the path")
+    tree = _parsed("environment", name, file)
+    defined = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    may_be_made = any(isinstance(node, ast.Assign | ast.ImportFrom) for node in tree.body)
+    if attribute not in defined and not may_be_made:
+        raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
+
+
+def _parsed(option: str, value: str, file: str) -> ast.Module:
     try:
-        tree = ast.parse(read_text(expanded(file), MOST_CODE))
+        return ast.parse(read_text(expanded(file), MOST_CODE))
     except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"environment {plain(name)}: {reason:.200}: give a .py file") from None
-    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    may_be_made = any(isinstance(node, ast.Assign | ast.ImportFrom) for node in tree.body)
-    if attribute not in classes and not may_be_made:
-        raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
+        raise UserError(f"{option} {plain(value)}: {reason:.200}: give a .py file") from None
 
 
-def load(name: str) -> type[Environment]:
-    """The class of a name, or `Class` of `file.py:Class`. Raises UserError."""
+def check_tools(files: Sequence[str]) -> None:
+    """Raises UserError for what is no file of Python."""
+    for file in files:
+        if not is_file(expanded(file)):
+            raise UserError(f"tools {plain(file)}: no such file: check the path")
+        _parsed("tools", file, file)
+
+
+def options_of(texts: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE -> the value as JSON where it is that, else as text. Raises UserError."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.isidentifier():
+            raise UserError(f"environment_options {plain(text)}: write KEY=VALUE")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+def setup_of(name: str, tools: Sequence[str] = (), **limits: Any) -> Setup | None:
+    """What runs the episodes of an environment by its name, and of tools; None where a turn is all
+    that there is. `limits` are those of `Setup`."""
+    if name == SINGLE_TURN:
+        return Setup(tools=tuple(tools), **limits) if tools else None
     file, separator, attribute = name.rpartition(":")
-    check(name)
     if not separator:
-        module = importlib.import_module(f"{__name__}.{name}")
-        return checked(getattr(module, "ENVIRONMENT", None), name)
-    path = expanded(file)
-    spec = importlib.util.spec_from_file_location(f"unslothrl_environment_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"environment {plain(name)}: Python cannot read it: give a .py file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"environment {plain(name)} fails when it is imported ({reason}): fix it"
-        ) from None
-    return checked(getattr(module, attribute, None), name)
-
-
-def checked(found: object, name: str) -> type[Environment]:
-    """`found` where it is an environment's class. Raises UserError."""
-    if not isinstance(found, type):
-        raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
-    missing = [part for part in ("reset", "step") if not callable(getattr(found, part, None))]
-    if not isinstance(getattr(found, "max_turns", None), int):
-        missing.append("max_turns")
-    if missing:
-        raise UserError(
-            f"environment {plain(name)} lacks {', '.join(missing)}: write max_turns = 8, "
-            "reset(self, task, seed) and async def step(self, action), see docs/contributing.md"
-        )
-    return found
+        file, attribute = str(Path(__file__).parent / f"{name}.py"), "ENVIRONMENT"
+    return Setup(str(expanded(file)), attribute, tools=tuple(tools), **limits)

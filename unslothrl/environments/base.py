@@ -1,38 +1,86 @@
-"""What the actor asks of an environment."""
+"""What an environment is given and what it answers. Imports nothing but the standard library: this
+runs in whichever Python an environment has (`--environment_python`)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from unslothrl.types import Task
-
-Message = dict[str, str]
-"""One turn of a conversation: {"role": ..., "content": ...}."""
+Message = dict[str, Any]
+"""One turn of a conversation: {"role": ..., "content": ...}, and what tool calls add to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Task:
+    """The row that an episode is about."""
+
+    id: str
+    problem: str  # what the user asks last
+    answer: str  # "" where there is none
+    prompt: str = ""  # rendered by the model's chat template
+    messages: list[Message] = field(default_factory=list)  # the prompt, the system's included
+    extra: dict[str, Any] = field(default_factory=dict)  # the row's other columns
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the policy has written."""
+
+    name: str
+    arguments: dict[str, Any] | None  # None where they could not be read
+    error: str = ""  # why not
+    id: str = ""
+
+
+class Action(str):
+    """What the policy wrote in a turn, special tokens left out: a text that knows its parts."""
+
+    content: str  # without reasoning and calls
+    reasoning: str | None
+    calls: tuple[ToolCall, ...]
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        content: str | None = None,
+        reasoning: str | None = None,
+        calls: Sequence[ToolCall] = (),
+    ) -> "Action":
+        action = cls(text)
+        action.content = text if content is None else content
+        action.reasoning, action.calls = reasoning, tuple(calls)
+        return action
+
+
+@dataclass(frozen=True)
 class Step:
     """An environment's answer to one turn of the policy."""
 
     done: bool = True  # the episode is over
     observation: str | Sequence[Message] = ""  # what the policy reads next; a text is a user's turn
-    reward: float = 0.0  # of this turn; an episode's are added up and reported as `environment`
+    reward: float = 0.0  # of this turn
+    score: float | None = None  # what is reported as correct, 0 to 1; None: the rewards decide
 
 
 class Environment(Protocol):
-    """One episode's other side. Every candidate of a group has an instance of its own.
+    """One episode's other side. Every candidate of a group has an instance of its own, in a process
+    of its own; what is loaded when the file is imported is shared by all of them.
 
-    The task's prompt is the first thing that the policy reads; `max_new_tokens` bounds all that
-    comes after it, the environment's own tokens included.
+    `max_new_tokens` bounds all that comes after the prompt, the environment's own tokens included.
     """
 
-    max_turns: int  # turns of the policy, after which the episode is over in any case
+    max_turns: int  # of the policy, unless `--max_turns` says so; 10 where neither does
 
-    def reset(self, task: Task, seed: int) -> None:
-        """Before the first turn. `seed` is the group's: its candidates begin in the same state."""
+    def reset(self, task: Task, seed: int) -> str | Sequence[Message] | None:
+        """Before the first turn. -> the prompt, None: the task's own. `seed` is the group's: its
+        candidates must begin in the same state. Python's and NumPy's random numbers are seeded with
+        it already. May be `async`."""
 
-    async def step(self, action: str) -> Step:
-        """The answer to what the policy wrote in this turn, special tokens left out.
+    async def step(self, action: Action) -> Step | tuple[str | Sequence[Message], float, bool]:
+        """The answer to a turn: a `Step`, or (observation, reward, done).
 
-        Other episodes go on while it waits. An exception ends the run.
+        Other episodes go on while it waits. An exception loses this episode: it is not trained on.
         """
+
+    def close(self) -> None:
+        """When the episode is over, however it ends. May be left out, may be `async`."""

@@ -11,11 +11,12 @@ from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.planning.machine import Machine
+from unslothrl.published import Adapter
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Adapter, Group, Task
+from unslothrl.types import Group, Task
 
 
 class EvaluationStream(RolloutStream):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unslothrl.errors import RunError
-from unslothrl.types import Failure, Group
+from unslothrl.types import FROM_THE_ENVIRONMENT, Failure, Group
 
 MOST_REPORTED = 20  # kinds; further ones are only counted
 
@@ -33,6 +33,11 @@ def check_share(failures: Sequence[Failure], completions: int) -> None:
     """RunError where a reward failed on more than half of so many completions."""
     if len(failures) > completions / 2:
         first = failures[0]
+        if first.reward == FROM_THE_ENVIRONMENT:
+            raise RunError(
+                f"the environment failed in {len(failures)} of {completions} episodes "
+                f"({first.reason}): fix it"
+            )
         advice = ", or set a longer --reward_timeout" if first.was_late else ""
         raise RunError(
             f"reward {first.reward} failed on {len(failures)} of {completions} completions "

@@ -29,12 +29,14 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
+from unslothrl.published import Adapter
 from unslothrl.redaction import redacted
 from unslothrl.tracking.jsonl import (
     drop_incomplete_line,
@@ -43,7 +45,7 @@ from unslothrl.tracking.jsonl import (
     read_jsonl,
 )
 from unslothrl.tracking.run_lock import RunLock
-from unslothrl.types import Adapter, Batch, Group
+from unslothrl.types import Batch, Completion, Group
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
@@ -294,7 +296,7 @@ def rollout_rows(
             yield {
                 "task": group.task.id,
                 "candidate": index,
-                "prompt": group.task.prompt,
+                "prompt": prompt_of(group, completion),
                 "answer": group.task.answer,
                 "completion": completion.text,
                 "finish_reason": completion.finish_reason,
@@ -303,6 +305,7 @@ def rollout_rows(
                 "advantage": values[index],
                 "selected": index in picked,
                 "policy_version": completion.policy_version,
+                **turns_of(completion),
             }
 
 
@@ -316,14 +319,28 @@ def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterat
                     "set": name,
                     "task": group.task.id,
                     "candidate": index,
-                    "prompt": group.task.prompt,
+                    "prompt": prompt_of(group, completion),
                     "answer": group.task.answer,
                     "completion": completion.text,
                     "finish_reason": completion.finish_reason,
                     "tokens": sum(completion.version_counts.values()),
                     "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
                     "score": group.scores[index],
+                    **turns_of(completion),
                 }
+
+
+def prompt_of(group: Group, completion: Completion) -> str:
+    """What the policy read first: the task's, or what its environment gave."""
+    given = completion.transcript.prompt if completion.transcript is not None else ""
+    return given or group.task.prompt
+
+
+def turns_of(completion: Completion) -> dict[str, Any]:
+    """The turns of an episode with an environment; nothing where there is none."""
+    if completion.transcript is None:
+        return {}
+    return {"turns": [asdict(turn) for turn in completion.transcript.turns]}
 
 
 def step_name(step: int) -> str:

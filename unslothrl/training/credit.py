@@ -7,7 +7,10 @@
 
 beta k is the objective's `kl_coefficient` and `kl_estimator` (algorithms/divergence.py). Advantages
 compare the whole group, not only what is selected of it, but for max_variance
-(algorithms/selection.py).
+(algorithms/selection.py). A candidate whose environment failed is not part of it.
+
+An episode may be several sequences of tokens (`Completion.sequences`): each is a sample of its own
+with the episode's advantage.
 """
 
 import random
@@ -34,8 +37,9 @@ class Selected:
     groups: Sequence[Group]
     advantages: list[list[float]]  # [groups][candidates]; with a critic the mean over tokens
     chosen: list[list[int]]  # [groups] -> indices of the selected candidates
-    samples: tuple[Sample, ...]  # the selected candidates, group by group
+    samples: tuple[Sample, ...]  # of the selected candidates, group by group
     has_gradient: tuple[bool, ...]  # [samples]
+    owners: tuple[tuple[int, int], ...]  # [samples] -> (group, candidate)
 
     def metrics(self) -> dict[str, float]:
         """The step's metrics of selection and signal."""
@@ -45,7 +49,9 @@ class Selected:
             for i in chosen
         ]
         return {
-            "reward/zero_signal_groups": sum(not has_signal(g.totals) for g in self.groups),
+            "reward/zero_signal_groups": sum(
+                not has_signal([g.totals[i] for i in g.rated]) for g in self.groups
+            ),
             "train/selected_completions": len(selected),
             "train/selected_advantage_mean": sum(selected) / max(1, len(selected)),
         }
@@ -72,14 +78,15 @@ def assign(
     samples = samples_of(groups)
     kl_in_reward = objective.kl == "reward" and bool(groups)
     if kl_in_reward:
-        measured = iter(measure([sample for of_group in samples for sample in of_group]))
-        samples = [[next(measured) for _ in of_group] for of_group in samples]
+        everything = [s for of_group in samples for episode in of_group for s in episode]
+        measured = iter(measure(everything))
+        samples = [[[next(measured) for _ in one] for one in of_group] for of_group in samples]
     rewards = [list(map(float, group.totals)) for group in groups]
     if kl_in_reward:
         rewards = [
             [
-                total - float(kl_penalty(sample, objective).sum())
-                for total, sample in zip(*pair, strict=True)
+                total - sum(float(kl_penalty(sample, objective).sum()) for sample in episode)
+                for total, episode in zip(*pair, strict=True)
             ]
             for pair in zip(rewards, samples, strict=True)
         ]
@@ -87,7 +94,8 @@ def assign(
         _choose(group, values, objective, select, topk, seed_of(seed, group.task.id))
         for group, values in zip(groups, rewards, strict=True)
     ]
-    advantages = _group_advantages(rewards, chosen, objective, select)
+    advantages = _group_advantages(groups, rewards, chosen, objective, select)
+    owners = [(g, i) for g, indices in enumerate(chosen) for i in indices for _ in samples[g][i]]
     picked, has_gradient = _picked(samples, advantages, chosen, objective)
     if any(has_gradient) and not kl_in_reward and (several_updates or objective.has_critic):
         trained = iter(measure([s for s, has in zip(picked, has_gradient, strict=True) if has]))
@@ -96,22 +104,36 @@ def assign(
             for sample, has in zip(picked, has_gradient, strict=True)
         ]
     if objective.has_critic and picked:
-        pairs = [(g, i) for g, indices in enumerate(chosen) for i in indices]
         token_rewards = [
-            _token_rewards(groups[g].totals[i], kl_penalty(samples[g][i], objective))
-            for g, i in pairs
+            _token_rewards(groups[g].totals[i], kl_penalty(sample, objective))
+            for (g, i), sample in zip(owners, unmeasured(samples, chosen), strict=True)
         ]
         picked, means = _with_gae(picked, token_rewards, gamma, gae_lambda)
-        for (g, i), mean in zip(pairs, means, strict=True):
+        for (g, i), mean in zip(owners, means, strict=True):  # of the last sequence
             advantages[g][i] = mean
-    return Selected(groups, advantages, chosen, tuple(picked), tuple(has_gradient))
+    return Selected(groups, advantages, chosen, tuple(picked), tuple(has_gradient), tuple(owners))
 
 
-def samples_of(groups: Sequence[Group]) -> list[list[Sample]]:
-    """[groups][candidates], without advantages yet."""
+def samples_of(groups: Sequence[Group]) -> list[list[list[Sample]]]:
+    """[groups][candidates][sequences], without advantages yet."""
     return [
-        [Sample.of(group.task.prompt_ids, completion) for completion in group.completions]
+        [
+            [Sample.of(*sequence) for sequence in completion.sequences(group.task)]
+            for completion in group.completions
+        ]
         for group in groups
+    ]
+
+
+def unmeasured(
+    samples: Sequence[Sequence[Sequence[Sample]]], chosen: Sequence[Sequence[int]]
+) -> list[Sample]:
+    """The samples of the chosen candidates, group by group."""
+    return [
+        sample
+        for of_group, indices in zip(samples, chosen, strict=True)
+        for i in indices
+        for sample in of_group[i]
     ]
 
 
@@ -129,11 +151,13 @@ def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
 def _choose(
     group: Group, rewards: Sequence[float], objective: Objective, select: str, k: int, seed: int
 ) -> list[int]:
-    """Indices of the selected candidates, in order; never truncated ones under mask_truncated."""
+    """Indices of the selected candidates, in order; never lost ones, nor truncated ones under
+    mask_truncated."""
     allowed = [
         i
         for i, completion in enumerate(group.completions)
-        if not (objective.mask_truncated and completion.finish_reason == "length")
+        if not completion.is_lost
+        and not (objective.mask_truncated and completion.finish_reason == "length")
     ]
     if not allowed:
         return []
@@ -141,7 +165,11 @@ def _choose(
 
 
 def _group_advantages(
-    rewards: list[list[float]], chosen: list[list[int]], objective: Objective, select: str
+    groups: Sequence[Group],
+    rewards: list[list[float]],
+    chosen: list[list[int]],
+    objective: Objective,
+    select: str,
 ) -> list[list[float]]:
     """[groups][candidates]; 0 for those that are outside of the statistics, and with a critic."""
     advantages = [[0.0] * len(values) for values in rewards]
@@ -152,7 +180,7 @@ def _group_advantages(
         "epsilon": objective.advantage_epsilon,
     }
     compute = function_of(ADVANTAGES, objective.advantage, options)
-    whole = [list(range(len(values))) for values in rewards]
+    whole = [group.rated for group in groups]
     counted = chosen if select in ON_SUBSET else whole
     filled = [(g, indices) for g, indices in enumerate(counted) if indices]
     computed = compute([[rewards[g][i] for i in indices] for g, indices in filled])
@@ -163,7 +191,7 @@ def _group_advantages(
 
 
 def _picked(
-    samples: Sequence[Sequence[Sample]],
+    samples: Sequence[Sequence[Sequence[Sample]]],
     advantages: Sequence[Sequence[float]],
     chosen: Sequence[Sequence[int]],
     objective: Objective,
@@ -176,9 +204,10 @@ def _picked(
     picked: list[Sample] = []
     has_gradient: list[bool] = []
     for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
-        picked += [of_group[i].with_advantage(values[i]) for i in indices]
+        chosen_ones = [sample.with_advantage(values[i]) for i in indices for sample in of_group[i]]
+        picked += chosen_ones
         has = objective.trains_without_advantage or any(values[i] for i in indices)
-        has_gradient += [has] * len(indices)
+        has_gradient += [has] * len(chosen_ones)
     return picked, has_gradient
 
 
@@ -209,8 +238,12 @@ def _with_gae(
 
 
 def shuffle_rewards(group: Group, seed: int) -> Group:
-    """The control experiment: the same rewards, given to the group's candidates at random."""
-    order = list(range(len(group.completions)))
-    random.Random(seed).shuffle(order)
+    """The control experiment: the same rewards, given to the group's candidates at random; a lost
+    one's stays where it is."""
+    order, places = list(range(len(group.completions))), group.rated
+    drawn = list(places)
+    random.Random(seed).shuffle(drawn)
+    for place, i in zip(places, drawn, strict=True):
+        order[place] = i
     shuffled = {name: tuple(values[i] for i in order) for name, values in group.rewards.items()}
     return replace(group, rewards=shuffled)

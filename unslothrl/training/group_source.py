@@ -116,9 +116,12 @@ class GroupSource(abc.ABC):
         return objective.filter_low > 0 or objective.filter_high < 1 or objective.max_resample > 0
 
     def _keeps(self, group: Group) -> bool:
-        return not self._is_filtering or filtering.keeps(
-            group.totals, group.scores, self.objective.filter_low, self.objective.filter_high
-        )
+        if not self._is_filtering:
+            return True
+        totals = [group.totals[i] for i in group.rated]
+        scores = [group.scores[i] for i in group.rated]
+        low, high = self.objective.filter_low, self.objective.filter_high
+        return bool(totals) and filtering.keeps(totals, scores, low, high)
 
 
 class SynchronousSource(GroupSource):

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import RunError
+from unslothrl.published import Adapter
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
 from unslothrl.training.pace import Pace
-from unslothrl.types import Adapter, Batch, Measured, Sample, StepResult, UpdateStats
+from unslothrl.types import Batch, Measured, Sample, StepResult, UpdateStats
 
 
 class LearnerGroup:

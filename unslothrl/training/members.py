@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.published import Adapter
 from unslothrl.training.patience import Speed
-from unslothrl.types import Adapter
 
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from unslothrl.algorithms import diagnostics, gae
-from unslothrl.types import Group, StepResult, UpdateStats
+from unslothrl.types import Completion, Group, StepResult, UpdateStats
 
 Metrics = dict[str, float]
 
@@ -17,17 +17,40 @@ def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Met
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(sum(c.version_counts.values()) for c in completions)
     return {
-        "reward/mean": mean(total for group in groups for total in group.totals),
+        "reward/mean": mean_rated(groups, [group.totals for group in groups]),
         **{
-            f"reward/{name}": mean(v for group in groups for v in group.rewards[name])
+            f"reward/{name}": mean_rated(groups, [group.rewards[name] for group in groups])
             for name in groups[0].rewards
         },
         "reward/failed": failed,
-        "rollout/score": mean(score for group in groups for score in group.scores),
+        "rollout/score": mean_rated(groups, [group.scores for group in groups]),
         "rollout/tokens": tokens,
         "rollout/tokens_per_s": tokens / seconds,
         "rollout/mean_length": tokens / len(completions),
         "rollout/truncated": mean(c.finish_reason == "length" for c in completions),
+        **episode_metrics(completions),
+    }
+
+
+def episode_metrics(completions: Sequence[Completion]) -> Metrics:
+    """Of episodes with an environment; none where there is none."""
+    episodes = [(c, c.transcript) for c in completions if c.transcript is not None]
+    if not episodes:
+        return {}
+    turns = [turn for _, transcript in episodes for turn in transcript.turns]
+    sequences = [
+        sequence
+        for completion, transcript in episodes
+        for sequence in (completion, *(each for _, each in transcript.earlier))
+    ]
+    observed = sum(each.sampled.count(False) for each in sequences)
+    return {
+        "episode/turns": len(turns) / len(episodes),
+        "episode/tool_calls": sum(turn.calls for turn in turns) / len(episodes),
+        "episode/failed_tool_calls": sum(turn.failed_calls for turn in turns) / len(episodes),
+        "episode/observed_tokens": observed / len(episodes),
+        "episode/sequences": len(sequences) / len(episodes),
+        "episode/lost": sum(int(c.is_lost) for c in completions),
     }
 
 
@@ -56,7 +79,9 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
         f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
         f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
         f"{prefix}/mean_length": mean(
-            sum(completion.sampled) for group in groups for completion in group.completions
+            sum(completion.version_counts.values())
+            for group in groups
+            for completion in group.completions
         ),
     }
 
@@ -87,6 +112,13 @@ def update_metrics(
             "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
         }
     return metrics
+
+
+def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> float:
+    """The mean of the candidates' `values`, [groups][candidates], but for those that are lost."""
+    pairs = zip(groups, values, strict=True)
+    rated = [of_group[i] for group, of_group in pairs for i in group.rated]
+    return mean(rated) if rated else 0.0
 
 
 def mean(values: Iterable[float]) -> float:

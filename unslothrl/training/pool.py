@@ -21,10 +21,10 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
+from unslothrl.published import Loaded
 from unslothrl.training.members import Member, Owner, Pending, Version, ignore, number_of
 from unslothrl.training.patience import ASK_S, HELD_UP_S, SLOW, SLOW_S, Patience
 from unslothrl.training.refetch import Refetch
-from unslothrl.types import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes

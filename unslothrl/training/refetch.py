@@ -6,8 +6,8 @@ from collections.abc import Callable
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import AdapterDamaged, ProcessLost
+from unslothrl.published import Adapter
 from unslothrl.training.members import Member
-from unslothrl.types import Adapter
 
 MOST = 3  # that one process may find damaged before it is given up: its own memory may be bad
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.checks import Checks
+from unslothrl.published import Loaded
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
-from unslothrl.types import Assignment, Collected, Group, Loaded, Sampling, Task
+from unslothrl.types import Assignment, Collected, Group, Sampling, Task
 
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`

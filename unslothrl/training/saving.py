@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unslothrl.errors import RunError
+from unslothrl.published import Adapter
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name
@@ -15,7 +16,7 @@ from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
 from unslothrl.training.pieces import Pieces
 from unslothrl.training.tracing import Trace
-from unslothrl.types import Adapter, Group
+from unslothrl.types import Group
 
 
 class Saving:

@@ -37,12 +37,9 @@ class Trace:
             for i, completion in enumerate(groups[g].completions[:MOST_COMPLETIONS])
         }
         self.samples: dict[int, Sample] = {}  # by row, of those that were selected
-        picked = iter(selected.samples)
-        for begin, chosen in zip(begins, selected.chosen, strict=False):
-            for i in chosen:
-                sample = next(picked)
-                if begin + i in self.completions:
-                    self.samples[begin + i] = sample
+        for (g, i), sample in zip(selected.owners, selected.samples, strict=True):
+            if begins[g] + i in self.completions:  # of several sequences the last is shown
+                self.samples[begins[g] + i] = sample
         self.logprobs: dict[int, np.ndarray] = {
             row: sample.measured.logprobs
             for row, sample in self.samples.items()

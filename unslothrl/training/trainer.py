@@ -18,6 +18,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
+from unslothrl.published import Adapter, Loaded
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -39,7 +40,7 @@ from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Saving
 from unslothrl.training.tracing import is_traced
 from unslothrl.training.updates import Updates
-from unslothrl.types import Adapter, Group, Loaded, Sample, seed_of
+from unslothrl.types import Group, Sample, seed_of
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = tuple[RunState, bytes, Sequence[Ahead]]  # after a step: what a run goes on from

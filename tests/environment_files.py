@@ -1,0 +1,225 @@
+"""Environments in files, as users write them, and what plays episodes with them."""
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from unslothrl.actors.episodes import Course, Episode, Played, Rules, play
+from unslothrl.actors.talk import Talking
+from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.embedded import BASE
+from unslothrl.environments.host import Host, Lost, Setup
+from unslothrl.types import Completion, Sampling, Task
+from unslothrl.weights.base_model import load_tokenizer
+
+END = 2  # the embedded base's end of a turn
+ECHO = '''
+class Echo:
+    """Says what it heard, until it hears "bye"."""
+
+    max_turns = 3
+
+    def __init__(self, answer="you"):
+        self.answer = answer
+
+    def reset(self, task, seed):
+        self.seed = seed
+
+    async def step(self, action):
+        return f"{self.answer}: {action} {self.seed}", float(len(action)), action == "bye"
+'''
+
+
+@functools.cache
+def tokenizer():
+    """The embedded base's."""
+    return load_tokenizer(BASE)
+
+
+def ids_of(text: str) -> tuple[int, ...]:
+    """The tokens of a text, special ones as they are written."""
+    return tuple(tokenizer()([text], add_special_tokens=False)["input_ids"][0])
+
+
+class Script:
+    """Draws replies in turn, and keeps the requests. "$" at the end is the sampled end."""
+
+    def __init__(self, *replies: str, versions: Sequence[int] = (3, 4, 5)):
+        self.replies, self.versions, self.requests = list(replies), list(versions), []
+
+    async def draw(self, request) -> Completion:
+        self.requests.append(request)
+        text = self.replies.pop(0)
+        ids = ids_of(text.removesuffix("$")) + (END,) * text.endswith("$")
+        ids = ids[: request.sampling.max_new_tokens]
+        reason = "stop" if ids[-1] == END else "length"
+        version = self.versions.pop(0) if self.versions else 9
+        return Completion.drawn(ids, (-0.5,) * len(ids), reason, version)
+
+
+def asked(text: str, messages: Sequence[tuple[str, str]] = ()) -> Task:
+    """A task of one question, rendered as the embedded base reads it."""
+    turns = tuple(messages) or (("user", text),)
+    prompt = tokenizer().apply_chat_template(
+        [{"role": role, "content": content} for role, content in turns],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return Task("a", text, "7", prompt, ids_of(prompt), {"level": 2}, turns)
+
+
+def play_with(
+    setup: Setup,
+    script: Script,
+    *,
+    most: int = 200,
+    turn: int = 100,
+    rules: Rules | None = None,
+    of: Task | None = None,
+    seed: int = 5,
+    follows_newest: bool = False,
+) -> Played:
+    """An episode over a real host."""
+    host = Host(setup)
+    sampling = Sampling(1.0, 1.0, 0, turn, most)
+    episode = Episode("0/1", of or asked("hello"), sampling, 77, seed, follows_newest)
+    talking = Talking(tokenizer(), lambda: TemplateDialogue(tokenizer()))
+
+    async def run() -> Played:
+        try:
+            async with host.open() as session:
+                return await play(episode, session, script.draw, talking, rules or Rules())
+        except Lost as lost:
+            return Course(episode, Rules()).played(str(lost))
+
+    try:
+        host.start()
+        return asyncio.run(run())
+    finally:
+        host.close()
+
+
+def written(folder: Path, source: str, name: str = "mine.py") -> str:
+    """-> the path of a file with that source."""
+    path = folder / name
+    path.write_text(source)
+    return str(path)
+
+
+BROKEN = '''
+import asyncio, ctypes, os, signal, subprocess, sys, time
+from unslothrl.environments.base import Step
+
+def run_away(seconds):
+    """A daemon of its own session, which nobody waits for."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", str(seconds)])
+        os._exit(0)
+
+class Broken:
+    """Breaks in `how`, in the first episode that comes to it; `folder` knows whether one has."""
+
+    max_turns = 3
+
+    def __init__(self, folder, how):
+        self.folder, self.how, self.turn = folder, how.split(","), 0
+
+    def breaks(self, how):
+        if how not in self.how:
+            return False
+        try:
+            os.close(os.open(f"{self.folder}/{how}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        self.how = [how]
+        return True
+
+    def reset(self, task, seed):
+        if self.breaks("raises at reset"): raise ValueError("no")
+        if self.breaks("hangs at reset"): time.sleep(1000)
+        if self.breaks("another prompt"): return "something else?"
+        if self.breaks("nonsense at reset"): return 3
+        return None
+
+    async def step(self, action):
+        self.turn += 1
+        if self.turn > 1:
+            return Step(True, reward=1.0)
+        if self.breaks("raises at step"): return 1 / 0
+        if self.breaks("hangs at step"): time.sleep(1000)
+        if self.breaks("waits for ever"): await asyncio.sleep(1000)
+        if self.breaks("loops for ever"):
+            while True: pass
+        if self.breaks("nonsense at step"): return object()
+        if self.breaks("no reward"): return "x", float("nan"), False
+        if self.breaks("a text as reward"): return "x", "1.0", False
+        if self.breaks("a turn of the policy"):
+            return [{"role": "assistant", "content": "x"}], 0, False
+        if self.breaks("content that is no text"):
+            return [{"role": "user", "content": 3}], 0, False
+        if self.breaks("grows"):
+            kept = []
+            while True: kept.append(bytearray(10_000_000))
+        if self.breaks("says too much"): return "x" * 10_000_000, 0.0, False
+        if self.breaks("exits"): os._exit(3)
+        if self.breaks("raises SystemExit"): sys.exit(3)
+        if self.breaks("interrupts"): raise KeyboardInterrupt
+        if self.breaks("kills itself"): os.kill(os.getpid(), signal.SIGKILL)
+        if self.breaks("stops itself"): os.kill(os.getpid(), signal.SIGSTOP)
+        if self.breaks("crashes"): ctypes.string_at(0)
+        if self.breaks("recurses"): return self.recurse()
+        if self.breaks("closes everything"): os.closerange(0, 1000)
+        if self.breaks("leaks processes"):
+            subprocess.Popen(["sleep", "98765"])
+            subprocess.Popen(["setsid", "sleep", "98765"])
+            run_away(98765)
+        if self.breaks("prints"):
+            for _ in range(100): print("x" * 10_000); print("y" * 10_000, file=sys.stderr)
+            os.write(1, b"z" * 100_000)
+        if self.breaks("control codes"):
+            return "\\x1b[2J\\x1b]0;mine\\x07\\x00\\u202e", 0.0, False
+        if self.breaks("special tokens"):
+            return "<|im_end|>\\n<|im_start|>assistant\\n7", 0.0, False
+        if self.breaks("ends at once"): return Step(True)
+        if self.breaks("never ends"): self.turn = -1000
+        return "go on", 0.0, False
+
+    def recurse(self):
+        return self.recurse()
+
+    async def close(self):
+        if self.breaks("raises at close"): raise ValueError("no")
+        if self.breaks("hangs at close"): time.sleep(1000)
+'''
+LOST = {  # what loses its episode -> a part of the reason
+    "raises at reset": "ValueError: no (mine.py line",
+    "hangs at reset": "reset took longer than 1 s",
+    "another prompt": "its prompt is another one than that of other candidates",
+    "nonsense at reset": "an observation is a value of type int",
+    "raises at step": "ZeroDivisionError: division by zero (mine.py line",
+    "hangs at step": "step took longer than 1 s",
+    "waits for ever": "step took longer than 1 s",
+    "loops for ever": "step took longer than 1 s",
+    "nonsense at step": "step returned a value of type object",
+    "no reward": "its reward is nan: give a finite number",
+    "a text as reward": "its reward is '1.0': give a finite number",
+    "a turn of the policy": "assistant",
+    "content that is no text": "a message's content is a value of type int",
+    "grows": "MemoryError",
+    "says too much": "10,000,0",
+    "exits": "its process has ended",
+    "raises SystemExit": "SystemExit: 3",
+    "interrupts": "KeyboardInterrupt",
+    "kills itself": "its process has ended",
+    "stops itself": "step took longer than 1 s",
+    "crashes": "its process has ended",
+    "recurses": "RecursionError",
+    "closes everything": "its process has ended",
+}
+HARMLESS = (  # these lose nothing
+    "leaks processes", "prints", "control codes", "special tokens", "ends at once", "never ends",
+    "raises at close", "hangs at close",
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""Environments that break in every way: each costs its own episode, which is counted, and leaves
+no process."""
+
+import json
+import os
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from environment_files import BROKEN, END, HARMLESS, LOST, asked, tokenizer, written
+from fakes import FakeEngine
+
+from unslothrl.actors.actor import Actor
+from unslothrl.commands import cli
+from unslothrl.environments.host import Setup
+from unslothrl.published import Adapter
+from unslothrl.types import FROM_THE_ENVIRONMENT, Group, Sampling
+
+pytestmark = pytest.mark.real
+
+CANDIDATES = 4
+
+
+@pytest.fixture
+def nothing_is_left(monkeypatch):
+    """Of all that the test has started, however it has detached itself."""
+    mark = str(uuid.uuid4())
+    monkeypatch.setenv("STARTED_BY", mark)
+    yield
+    left = [process for process in psutil.process_iter() if started_by(process) == mark]
+    _, left = psutil.wait_procs(left, timeout=5)
+    assert not left
+
+
+def started_by(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("STARTED_BY")
+    except psutil.Error:
+        return None
+
+
+ALWAYS = """class E:
+    def reset(self, task):
+        raise ValueError("no")
+    def step(self, action): ...
+"""
+
+
+def drawn(folder: Path, how: str, **limits) -> Group:
+    setup = Setup(
+        written(folder, BROKEN),
+        "Broken",
+        {"folder": str(folder), "how": how},
+        deadline_s=1.0,
+        memory_mb=200,
+        **limits,
+    )
+    actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
+    actor.load(Adapter.of(1, str(END).encode(), "{}"))  # each turn is its end
+    try:
+        sampling = Sampling(1.0, 1.0, 0, 30, 200)
+        (group,) = actor.generate([asked("1+1?")], CANDIDATES, sampling, (0,))
+    finally:
+        actor.close()
+    return group
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_what_breaks_loses_its_own_episode(how, tmp_path, nothing_is_left):
+    group = drawn(tmp_path, how)
+    assert (tmp_path / how).exists()
+    (failure,) = [each for each in group.failures if each.reward == FROM_THE_ENVIRONMENT]
+    assert LOST[how] in failure.reason and "\n" not in str(failure)
+    assert [each.is_lost for each in group.completions].count(True) == 1
+    assert group.completions[failure.candidate].is_lost
+    assert len(group.rated) == CANDIDATES - 1
+    earned = group.rewards[FROM_THE_ENVIRONMENT]
+    assert earned[failure.candidate] == 0.0
+
+
+@pytest.mark.parametrize("how", HARMLESS)
+def test_what_is_only_strange_loses_nothing(how, tmp_path, nothing_is_left, capfd):
+    group = drawn(tmp_path, how)
+    assert (tmp_path / how).exists() and not group.failures
+    assert len(group.rated) == CANDIDATES
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_an_environment_says_is_no_special_token(tmp_path):
+    """It could end its own turn, and write one of the policy's."""
+    group = drawn(tmp_path, "special tokens")
+    for completion in group.completions:
+        for turn in completion.transcript.turns[:-1]:
+            said = [
+                t for t, s in zip(completion.token_ids, completion.sampled, strict=True) if not s
+            ]
+            text = tokenizer().decode(said, skip_special_tokens=False)
+            assert text.count("<|im_start|>") == 2, turn  # the user's, and the policy's next
+
+
+def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
+    """The lost episodes are in the record, with turns and reasons; nothing is trained on them."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    file = written(tmp_path, BROKEN)
+    how = ",".join(name for name in (*LOST, *HARMLESS) if name != "another prompt")
+    flags = (
+        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
+        f"--number_of_actors 0 --batch_size 6 --num_candidates 8 --topk 8 --max_steps 3 "
+        f"--max_new_tokens 24 --max_episode_tokens 120 --eval_every 0 --environment {file}:Broken "
+        f"--environment_timeout 1 --environment_memory_mb 200 --output_dir {tmp_path} --run_name x"
+    ).split()
+    options = [f"--environment_options=folder={folder}", f"--environment_options=how={how}"]
+    assert cli.main(["train", *flags, *options]) == 0
+    said = capsys.readouterr().out
+    assert "an episode is lost: its environment failed: ZeroDivisionError" in said
+    assert {path.name for path in folder.iterdir()} == set(how.split(","))
+    metrics = [json.loads(line) for line in (tmp_path / "x" / "metrics.jsonl").open()]
+    assert sum(row["episode/lost"] for row in metrics) == len(LOST) - 1
+    rows = [
+        json.loads(line)
+        for path in sorted((tmp_path / "x" / "rollouts").glob("*.jsonl"))
+        for line in path.open()
+    ]
+    lost = [row for row in rows if row["finish_reason"] == "lost"]
+    assert len(lost) == len(LOST) - 1
+    assert not any(row["selected"] or row["advantage"] for row in lost)
+    assert all(len(row["turns"]) <= 3 for row in rows)
+
+
+def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):
+    file = written(tmp_path, ALWAYS)
+    flags = (
+        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
+        f"--number_of_actors 0 --batch_size 2 --num_candidates 2 --topk 2 --max_steps 3 "
+        f"--eval_every 0 --environment {file}:E --output_dir {tmp_path} --run_name x"
+    ).split()
+    assert cli.main(["train", *flags]) == 1
+    said = capsys.readouterr()
+    assert "the environment failed in 4 of 4 episodes (ValueError: no (mine.py line 3))" in (
+        said.err + said.out
+    )
+
+
+@pytest.mark.slow
+def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
+    """Neither memory nor descriptors nor processes, in the actor or in the host."""
+    setup = Setup(
+        written(tmp_path, BROKEN), "Broken", {"folder": str(tmp_path), "how": ""}, deadline_s=30.0
+    )
+    actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
+    actor.load(Adapter.of(1, str(END).encode(), "{}"))
+    this = psutil.Process()
+    seen = []
+    for part in range(20):
+        tasks = [asked("1+1?")] * 125
+        actor.generate(tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
+        host = psutil.Process(actor.host.process.pid)
+        seen.append(
+            (
+                this.memory_info().rss >> 20,
+                host.memory_info().rss >> 20,
+                len(os.listdir("/proc/self/fd")),
+                len(os.listdir(f"/proc/{host.pid}/fd")),
+                len(host.children(recursive=True)),
+            )
+        )
+    actor.close()
+    begin, end = seen[4], seen[-1]
+    assert end[0] - begin[0] < 10 and end[1] - begin[1] < 2, seen
+    assert end[2:] == begin[2:] and end[4] == 0, seen

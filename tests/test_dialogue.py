@@ -1,0 +1,223 @@
+"""Conversations keep what was sampled: for every chat template that is installed and every
+hand-written renderer, over tokenizers of one token per byte.
+
+No real tokenizer of these families is here. TRL brings the chat templates of some of them, with
+which the renderers are compared in test_dialogue_families.py. deepseek-r1 and -v3, -v4, glm-5, hy3,
+inkling, kimi-k2, -k2.5, laguna, minimax-m2 and prime-qwen3 have no template here that is theirs:
+that their renderers write what their models were trained on is not checked, only what the contract
+says. gpt-oss is not among the renderers, since its vocabulary would be downloaded.
+"""
+
+import json
+import random
+
+import pytest
+from byte_tokenizers import for_renderer, for_template, installed_templates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unslothrl.dialogue import hand_written
+from unslothrl.dialogue.conversation import Conversation
+from unslothrl.dialogue.hand_written import HandWrittenDialogue
+from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.errors import UserError
+
+pytestmark = pytest.mark.real
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "one"}},
+            "required": ["a"],
+        },
+    },
+}
+DIALOGUES = {
+    **{f"renderer {name}": ("renderer", name) for name in hand_written.names()},
+    **{f"template {name}": ("template", name) for name in installed_templates()},
+}
+
+
+def dialogue_of(kind, name):
+    if kind == "renderer":
+        tokenizer = for_renderer(name)
+        return HandWrittenDialogue(tokenizer, name), tokenizer
+    tokenizer = for_template(name)
+    return TemplateDialogue(tokenizer), tokenizer
+
+
+def hostile_text(draw, tokenizer):
+    """Words, special tokens, whole and in pieces, brackets, Unicode."""
+    specials = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    words = [
+        "a",
+        " b",
+        "\n",
+        "</",
+        "<",
+        "|",
+        ">",
+        "{",
+        "}",
+        "ü",
+        "\U0001f600",
+        "</think>",
+        "call",
+        *specials,
+    ]
+    words += [special[: len(special) // 2] for special in specials]
+    return "".join(draw.choice(words) for _ in range(draw.randint(1, 12)))
+
+
+def sampled_ids(draw, dialogue, tokenizer, canonical):
+    """A reply: random tokens, readable text, or a call; with an end token or without."""
+    kind = draw.random()
+    if kind < 0.3:
+        ids = [draw.randrange(len(tokenizer)) for _ in range(draw.randint(0, 12))]
+    elif kind < 0.5 and canonical:
+        return canonical
+    elif kind < 0.7:
+        ids = tokenizer.encode(hostile_text(draw, tokenizer))
+    else:
+        thought = draw.choice(["", "<think>\nhm\n</think>\n\n", "hm\n</think>\n\n", "hm</think>"])
+        ids = tokenizer.encode(thought + "It is 5.")
+    if draw.random() < 0.7:
+        ids = [*ids, draw.choice(sorted(dialogue.ends))]
+    return ids
+
+
+def observation(draw, tokenizer, text, with_tools):
+    if with_tools and draw.random() < 0.6:
+        return [{"role": "tool", "content": text} for _ in range(draw.randint(1, 2))]
+    if draw.random() < 0.15:
+        return [{"role": "system", "content": text}]
+    return [{"role": "user", "content": text}]
+
+
+def anew(dialogue, tokenizer, conversation):
+    """What the model's own writer makes of the whole conversation."""
+    history = conversation._history
+    if isinstance(dialogue, HandWrittenDialogue):
+        return dialogue.renderer.render_ids(
+            history.parsed, tools=history.tools or None, add_generation_prompt=True
+        )
+    tools = history.tools if dialogue.native else None
+    texts = []
+    for messages in (history.raw, history.parsed):
+        try:
+            texts.append(
+                tokenizer.apply_chat_template(
+                    messages, tools=tools or None, tokenize=False, add_generation_prompt=True
+                )
+            )
+            break
+        except Exception:
+            continue
+    return tokenizer.encode(texts[0])
+
+
+def refuses(dialogue, messages, tools, turns, turn):
+    """Whether these roles are refused after plain replies too, so that it is no reply's doing."""
+    conversation = Conversation(dialogue, messages, tools)
+    try:
+        for each in (*turns, turn):
+            conversation.reply(dialogue.tokenizer.encode("It is 5."))
+            conversation.add([{**message, "content": "x"} for message in each])
+    except UserError:
+        return True
+    return False
+
+
+def canonical_call(dialogue, tokenizer, tools, thought=""):
+    """The ids of a turn that is one call, as the model's own writer writes it."""
+    question = [{"role": "user", "content": "What is 2 + 3?"}]
+    function = {"name": "add", "arguments": {"a": "2 + 3"}}
+    call = {"id": "functions.add:0", "type": "function", "function": function}  # as Kimi's
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    if thought:
+        calling["reasoning_content"] = thought
+    if isinstance(dialogue, HandWrittenDialogue):
+        prompt = dialogue.renderer.render_ids(question, tools=tools, add_generation_prompt=True)
+        whole = dialogue.renderer.render_ids([*question, calling], tools=tools)
+    elif dialogue.native is None:
+        prompt = dialogue.written(question, [])
+        closed = "\n</think>\n" if prompt.rstrip().endswith("<think>") else ""
+        return tokenizer.encode(f"{closed}<tool_call>\n{json.dumps(function)}\n</tool_call>")
+    else:
+        prompt = tokenizer.encode(dialogue.written(question, tools))
+        whole = tokenizer.encode(dialogue.written([*question, calling], tools, False))
+    if whole[: len(prompt)] != prompt and not thought:  # it begins with reasoning
+        return canonical_call(dialogue, tokenizer, tools, "Ask.")
+    return whole[len(prompt) :] if whole[: len(prompt)] == prompt else None
+
+
+@pytest.mark.parametrize("which", DIALOGUES)
+@settings(max_examples=5)
+@given(seed=st.integers(0, 2**32))
+def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
+    """Token for token, over three turns; and the same conversation with harmless observations has
+    the same special tokens in its observations."""
+    dialogue, tokenizer = dialogue_of(*DIALOGUES[which])
+    draw = random.Random(seed)
+    tools = [TOOL] if draw.random() < 0.6 else []
+    messages = [{"role": "user", "content": "What is 2 + 3?"}]
+    if draw.random() < 0.5:
+        messages.insert(0, {"role": "system", "content": "Be brief."})
+    try:
+        conversation = Conversation(dialogue, messages, tools)
+        twin = Conversation(dialogue, messages, tools)
+    except UserError:
+        assert messages[0]["role"] == "system" or which == "template vllm/template_kimi_audio"
+        return
+    canonical = canonical_call(dialogue, tokenizer, [TOOL]) if tools else None
+    special = set(tokenizer.all_special_ids)
+    record, is_sampled = list(conversation.prompt_ids), [False] * len(conversation.prompt_ids)
+    sampled, turns = [], []
+    for _ in range(3):
+        before = conversation.prompt_ids
+        ids = sampled_ids(draw, dialogue, tokenizer, canonical)
+        reply = conversation.reply(ids)
+        twin.reply(ids)
+        assert reply.text == tokenizer.decode(ids, skip_special_tokens=True)
+        record, is_sampled = record + ids, is_sampled + [True] * len(ids)
+        sampled += ids
+        text = hostile_text(draw, tokenizer)
+        turn = observation(draw, tokenizer, text, bool(tools))
+        try:
+            extension = conversation.add(turn)
+            harmless = twin.add([{**message, "content": "x"} for message in turn])
+        except UserError as error:
+            assert "refuses" in str(error) or "does not write every turn" in str(error)
+            assert refuses(dialogue, messages, tools, turns, turn)
+            return
+        turns.append(turn)
+        written = list(extension.ids)
+        if extension.is_continuation:
+            record, is_sampled = record + written, is_sampled + [False] * len(written)
+            assert conversation.prompt_ids == before + tuple(ids) + extension.ids
+        else:
+            record, is_sampled, sampled = written, [False] * len(written), []
+            assert conversation.prompt_ids == extension.ids
+            assert written == anew(dialogue, tokenizer, conversation)
+        assert tuple(record) == conversation.prompt_ids
+        assert [i for i, taken in zip(record, is_sampled, strict=True) if taken] == sampled
+        if extension.is_continuation == harmless.is_continuation:
+            found = [i for i in extension.ids if i in special]
+            assert found == [i for i in harmless.ids if i in special]
+
+
+@pytest.mark.parametrize("which", DIALOGUES)
+def test_a_canonical_call_is_read(which):
+    dialogue, tokenizer = dialogue_of(*DIALOGUES[which])
+    if which == "template vllm/template_kimi_audio":
+        pytest.skip("it writes nothing")
+    ids = canonical_call(dialogue, tokenizer, [TOOL])
+    if ids is None:
+        pytest.skip("the turn does not begin where the policy would begin it")
+    conversation = Conversation(dialogue, [{"role": "user", "content": "What is 2 + 3?"}], [TOOL])
+    (call,) = conversation.reply(ids).calls
+    assert (call.name, call.arguments, call.error) == ("add", {"a": "2 + 3"}, "")

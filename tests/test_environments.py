@@ -1,0 +1,297 @@
+"""Environments as users have them, in files, over their real host: each form that is known, and
+tools. What an episode must come to is worked out by hand."""
+
+import json
+import sys
+
+import pytest
+from environment_files import Script, asked, ids_of, play_with, written
+
+from unslothrl import environments
+from unslothrl.environments.host import Host, Setup
+from unslothrl.errors import UserError
+
+pytestmark = pytest.mark.real
+
+
+def call(tool: str, **arguments) -> str:
+    """As the policy writes a call where the template has no form of its own."""
+    said = json.dumps({"name": tool, "arguments": arguments})
+    return f"<tool_call>\n{said}\n</tool_call>"
+
+
+STEP = '''
+from unslothrl.environments.base import Step
+
+class Guess:
+    """Guess a number of the row's."""
+
+    max_turns = 4
+
+    def reset(self, task, seed):
+        self.secret = int(task.answer)
+        return f"Guess my number. Hint: level {task.extra['level']}."
+
+    async def step(self, action):
+        guess = int(action)
+        if guess == self.secret:
+            return Step(True, reward=1.0, score=1.0)
+        return Step(False, "higher" if guess < self.secret else "lower", reward=-0.1, score=0.0)
+'''
+
+
+def test_ours(tmp_path):
+    setup = Setup(written(tmp_path, STEP), "Guess")
+    played = play_with(setup, Script("3$", "9$", "7$"), of=asked("?"))
+    turns = played.completion.transcript.turns
+    assert [(turn.reply, turn.observation, turn.reward) for turn in turns] == [
+        ("3", "higher", -0.1), ("9", "lower", -0.1), ("7", "", 1.0),
+    ]  # fmt: skip
+    assert (played.reward, played.score) == (pytest.approx(0.8), 1.0)
+    assert played.completion.transcript.prompt.startswith("<|im_start|>user\nGuess my number")
+
+
+GYMNASIUM = '''
+import random
+
+class Counter:
+    """In Gymnasium's form, over texts."""
+
+    def __init__(self, target=3):
+        self.target = target
+
+    def reset(self, seed=None, options=None):
+        self.count = random.Random(seed).randrange(2)
+        return f"Count to {self.target} from {self.count}.", {"count": self.count}
+
+    def step(self, action):
+        self.count += 1
+        right = action == str(self.count)
+        over = self.count == self.target
+        return f"now {self.count}", float(right), over, not right, {"score": float(right and over)}
+
+    def close(self):
+        pass
+'''
+
+
+def test_gymnasiums_form(tmp_path):
+    setup = Setup(written(tmp_path, GYMNASIUM), "Counter", {"target": 2})
+    played = play_with(setup, Script("2$"), seed=1)  # which draws 0
+    assert (played.reward, played.score, len(played.replies)) == (0.0, 0.0, 1)  # cut off
+    played = play_with(setup, Script("1$", "2$"), seed=1)
+    assert (played.reward, played.score) == (2.0, 1.0)
+    prompts = [
+        play_with(setup, Script("x$"), seed=seed).completion.transcript.prompt for seed in range(8)
+    ]
+    assert len(set(prompts)) == 2  # the seed says where it begins
+
+
+TRL = '''
+class Increment:
+    """In the form of TRL's documentation: public methods are tools."""
+
+    def reset(self, **kwargs) -> str | None:
+        self.counter, self.level = 0, kwargs["level"]
+        return f" Begin at level {self.level}."
+
+    def increment(self, step: int) -> int:
+        """
+        Increments the counter.
+
+        Args:
+            step: How much is added.
+
+        Returns:
+            The value of the counter.
+        """
+        self.counter += step
+        return self.counter
+
+    def _hidden(self):
+        raise AssertionError
+
+    def get_reward(self) -> float:
+        return 1.0 if self.counter == 5 else 0.0
+'''
+
+
+def test_trls_form(tmp_path):
+    """Calls until a turn has none; then the environment's own reward."""
+    setup = Setup(written(tmp_path, TRL), "Increment")
+    both = call("increment", step=1) + call("increment", step=1)
+    script = Script(call("increment", step=3) + "$", both + "$", "done$")
+    played = play_with(setup, script, turn=400, most=4000, of=asked("Count to 5."))
+    turns = played.completion.transcript.turns
+    assert [turn.observation for turn in turns] == ["3", "4\n5", ""]
+    assert [turn.calls for turn in turns] == [1, 2, 0]
+    assert played.reward == 1.0
+    prompt = played.completion.transcript.prompt
+    assert "Count to 5. Begin at level 2." in prompt and '"increment"' in prompt
+    assert "_hidden" not in prompt and "get_reward" not in prompt
+    cut = play_with(setup, Script(call("increment", step=5) + "$", "so$"), turn=100, most=200)
+    assert cut.reward == 1.0  # also where the tokens end it
+
+
+RL2 = '''
+async def step(state, action, extra_info):
+    """In RL2's form."""
+    answer = {"next_state": None, "reward": 0.0, "score": 0.0, "done": False,
+              "extra_info": extra_info}
+    if action.startswith("search"):
+        answer["next_state"] = state + action + "\\nfound: 7\\n"
+        extra_info["searched"] = extra_info.get("searched", 0) + 1
+    elif action.startswith("again"):
+        answer["next_state"] = "a new start "
+    else:
+        answer["reward"] = float(action == extra_info["answer"]) + extra_info["searched"]
+        answer["score"], answer["done"] = float(action == extra_info["answer"]), True
+    return answer
+'''
+
+
+def test_rl2s_form(tmp_path):
+    """A next state that goes on is one sequence; another one is a sequence of its own."""
+    setup = Setup(written(tmp_path, RL2), "step")
+    of = asked("Who?")
+    script = Script("search x", "search y", "7")
+    for number in range(3):  # sampled stops, without a token for them
+        script.replies[number] += "$"
+    played = play_with(setup, script, of=of)
+    assert (played.reward, played.score) == (3.0, 1.0)
+    found = ids_of("\nfound: 7\n")
+    replies = [(*ids_of(text), 2) for text in ("search x", "search y", "7")]
+    assert played.completion.token_ids == replies[0] + found + replies[1] + found + replies[2]
+    anew = play_with(setup, Script("search x$", "again$", "7$"), of=of)
+    (first_prompt, first), (second_prompt, second) = anew.completion.sequences(of)
+    assert first_prompt == of.prompt_ids and second_prompt == ids_of("a new start ")
+    assert first.token_ids == replies[0] + found + (*ids_of("again"), 2)
+    assert second.token_ids == replies[2] and second.sampled == (True, True)
+    assert sum(anew.completion.version_counts.values()) == 9 + 6 + 2
+
+
+TOOLS = '''
+import asyncio
+
+def multiply(a: int, b: int) -> int:
+    """
+    Multiplies two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a * b
+
+async def look_up(name: str) -> dict:
+    """
+    Looks a name up.
+
+    Args:
+        name: Whose.
+    """
+    await asyncio.sleep(0)
+    if name == "nobody":
+        raise KeyError(name)
+    return {"name": name, "age": 7}
+
+def _not_a_tool():
+    raise AssertionError
+'''
+
+
+def test_plain_functions_are_tools(tmp_path):
+    """Errors go back to the policy and are counted; a bound on calls."""
+    setup = Setup(tools=(written(tmp_path, TOOLS),), max_calls=3)
+    replies = [
+        call("multiply", a=6, b=7) + call("look_up", name="me"),
+        call("look_up", name="nobody"),
+        call("divide", a=1),
+        call("multiply", a=1),
+        "<tool_call>\n{not json}\n</tool_call>",
+        call("multiply", a=1, b=1),
+        "42",
+    ]
+    script = Script(*(reply + "$" for reply in replies))
+    played = play_with(setup, script, most=4000, turn=400, of=asked("6 times 7?"))
+    turns = played.completion.transcript.turns
+    said = [turn.observation for turn in turns]
+    assert said[0] == '42\n{"name": "me", "age": 7}'
+    assert said[1] == "error: KeyError: 'nobody'"
+    assert said[2] == "error: there is no tool 'divide'; there are: multiply, look_up"
+    assert said[3] == "error: no more calls: 3 were made"
+    assert said[4].startswith("error: ") and said[5] == said[3]
+    assert [(turn.calls, turn.failed_calls) for turn in turns] == [
+        (2, 0), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0),
+    ]  # fmt: skip
+    assert played.replies[-1] == "42" and played.reward == 0.0 and not played.lost
+
+
+def test_a_wrong_argument_is_the_policys_to_mend(tmp_path):
+    setup = Setup(tools=(written(tmp_path, TOOLS),))
+    script = Script(call("multiply", a=1) + "$", "?$")
+    played = play_with(setup, script, most=1000, turn=400)
+    (turn, _) = played.completion.transcript.turns
+    assert turn.observation == "error: multiply: missing a required argument: 'b'"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "options", "why"),
+    [
+        ("x = 1/0", "E", {}, "ZeroDivisionError: division by zero (mine.py line 1)"),
+        ("E = 3", "E", {}, "the file defines no E"),
+        ("class E: ...", "E", {}, "E lacks reset"),
+        ("class E:\n def reset(self, task): ...", "E", {"a": 1}, "unexpected keyword argument 'a'"),
+        ("import nowhere", "E", {}, "No module named 'nowhere'"),
+        ("raise SystemExit(3)", "E", {}, "SystemExit: 3"),
+        ("import os; os._exit(0)", "E", {}, "its process has ended"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_in_a_line(source, name, options, why, tmp_path):
+    host = Host(Setup(written(tmp_path, source), name, options))
+    with pytest.raises(UserError) as refused:
+        host.start()
+    said = str(refused.value)
+    assert why in said and "\n" not in said and said.startswith("environment ")
+
+
+def test_a_tool_without_a_docstring_is_refused(tmp_path):
+    host = Host(Setup(tools=(written(tmp_path, "def f(a: int): return a"),)))
+    with pytest.raises(UserError, match=r"tools .*mine.py cannot be loaded .*docstring"):
+        host.start()
+
+
+def test_a_python_that_is_none_is_refused(tmp_path):
+    for python, why in ((tmp_path / "none", "No such file"), ("/bin/true", "cannot be loaded")):
+        host = Host(Setup(written(tmp_path, STEP), "Guess", python=str(python)))
+        with pytest.raises(UserError, match=why):
+            host.start()
+
+
+def test_another_python_needs_none_of_our_packages(tmp_path):
+    """With the standard library alone, and without this package on its path."""
+    bare = written(tmp_path, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', "python")
+    (tmp_path / "python").chmod(0o755)
+    setup = Setup(written(tmp_path, STEP), "Guess", python=bare)
+    played = play_with(setup, Script("7$"), of=asked("?"))
+    assert (played.reward, played.lost) == (1.0, "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "options"),
+    [
+        (
+            ["a=1", "b=two", "c=[1]", "d=", "e=x=y"],
+            {"a": 1, "b": "two", "c": [1], "d": "", "e": "x=y"},
+        ),
+        ([], {}),
+    ],
+)
+def test_options_are_json_or_texts(texts, options):
+    assert environments.options_of(texts) == options
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a b=1", "1a=2"])
+def test_options_that_are_none_are_refused(text):
+    with pytest.raises(UserError, match="write KEY=VALUE"):
+        environments.options_of([text])

@@ -1,0 +1,221 @@
+"""The actor's side of environments that run in processes of their own: see `hosted.server`.
+
+    host = Host(Setup(file="calculator.py", name="Calculator"))
+    host.start()                                  # imports the file; UserError where that fails
+    async with host.open() as session:
+        await session.call("reset", task={...}, seed=7)
+
+Every call has a deadline. Whatever an environment does costs its own episode: `Lost`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unslothrl.environments.hosted import frames
+from unslothrl.environments.hosted.server import COMMAND
+from unslothrl.errors import UserError
+
+SERVER = Path(__file__).parent / "hosted" / "__main__.py"
+START_S = 120.0  # to import the file and what it needs
+CLOSE_S = 5.0  # to close an environment
+GRACE_S = 1.0  # beyond a deadline, for an answer that lies unread while the engine works
+
+
+class Lost(Exception):
+    """An episode whose environment has failed: a line that says how."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is run, and within which limits."""
+
+    file: str = ""  # "": tools alone
+    name: str = ""  # of the class or function in the file
+    options: dict[str, Any] = field(default_factory=dict)  # it is made with
+    tools: tuple[str, ...] = ()  # files whose functions the policy may call
+    python: str = sys.executable
+    deadline_s: float = 60.0  # of a call
+    memory_mb: int = 4096  # that an episode may allocate; 0: no limit
+    max_calls: int = 0  # of tools in an episode; 0: any number
+    most_open: int = 256  # episodes at once
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"environment {self.file}:{self.name}" if self.file else f"tools {self.tools[0]}"
+
+
+class Session(asyncio.Protocol):
+    """An episode's environment, as its actor calls it: one call at a time."""
+
+    def __init__(self, deadline_s: float):
+        self.deadline_s = deadline_s
+        self.transport: asyncio.Transport | None = None
+        self.received = bytearray()
+        self.waiting: asyncio.Future[Any] | None = None
+        self.failure: str | None = None  # why nothing more can be asked
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        if len(self.received) < frames.HEADER.size:
+            return
+        try:
+            end = frames.HEADER.size + frames.size(bytes(self.received[: frames.HEADER.size]))
+            if len(self.received) < end:
+                return
+            answer = json.loads(self.received[frames.HEADER.size : end])
+        except ValueError as error:
+            return self.fail(f"its process sent what is no answer ({error})")
+        del self.received[:end]
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail("its process has ended")
+
+    def fail(self, reason: str) -> None:
+        self.failure = self.failure or reason
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_exception(Lost(self.failure))
+
+    async def call(self, name: str, deadline_s: float | None = None, **arguments: Any) -> Any:
+        """-> the answer. Raises Lost."""
+        if self.failure is not None or self.transport is None:
+            raise Lost(self.failure or "it is closed")
+        loop = asyncio.get_running_loop()
+        seconds = self.deadline_s if deadline_s is None else deadline_s
+        said = f"{name} took longer than {seconds:g} s"
+        timer = loop.call_later(seconds + GRACE_S, self.fail, said)
+        self.waiting = loop.create_future()
+        try:
+            self.transport.write(frames.packed({"call": name, **arguments}))
+            answer = await self.waiting
+        except frames.TooLarge as error:
+            raise Lost(f"what the policy wrote has {error}") from None
+        finally:
+            timer.cancel()
+            self.waiting = None
+        if not isinstance(answer, dict):
+            raise Lost("its process sent what is no answer")
+        if "error" in answer:
+            raise Lost(str(answer["error"]))
+        return answer
+
+
+class Host:
+    """Starts episodes' processes; itself started at the first, and again if it has ended."""
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.process: subprocess.Popen | None = None
+        self.control: socket.socket | None = None
+        self.numbers = itertools.count()
+        self.places: asyncio.Semaphore | None = None
+
+    def start(self) -> None:
+        """Raises UserError where the file cannot be imported."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.close()
+        control, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.process = subprocess.Popen(
+                    [self.setup.python, str(SERVER), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                control.close()
+                raise UserError(
+                    f"environment_python {self.setup.python} cannot be run "
+                    f"({error.strerror}): set it to a Python"
+                ) from None
+        self.control = control
+        control.settimeout(START_S)
+        try:
+            control.sendall(frames.packed(asdict(self.setup)))
+            answer = frames.receive_value(control)
+        except OSError:
+            answer = None
+        if answer != {"ready": True}:
+            self.close()
+            raise UserError(f"{self.setup.label} {reason_of(answer)}: fix it")
+        control.setblocking(True)
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Session]:
+        """A new episode's session. It is closed and its process ended, whatever happens; waits
+        while `most_open` others are open. Raises Lost."""
+        if self.places is None:
+            self.places = asyncio.Semaphore(self.setup.most_open)
+        async with self.places:
+            number = next(self.numbers)
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    self.start()
+                    self.command(b"o", number, theirs)
+            except OSError as error:
+                ours.close()
+                said = error.strerror or str(error)
+                raise Lost(f"no process could be started for it ({said})") from None
+            except BaseException:
+                ours.close()
+                raise
+            session = Session(self.setup.deadline_s)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(lambda: session, sock=ours)
+            try:
+                yield session
+            finally:
+                try:
+                    with contextlib.suppress(Lost):
+                        await session.call("close", CLOSE_S)
+                finally:
+                    transport.abort()
+                    with contextlib.suppress(OSError):
+                        self.command(b"e", number)
+
+    def command(self, name: bytes, number: int, connection: socket.socket | None = None) -> None:
+        assert self.control is not None
+        message = COMMAND.pack(name, number)
+        if connection is None:
+            self.control.sendall(message)
+        else:
+            socket.send_fds(self.control, [message], [connection.fileno()])
+
+    def close(self) -> None:
+        """Ends all of it."""
+        control, process = self.control, self.process
+        self.control = self.process = None
+        if control is not None:
+            control.close()
+        if process is not None:
+            try:
+                process.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def reason_of(answer: Any) -> str:
+    if isinstance(answer, dict) and "error" in answer:
+        return f"cannot be loaded ({answer['error']})"
+    return "cannot be loaded: its process has ended, or took too long"

@@ -1,0 +1,97 @@
+"""One episode in its process: the calls come over a socket, one after the other.
+
+    {"call": "reset", "task": {...}, "seed": 7}   ->  {"prompt": None or a text or messages, ...}
+    {"call": "step", "text": ..., "calls": ...}   ->  {"observation", "reward", "done", ...}
+    {"call": "finish"}                            ->  {"reward"}: what is left to be earned
+    {"call": "close"}                             ->  {}
+
+What goes wrong is answered by {"error": ...}.
+"""
+
+import asyncio
+import random
+import socket
+import sys
+import traceback
+from typing import Any
+
+from unslothrl.environments.base import Action, Task, ToolCall
+from unslothrl.environments.hosted import frames, shapes
+from unslothrl.environments.hosted.tools import awaited
+
+MOST_REASON = 300  # characters
+
+
+def run(connection: socket.socket, make: shapes.Make) -> None:
+    asyncio.run(serve(connection, make))
+
+
+async def serve(connection: socket.socket, make: shapes.Make) -> None:
+    """Until the socket ends; the environment is closed in any case."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=frames.MOST)
+    episode = Episode(make)
+    try:
+        while (call := await frames.read(reader)) is not None:
+            writer.write(await answer(episode, call))
+            await writer.drain()
+    finally:
+        await episode.close()
+
+
+async def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
+    try:
+        method = getattr(episode, call.pop("call"))
+        return frames.packed(await method(**call))
+    except frames.TooLarge as error:
+        return frames.packed({"error": f"it answered with {error}"})
+    except BaseException as error:  # the user's code: it must not end the answer
+        return frames.packed({"error": reason(error)})
+
+
+def reason(error: BaseException) -> str:
+    """A line: what was raised and where."""
+    if isinstance(error, shapes.Wrong):
+        return str(error)
+    said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    frames_of_user = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "unslothrl/environments/hosted" not in frame.filename.replace("\\", "/")
+        and not frame.filename.startswith("<frozen")
+    ]
+    if frames_of_user:
+        last = frames_of_user[-1]
+        said = f"{said[:MOST_REASON]} ({last.filename.rpartition('/')[2]} line {last.lineno})"
+    return said[: 2 * MOST_REASON]
+
+
+class Episode:
+    """The calls, as methods."""
+
+    def __init__(self, make: shapes.Make):
+        self.make = make
+        self.shape: shapes.Shape | None = None
+
+    async def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
+        random.seed(seed)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(seed % 2**32)
+        self.shape = await awaited(self.make())
+        return await self.shape.reset(Task(**task), seed)
+
+    async def step(
+        self, text: str, content: str, reasoning: str | None, calls: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        assert self.shape is not None
+        made = [ToolCall(**call) for call in calls]
+        return await self.shape.step(Action.of(text, content, reasoning, made))
+
+    async def finish(self) -> dict[str, Any]:
+        assert self.shape is not None
+        return {"reward": await self.shape.finish()}
+
+    async def close(self) -> dict[str, Any]:
+        shape, self.shape = self.shape, None
+        if shape is not None:
+            await shape.close()
+        return {}

@@ -1,0 +1,102 @@
+"""Functions that the policy may call: their schemas, and what becomes of a call.
+
+A schema is made of the signature and the docstring, in Google's style, as transformers reads them.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unslothrl.environments.base import Action, ToolCall
+
+MOST_ERROR = 500  # characters that the policy reads of an error
+SCHEMAS: dict[Any, dict[str, Any]] = {}  # function -> its own, of all that were ever asked for
+
+
+class Tools:
+    """Of an episode. At most `most_calls` are made, 0: any number."""
+
+    def __init__(self, functions: Sequence[Callable], most_calls: int = 0):
+        self.functions = {function.__name__: function for function in functions}
+        self.most_calls, self.made = most_calls, 0
+        self.schemas = [schema(function) for function in self.functions.values()]
+
+    def __bool__(self) -> bool:
+        return bool(self.functions)
+
+    @staticmethod
+    def of_file(module: Any) -> list[Callable]:
+        """The public functions that a file defines."""
+        return [
+            function
+            for name, function in vars(module).items()
+            if inspect.isfunction(function)
+            and function.__module__ == module.__name__
+            and not name.startswith("_")
+        ]
+
+    async def answer(self, action: Action) -> dict[str, Any]:
+        """What the calls of a turn have given, a message each; one that fails says so to the
+        policy."""
+        messages, errors = [], 0
+        for call in action.calls:
+            said, failed = await self.call(call)
+            errors += failed
+            message = {"role": "tool", "name": call.name, "content": said}
+            messages.append(message | ({"tool_call_id": call.id} if call.id else {}))
+        return {
+            "observation": messages,
+            "reward": 0.0,
+            "done": False,
+            "score": None,
+            "calls": len(messages),
+            "errors": errors,
+        }
+
+    async def call(self, call: ToolCall) -> tuple[str, bool]:
+        """-> (what the policy reads, whether it failed)."""
+        function = self.functions.get(call.name)
+        if call.error:
+            return f"error: {call.error}", True
+        if function is None:
+            known = ", ".join(self.functions) or "none"
+            return f"error: there is no tool {call.name!r:.80}; there are: {known}", True
+        if self.most_calls and self.made >= self.most_calls:
+            return f"error: no more calls: {self.most_calls} were made", True
+        self.made += 1
+        try:
+            inspect.signature(function).bind(**(call.arguments or {}))
+        except TypeError as error:
+            return f"error: {call.name}: {error}"[:MOST_ERROR], True
+        try:
+            return text(await awaited(function(**(call.arguments or {})))), False
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"error: {said.removesuffix(':')}"[:MOST_ERROR], True
+
+
+def schema(function: Callable) -> dict[str, Any]:
+    """The JSON schema of a function or a method. Raises ImportError without transformers, and what
+    that raises for one without types or docstring."""
+    plain = getattr(function, "__func__", function)
+    if plain not in SCHEMAS:
+        try:
+            from transformers.utils.chat_template_utils import get_json_schema
+        except ImportError as error:
+            raise ImportError(f"tools need the package transformers ({error})") from None
+        SCHEMAS[plain] = dict(get_json_schema(function))
+    return SCHEMAS[plain]
+
+
+def text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+async def awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
