@@ -19,6 +19,8 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
 
+pytestmark = pytest.mark.real
+
 ASKED = [{"role": "user", "content": "What is 2 + 3?"}]
 CHATML = (BASE / "chat_template.jinja").read_text()
 MISTRAL = (
@@ -456,9 +458,6 @@ def test_a_bridge_that_breaks_its_contract_is_not_followed(monkeypatch):
         assert conversation.add(ASKED).is_continuation is goes_on
 
 
-REAL = pytest.mark.real
-
-
 def of_transformers(tokenizer):
     """The same tokenizer as an object of transformers."""
     from transformers import PreTrainedTokenizerFast
@@ -474,7 +473,6 @@ def of_transformers(tokenizer):
     )
 
 
-@REAL
 def test_the_embedded_base_s_own_tokenizer():
     """The conversation of above, with the base's token ids."""
     from unslothrl.weights import base_model
@@ -494,7 +492,6 @@ def test_the_embedded_base_s_own_tokenizer():
     assert conversation.prompt_ids == prompt + tuple(said) + extension.ids
 
 
-@REAL
 @pytest.mark.parametrize("name", installed_templates())
 def test_the_tokenizers_here_render_as_transformers_does(name):
     ours = TemplateDialogue(for_template(name))
@@ -511,7 +508,6 @@ def test_the_tokenizers_here_render_as_transformers_does(name):
         assert ours.tokens(expected) == theirs.tokens(expected)
 
 
-@REAL
 @pytest.mark.parametrize(("name", "model", "template"), AGREEING)
 def test_a_renderer_over_a_tokenizer_of_transformers(name, model, template):
     if "llama" in name:
@@ -536,7 +532,6 @@ print(sorted({{"torch", "transformers", "vllm"}} & sys.modules.keys()))
 """
 
 
-@REAL
 def test_renderers_import_no_torch_and_use_no_network():
     code = ALONE.format(tests=str(Path(__file__).parent))
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
