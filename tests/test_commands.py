@@ -76,6 +76,8 @@ def folder(tmp_path_factory):
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
+    for name, text in files_shown():
+        (folder / name).write_text(text)
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -85,6 +87,12 @@ def folder(tmp_path_factory):
             shutil.copytree(folder / "runs" / "first", folder / "runs" / name)
         (folder / "mine.toml").write_text((ROOT / "recipes" / "tiny-cpu.toml").read_text())
         yield folder
+
+
+def files_shown() -> list[tuple[str, str]]:
+    """The Python files that the documents show, by the name in their first line."""
+    page = (ROOT / "docs" / "environments.md").read_text()
+    return re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL)
 
 
 def arguments(command: str) -> list[str]:

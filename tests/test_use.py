@@ -205,13 +205,15 @@ class Terminal:
 
     def ends(self, key: str, seconds: float = 60) -> int:
         """-> its exit code after that key; `said` then has all that it wrote since. The key is
-        pressed again where nothing comes of it: a Ctrl-C that arrives just before CPython's
-        readline waits is only seen with the next one."""
-        deadline = time.monotonic() + seconds
+        pressed again where no new line comes of it: a Ctrl-C that arrives just before CPython's
+        readline waits is only seen with the next one, and one that comes while the process ends
+        would kill it."""
+        deadline, seen = time.monotonic() + seconds, len(self.said)
         try:
             with contextlib.suppress(OSError):  # until it has gone
                 while time.monotonic() < deadline:
-                    self.type(key)
+                    if "\n" not in self.said[seen:]:
+                        self.type(key)
                     while select.select([self.main], [], [], 2)[0]:
                         self.said += os.read(self.main, 4096).decode(errors="replace")
             return self.process.wait(10)
