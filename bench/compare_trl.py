@@ -125,7 +125,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     0.6."""
     from unslothrl import build
     from unslothrl.data import tasks
-    from unslothrl.published import Adapter
+    from unslothrl.policy_version import Adapter
     from unslothrl.resolve import resolve
     from unslothrl.types import Sampling
     from unslothrl.weights import base_model

@@ -30,7 +30,7 @@ from unslothrl import build, variables
 from unslothrl.engines import canary, readback
 from unslothrl.errors import AdapterMismatch
 from unslothrl.planning.machine import Machine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import AdapterShape

@@ -24,6 +24,13 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
+    "environments-cpu": (
+        "bench/environments.py",
+        "unslothrl/environments",
+        "unslothrl/dialogue",
+        "unslothrl/actors",
+        "unslothrl/engines",
+    ),
     "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
     "fault-matrix-cpu": (
         "bench/fault_matrix.py",

@@ -46,7 +46,7 @@ from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders, Cluster, counted
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import Machine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 
 RANK, ALPHA, LAYERS, HIDDEN, INNER, KEYS, HEADS = 32, 64, 28, 3584, 18_944, 512, 28

@@ -20,7 +20,7 @@ from facts import facts, result_file
 
 from unslothrl import embedded, variables
 from unslothrl.engines.base import Engine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request, Sampling, seed_of
 
 SLOTS = 3

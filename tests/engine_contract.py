@@ -8,7 +8,7 @@ import pytest
 
 from unslothrl.engines.base import Engine, Finished, generate
 from unslothrl.errors import AdapterDamaged
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request, Sampling, seed_of
 
 TOKEN = 77  # what a biased version draws

@@ -9,7 +9,7 @@ import numpy as np
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
-from unslothrl.published import Adapter, Loaded
+from unslothrl.policy_version import Adapter, Loaded
 from unslothrl.types import (
     Assignment,
     Batch,

@@ -14,7 +14,7 @@ from fakes import FakeEngine
 from unslothrl.actors.actor import Actor
 from unslothrl.commands import cli
 from unslothrl.environments.host import Setup
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import FROM_THE_ENVIRONMENT, Group, Sampling
 
 pytestmark = pytest.mark.real

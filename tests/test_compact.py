@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unslothrl import compact
 from unslothrl.errors import AdapterDamaged
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Batch, Completion, Measured, Sample
 
 FLOATS = st.floats() | st.floats(width=32) | st.just(0.0)

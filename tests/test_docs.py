@@ -10,7 +10,6 @@ import typer
 from fakes import completed
 
 from unslothrl import rewards
-from unslothrl.actors.actor import FROM_THE_ENVIRONMENT
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
@@ -22,6 +21,7 @@ from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking import run_folder
+from unslothrl.types import FROM_THE_ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 

@@ -23,7 +23,7 @@ from unslothrl.engines.vllm import VllmEngine
 from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import memory
 from unslothrl.planning.shapes import shape_of
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.node_files import Held

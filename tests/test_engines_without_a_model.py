@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 
 
 def simulated() -> SimulatedEngine:

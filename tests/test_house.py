@@ -23,7 +23,7 @@ LAYERS = (
     (
         "",
         "types",
-        "published",
+        "policy_version",
         "compact",
         "errors",
         "files",
@@ -49,7 +49,7 @@ LAYERS = (
         "mirror",
     ),
     ("actors", "learners"),
-    ("cluster", "build", "embedded.make_base"),
+    ("cluster", "build", "embedded.make_base", "embedded.make_turns"),
     ("training",),
     ("run", "ending", "earlier_run", "evaluation", "export", "doctor", "bundle"),
     ("commands", "__main__"),

@@ -19,6 +19,21 @@ SHORT = "--learner grpo --max_steps 10 --eval_every 10 --eval_problems 100 --eva
 ALONE = "--cluster local --number_of_actors 0 --engine transformers"
 
 
+def solved_by(flags: str, folder: Path) -> dict[int, float]:
+    """pass@1 on the held-out set by step, of a run with these flags."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "train_distributed.py", "--run_name", "x", *flags.split()],
+        cwd=folder, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    lines = (folder / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
+    return {
+        row["step"]: row["eval/held_out/pass@1"]
+        for row in map(json.loads, lines)
+        if "eval/held_out/pass@1" in row
+    }
+
+
 @pytest.mark.parametrize(
     ("more", "least", "most"),
     [("", 0.75, 1.0), (f"{ALONE} --shuffle_rewards", 0.35, 0.68)],
@@ -27,17 +42,21 @@ ALONE = "--cluster local --number_of_actors 0 --engine transformers"
 def test_ten_steps_raise_what_is_solved_only_if_rewards_belong_to_answers(
     more, least, most, tmp_path
 ):
-    flags = f"--run_name x {SHORT} {more}".split()
-    done = subprocess.run(
-        [sys.executable, ROOT / "train_distributed.py", *flags],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    lines = (tmp_path / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
-    solved = {
-        row["step"]: row["eval/held_out/pass@1"]
-        for row in map(json.loads, lines)
-        if "eval/held_out/pass@1" in row
-    }
+    solved = solved_by(f"{SHORT} {more}", tmp_path)
     assert 0.35 < solved[0] < 0.68, solved
     assert least < solved[10] <= most, solved
+
+
+@pytest.mark.parametrize(
+    ("more", "most_before", "least", "most"),
+    [
+        ("", 0.4, 0.8, 1.0),
+        ("--max_steps 7 --shuffle_rewards", 0.4, 0.2, 0.55),
+        ("--max_steps 7 --environment_options swapped=true", 0.0, 0.0, 0.05),
+    ],
+    ids=["rewards", "shuffled rewards", "the calculator's answers to others"],
+)
+def test_a_tool_is_learnt_only_if_its_answers_are_of_use(more, most_before, least, most, tmp_path):
+    solved = solved_by(f"--recipe calculator-cpu {ALONE} {more}", tmp_path)
+    first, last = solved[0], solved[max(solved)]
+    assert first <= most_before and least <= last <= most, solved

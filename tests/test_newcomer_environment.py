@@ -44,7 +44,7 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(tmp_path, monkeypat
     monkeypatch.setattr(environments, "__path__", [*environments.__path__, str(Path(file).parent)])
     environments.names.cache_clear()
     try:
-        assert environments.names() == ("mine", "single_turn")
+        assert {"calculator", "mine", "single_turn"} <= set(environments.names())
         environments.check("mine")
     finally:
         environments.names.cache_clear()

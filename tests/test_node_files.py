@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.weights import node_files
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.node_files import NodeFiles

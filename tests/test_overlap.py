@@ -11,7 +11,7 @@ from unslothrl.checkpoints.ahead import from_jsonl, to_jsonl
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.background import PrefetchedTasks

@@ -11,7 +11,7 @@ from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.stalls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training import pool as pool_module
 from unslothrl.training.patience import (
     FACTOR,

@@ -6,7 +6,7 @@ from test_pool import clock, names_of, send, stream_of  # noqa: F401
 
 from unslothrl.cluster.base import Changes
 from unslothrl.errors import RunError, UserError
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training import pool as pool_module
 
 

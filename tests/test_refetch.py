@@ -11,7 +11,7 @@ from test_trainer import Run
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training.refetch import MOST
 
 GOOD = Adapter.of(3, b"weights", "{}")

@@ -21,7 +21,7 @@ from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_toml
 from unslothrl.config.values import choices_of, is_optional, kind, read_value
 from unslothrl.config.writing import to_toml
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.redaction import redacted_values
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import adapter_check

@@ -24,7 +24,7 @@ from simulated.learner import LearnerDelays
 from simulated.many import GroupActor, ManyActors, SharedHost
 
 from unslothrl import embedded
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Assignment, Sampling
 from unslothrl.weights.base_model import load_tokenizer
 

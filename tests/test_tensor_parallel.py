@@ -32,7 +32,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Node, Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.planning.tensor_parallel import check_source, deal_cards, problem
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model

@@ -16,7 +16,7 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.tracking import metrics
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.run_folder import RunFolder, rollout_rows

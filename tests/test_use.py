@@ -21,7 +21,7 @@ from unslothrl import embedded
 from unslothrl.commands import chat, cli, showing
 from unslothrl.data import prompts
 from unslothrl.export import serving
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.weights import adapter_use, base_model, portable
 from unslothrl.weights.adapter import Beside, write_adapter
 

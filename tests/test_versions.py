@@ -17,7 +17,7 @@ from unslothrl.engines.base import Engine, generate
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Completion, Request, Sample, Sampling, seed_of
 
 pytestmark = pytest.mark.real

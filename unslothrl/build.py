@@ -142,6 +142,7 @@ def environment_of(config: Config) -> Setup | None:
         memory_mb=config.environment_memory_mb,
         max_calls=config.max_tool_calls,
         most_open=config.sequences_at_once,
+        allow_unsandboxed=config.allow_unsandboxed_code,
     )
 
 

@@ -26,7 +26,7 @@ from unslothrl.config.reading import (
 )
 from unslothrl.config.values import read_value
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
 from unslothrl.mirror import address
@@ -90,7 +90,7 @@ def resolve(
     config, changes = fit.fit(config, given, machine)
     if "topk" not in given:
         config = replace(config, topk=min(config.topk, config.num_candidates))
-    config = with_objective(replace(config, reward=config.reward or rewards.defaults()))
+    config = with_objective(with_reward(config))
     check(config)
     notes += changes
     config = with_correction(config, given, notes)
@@ -104,6 +104,16 @@ def resolve(
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
     return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(user)))
+
+
+def with_reward(config: Config) -> Config:
+    """The config with the rewards that it has where none is asked for: an environment that is named
+    has its own. UserError where there would be none at all."""
+    has_own = config.environment != environments.SINGLE_TURN
+    if config.reward == (rewards.NONE,) and not has_own:
+        raise UserError("reward none: nothing would be learnt from: set --environment, or a reward")
+    usual = (rewards.NONE,) if has_own else rewards.defaults()
+    return replace(config, reward=config.reward or usual)
 
 
 def requested_options(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,12 +146,17 @@ def user_layers(
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
+    if user.get("adapter") == EMBEDDED_TURNS:
+        user["adapter"] = str(TURNS)
     if user.get("environment") is not None:
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
         user["reward"] = tuple(map(_absolute_file, user["reward"]))
     if "tools" in user:
-        user["tools"] = tuple(str(expanded(text).absolute()) for text in user["tools"])
+        user["tools"] = tuple(
+            text if text in environments.tools() else str(expanded(text).absolute())
+            for text in user["tools"]
+        )
     if user.get("environment_python") is not None:
         user["environment_python"] = absolute_program(user["environment_python"])
     return {

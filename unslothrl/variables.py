@@ -12,6 +12,7 @@ from pathlib import Path
 CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
 SCRATCH = "UNSLOTHRL_SCRATCH"  # folder for adapters on their way to vLLM; the driver removes it
 PROCESS = "UNSLOTHRL_PROCESS"  # an actor's or learner's name, in its environment for others to see
+UNSANDBOXED = "UNSLOTHRL_UNSANDBOXED"  # set where tools may run code with limits only
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves VISIBLE as it is
 IMPORT_FOLDER = Path(__file__).parents[1]  # where another process finds the package

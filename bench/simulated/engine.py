@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unslothrl.engines.base import Finished
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Completion, Request, seed_of
 from unslothrl.weights.adapter import AdapterShape
 

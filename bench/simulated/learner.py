@@ -10,7 +10,7 @@ import numpy as np
 from simulated.engine import Delay
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.diagnostics import agreement
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Batch, Measured, Sample, StepResult, Update, UpdateStats
 
 

@@ -26,7 +26,7 @@ from unslothrl.cluster.ray_calls import Asked, RayTransport, read
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import LEARNER, ProcessPlan
-from unslothrl.published import Adapter, Loaded
+from unslothrl.policy_version import Adapter, Loaded
 from unslothrl.types import Assignment, Collected, Completion, Group
 
 ACTORS_OF_A_NODE = 8  # so many would share one's memory, in a run of real ones

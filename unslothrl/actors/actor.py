@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Course, Episode, Played, Rules, complete, of_one_prompt, play
+from unslothrl.actors.grouping import group_of
 from unslothrl.actors.scoring import BackgroundScoring
 from unslothrl.actors.talk import Talking
 from unslothrl.dialogue.base import Dialogue
@@ -15,15 +16,13 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Lost, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.published import Adapter, Loaded
-from unslothrl.rewards.scorer import Scored, Scorer
+from unslothrl.policy_version import Adapter, Loaded
+from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.types import (
-    FROM_THE_ENVIRONMENT,
     Assignment,
     Collected,
     Completion,
-    Failure,
     Group,
     Request,
     Sampling,
@@ -325,39 +324,14 @@ class Actor:
                 for one in of_group
             ]
         )
+        has_environment = self.host is not None
         groups, begin = [], 0
         for assignment, of_group in played:
             part = slice(begin, begin := begin + len(of_group))
-            groups.append((assignment.index, self._group(assignment.task, of_group, scored, part)))
+            group = group_of(assignment.task, of_group, scored, part, has_environment)
+            of_actor = tuple(replace(one, generator=self.name) for one in group.completions)
+            groups.append((assignment.index, replace(group, completions=of_actor)))
         return groups
-
-    def _group(self, task: Task, of_group: list[Played], scored: Scored, part: slice) -> Group:
-        """One group of what was scored together."""
-        earned = {name: tuple(values[part]) for name, values in scored.rewards.items()}
-        scores = tuple(scored.scores[part])
-        failures = [
-            replace(failure, candidate=failure.candidate - part.start)
-            for failure in scored.failures
-            if part.start <= failure.candidate < part.stop
-        ]
-        if self.host is not None:
-            earned[FROM_THE_ENVIRONMENT] = tuple(one.reward for one in of_group)
-            scores = tuple(
-                0.0 if one.lost else score if one.score is None else one.score
-                for one, score in zip(of_group, scores, strict=True)
-            )
-            failures += [
-                Failure(FROM_THE_ENVIRONMENT, one.lost, one.completion.text, candidate)
-                for candidate, one in enumerate(of_group)
-                if one.lost
-            ]
-        return Group(
-            task,
-            tuple(replace(one.completion, generator=self.name) for one in of_group),
-            earned,
-            scores,
-            tuple(failures),
-        )
 
     def use_level(self, level: str | None) -> str | None:
         """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Sample
 
 

@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_mode
 
 from unslothrl.backends import logprobs, packing, readback
 from unslothrl.memory import peak_memory_mb
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import LORA_TARGETS, Sample
 from unslothrl.weights import base_model
 from unslothrl.weights.published import Published

@@ -26,7 +26,7 @@ def paths_of(config: Config) -> list[str]:
     """Every file and folder of the user's that a process of the run reads."""
     paths = [config.learner] if objectives.is_file(config.learner) else []
     paths += [file_of(text) for text in (*config.reward, config.environment) if SEPARATOR in text]
-    paths += config.tools
+    paths += [file for file in config.tools if file.endswith(".py")]
     paths += [config.adapter] if config.adapter else []
     return list(dict.fromkeys(paths))
 

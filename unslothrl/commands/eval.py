@@ -22,7 +22,7 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.export import staging
 from unslothrl.files import expanded, is_folder, write_whole
 from unslothrl.planning.machine import Machine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
@@ -163,8 +163,10 @@ def is_within(path: Path, folder: Path) -> bool:
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
     """-> (the config with a reward that can grade the sets that are known by name, a note where it
     is another one than the run's)."""
-    first = rewards.choose(config.reward)[0].name
-    names = sources.eval_sources(config.eval_dataset)
+    chosen = rewards.choose(config.reward)
+    if not chosen:
+        return config, ()
+    first, names = chosen[0].name, sources.eval_sources(config.eval_dataset)
     reward = None if "reward" in flags else named.reward_of(names, first)
     if reward is None:
         return config, ()
@@ -197,7 +199,8 @@ def figures(
     """-> by set: candidates, problems, and each figure of each policy."""
     from unslothrl.evaluation.figures import Grading, compared, lengths_of, values_of
 
-    grading = Grading.of(rewards.choose(config.reward)[0])
+    chosen = rewards.choose(config.reward)
+    grading = Grading.of(chosen[0]) if chosen else Grading()
     results: dict[str, dict[str, Any]] = {}
     for name in next(iter(drawn.values())):
         groups = [of_policy[name] for of_policy in drawn.values()]

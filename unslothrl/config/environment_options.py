@@ -18,7 +18,7 @@ class EnvironmentOptions:
         (), "what the environment is made with, KEY=VALUE; may be repeated", ENVIRONMENT
     )
     tools: tuple[str, ...] = option(
-        (), "file.py whose functions the model may call; may be repeated", ENVIRONMENT
+        (), "python, or file.py whose functions the model may call; may be repeated", ENVIRONMENT
     )
     max_turns: int | None = option(
         None,

@@ -7,3 +7,9 @@ EMBEDDED = "embedded"
 
 BASE = Path(__file__).parent / "base"
 """The model folder, made by `make_base.py`."""
+
+EMBEDDED_TURNS = "embedded-turns"
+"""What `--adapter` calls it."""
+
+TURNS = Path(__file__).parent / "turns"
+"""An adapter on it that has seen a second turn, made by `make_turns.py`."""

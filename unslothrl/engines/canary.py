@@ -22,7 +22,7 @@ import torch
 
 from unslothrl.engines.base import Engine, generate
 from unslothrl.errors import AdapterMismatch
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request, Sampling
 from unslothrl.weights.adapter import AdapterShape
 from unslothrl.weights.published import scaling_of

@@ -19,7 +19,7 @@ from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.errors import AdapterMismatch
 from unslothrl.memory import is_out_of_memory
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import AdapterShape

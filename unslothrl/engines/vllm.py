@@ -22,7 +22,7 @@ from unslothrl.engines.sleep_lock import held
 from unslothrl.engines.vllm_options import options
 from unslothrl.errors import AdapterMismatch
 from unslothrl.memory import peak_memory_mb
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request
 from unslothrl.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model

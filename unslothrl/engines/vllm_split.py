@@ -18,7 +18,7 @@ from unslothrl.engines.vllm_options import options
 from unslothrl.engines.vllm_worker import PublishedFile
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.machine import usable_cpus
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.types import Request
 from unslothrl.variables import PROCESS
 from unslothrl.weights import base_model

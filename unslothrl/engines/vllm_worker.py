@@ -20,7 +20,7 @@ from unslothrl.engines.readback import LoraState, manager_of, problem_of, state_
 from unslothrl.errors import AdapterDamaged
 from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.tensor_parallel import BLOCK
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.weights.adapter import WEIGHTS_FILE
 from unslothrl.weights.packed import PackedWeights
 from unslothrl.weights.published import Published

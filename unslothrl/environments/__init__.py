@@ -16,7 +16,8 @@ from unslothrl.files import expanded, is_file
 from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
 
 SINGLE_TURN = "single_turn"
-PARTS = {"base", "host", "hosted", "rewards"}  # of the package that are no environments
+TOOLS = Path(__file__).parent / "tools"
+PARTS = {"base", "host", "hosted", "rewards", "tools"}  # of the package that are no environments
 
 
 @functools.cache
@@ -59,10 +60,24 @@ def _parsed(option: str, value: str, file: str) -> ast.Module:
 
 def check_tools(files: Sequence[str]) -> None:
     """Raises UserError for what is no file of Python."""
-    for file in files:
+    for file in map(tool_file, files):
         if not is_file(expanded(file)):
-            raise UserError(f"tools {plain(file)}: no such file: check the path")
+            raise UserError(
+                f"tools {plain(file)}: no such file: check the path, or set one of "
+                f"{', '.join(tools())}"
+            )
         _parsed("tools", file, file)
+
+
+@functools.cache
+def tools() -> tuple[str, ...]:
+    """The tools of this package."""
+    return tuple(sorted(path.stem for path in TOOLS.glob("[a-z]*.py")))
+
+
+def tool_file(text: str) -> str:
+    """The file of a tool, by its path or its name."""
+    return str(TOOLS / f"{text}.py") if text in tools() else text
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:
@@ -79,12 +94,13 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def setup_of(name: str, tools: Sequence[str] = (), **limits: Any) -> Setup | None:
+def setup_of(name: str, of_tools: Sequence[str] = (), **limits: Any) -> Setup | None:
     """What runs the episodes of an environment by its name, and of tools; None where a turn is all
     that there is. `limits` are those of `Setup`."""
+    files = tuple(tool_file(text) for text in of_tools)
     if name == SINGLE_TURN:
-        return Setup(tools=tuple(tools), **limits) if tools else None
+        return Setup(tools=files, **limits) if files else None
     file, separator, attribute = name.rpartition(":")
     if not separator:
         file, attribute = str(Path(__file__).parent / f"{name}.py"), "ENVIRONMENT"
-    return Setup(str(expanded(file)), attribute, tools=tuple(tools), **limits)
+    return Setup(str(expanded(file)), attribute, tools=files, **limits)

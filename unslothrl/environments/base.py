@@ -62,6 +62,10 @@ class Step:
     score: float | None = None  # what is reported as correct, 0 to 1; None: the rewards decide
 
 
+class ToolError(Exception):
+    """A tool's own error: the policy reads its text, and the call counts as failed."""
+
+
 class Environment(Protocol):
     """One episode's other side. Every candidate of a group has an instance of its own, in a process
     of its own; what is loaded when the file is imported is shared by all of them.

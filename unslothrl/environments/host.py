@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unslothrl import variables
 from unslothrl.environments.hosted import frames
 from unslothrl.environments.hosted.server import COMMAND
 from unslothrl.errors import UserError
@@ -47,6 +49,7 @@ class Setup:
     memory_mb: int = 4096  # that an episode may allocate; 0: no limit
     max_calls: int = 0  # of tools in an episode; 0: any number
     most_open: int = 256  # episodes at once
+    allow_unsandboxed: bool = False  # the model's code may run with limits only
 
     @property
     def label(self) -> str:
@@ -140,6 +143,7 @@ class Host:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
+                    env={**os.environ, **unsandboxed(self.setup)},
                 )
             except OSError as error:
                 control.close()
@@ -213,6 +217,10 @@ class Host:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def unsandboxed(setup: Setup) -> dict[str, str]:
+    return {variables.UNSANDBOXED: "1"} if setup.allow_unsandboxed else {}
 
 
 def reason_of(answer: Any) -> str:

@@ -11,7 +11,7 @@ from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.planning.machine import Machine
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.evaluation import Evaluation

@@ -12,7 +12,7 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
-from unslothrl.published import Adapter, Loaded
+from unslothrl.policy_version import Adapter, Loaded
 from unslothrl.tracking.profiler import Recording
 from unslothrl.types import (
     Assignment,

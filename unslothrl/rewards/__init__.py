@@ -19,10 +19,22 @@ from unslothrl.rewards.reward import IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
 from unslothrl.untrusted import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
-TAKEN = ("mean", "failed", "zero_signal_groups", "filtered_groups", overlong.NAME)  # in metrics
+NONE = "none"  # instead of a name: the environment's rewards are all
+TAKEN = (  # in metrics
+    "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", overlong.NAME
+)  # fmt: skip
 
-__all__ = ["DEFAULTS", "IN_PLACE", "IN_PROCESS", "IN_SANDBOX", "Chosen", "Reward", "builtin"]
-__all__ += ["choose", "defaults", "needs_of", "system_prompt"]
+__all__ = [
+    "DEFAULTS",
+    "IN_PLACE",
+    "IN_PROCESS",
+    "IN_SANDBOX",
+    "NONE",
+    "Chosen",
+    "Reward",
+    "builtin",
+]
+__all__ += ["builtin", "choose", "defaults", "needs_of", "system_prompt"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,12 @@ class Chosen:
 
 
 def choose(texts: tuple[str, ...]) -> list[Chosen]:
-    """The rewards that "name", "name=weight" or "file.py:function=weight" name. UserError."""
+    """The rewards that "name", "name=weight" or "file.py:function=weight" name; none for NONE.
+    UserError."""
+    if NONE in texts:
+        if len(texts) > 1:
+            raise UserError("reward none is given with others: leave it out, or them")
+        return []
     chosen = [_choose(text) for text in texts or DEFAULTS]
     names = [each.name for each in chosen]
     for name in names:

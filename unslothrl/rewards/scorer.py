@@ -125,7 +125,7 @@ class Scorer:
         """All rewards of all completions, in order."""
         earned: dict[str, list[float]] = {}
         failures: list[Failure] = []
-        scores: list[float] = []
+        scores = [] if self.chosen else [0.0] * len(completed)
         seconds = [0.0] * len(completed)
         for chosen in self.chosen:
             results = [as_number(result) for result in self._results(chosen, completed)]

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from unslothrl.sandbox import levels, view
 from unslothrl.sandbox.folder import temporary_folder
@@ -25,6 +25,7 @@ from unslothrl.sandbox.program import (
     ProgramResult,
 )
 
+T = TypeVar("T")
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
 LONGEST_INTEGER = 4300  # digits: what Python converts where nothing else is set
@@ -42,7 +43,7 @@ def run(program: Program, limits: Limits, level: str) -> ProgramResult:
     return started_in_time(lambda: run_once(program, limits, level))
 
 
-def started_in_time(attempt: Callable[[], ProgramResult]) -> ProgramResult:
+def started_in_time(attempt: Callable[[], T]) -> T:
     """The result of an attempt, which is repeated for `RETRY_S` where the machine has no room.
     OSError as in `run`."""
     started, pause = time.monotonic(), FIRST_PAUSE_S

@@ -36,7 +36,7 @@ from typing import Any
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import write_whole
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.redaction import redacted
 from unslothrl.tracking.jsonl import (
     drop_incomplete_line,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import RunError
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
 from unslothrl.training.pace import Pace

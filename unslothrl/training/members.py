@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unslothrl.cluster.handles import Call, GeneratorHandle
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training.patience import Speed
 
 Version = Call[Adapter] | Adapter

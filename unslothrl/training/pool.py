@@ -21,7 +21,7 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
-from unslothrl.published import Loaded
+from unslothrl.policy_version import Loaded
 from unslothrl.training.members import Member, Owner, Pending, Version, ignore, number_of
 from unslothrl.training.patience import ASK_S, HELD_UP_S, SLOW, SLOW_S, Patience
 from unslothrl.training.refetch import Refetch

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import AdapterDamaged, ProcessLost
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.training.members import Member
 
 MOST = 3  # that one process may find damaged before it is given up: its own memory may be bad

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.checks import Checks
-from unslothrl.published import Loaded
+from unslothrl.policy_version import Loaded
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
 from unslothrl.types import Assignment, Collected, Group, Sampling, Task

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from unslothrl.errors import RunError
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name

@@ -8,6 +8,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.reading import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.embedded import EMBEDDED
+from unslothrl.environments import SINGLE_TURN
 
 
 def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list[str]:
@@ -38,7 +39,10 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
 def facts(config: Config, data: Data) -> list[str]:
     """The rewards with what a full mark of each earns, and the sizes of the splits."""
     chosen = rewards.choose(config.reward)
-    earned = " + ".join(f"{each.weight:g} x {each.name}" for each in chosen)
+    parts = [f"{each.weight:g} x {each.name}" for each in chosen]
+    if config.environment != SINGLE_TURN:
+        parts.append("the environment's")
+    earned = " + ".join(parts)
     return [f"reward: {earned}", f"data: {', '.join(sizes(data))}"]
 
 

@@ -18,7 +18,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
-from unslothrl.published import Adapter, Loaded
+from unslothrl.policy_version import Adapter, Loaded
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal

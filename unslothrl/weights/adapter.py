@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unslothrl.files import replace_folder, write_whole
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

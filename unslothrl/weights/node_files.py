@@ -22,7 +22,7 @@ from pathlib import Path
 
 import xxhash
 
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 PATIENCE_S = 5.0  # with another process that writes, or hangs while it writes

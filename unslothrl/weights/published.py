@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unslothrl.published import Adapter
+from unslothrl.policy_version import Adapter
 from unslothrl.weights.adapter import AdapterShape
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}

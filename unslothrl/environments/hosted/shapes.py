@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.hosted.tools import Tools, awaited
 
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RL2_PARAMETERS = ("state", "action", "extra_info")
 Answer = dict[str, Any]
 
@@ -85,7 +86,7 @@ def module(file: str) -> Any:
     if spec is None or spec.loader is None:
         raise Wrong(f"Python cannot read {file}")
     folder = os.path.dirname(os.path.abspath(file))
-    if folder not in sys.path:
+    if folder not in sys.path and not folder.startswith(OURS):
         sys.path.append(folder)  # for what lies beside it
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded

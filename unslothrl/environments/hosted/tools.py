@@ -8,9 +8,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unslothrl.environments.base import Action, ToolCall
+from unslothrl.environments.base import Action, ToolCall, ToolError
 
 MOST_ERROR = 500  # characters that the policy reads of an error
+MOST_TOOL_ERROR = 10_000  # and of one that a tool has written
 SCHEMAS: dict[Any, dict[str, Any]] = {}  # function -> its own, of all that were ever asked for
 
 
@@ -71,6 +72,8 @@ class Tools:
             return f"error: {call.name}: {error}"[:MOST_ERROR], True
         try:
             return text(await awaited(function(**(call.arguments or {})))), False
+        except ToolError as error:
+            return str(error)[:MOST_TOOL_ERROR], True
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
             return f"error: {said.removesuffix(':')}"[:MOST_ERROR], True

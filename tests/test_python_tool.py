@@ -1,0 +1,99 @@
+"""Python as a tool: a sandboxed interpreter that keeps its state, alone and in an episode."""
+
+import json
+
+import psutil
+import pytest
+from environment_files import Script, asked, play_with
+
+from unslothrl import environments
+from unslothrl.environments.host import Setup
+from unslothrl.errors import UserError
+from unslothrl.sandbox import LEVELS, Limits, choose
+from unslothrl.sandbox.cells import Cell, Interpreter
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def level() -> str:
+    return choose(True)
+
+
+def test_state_stays_from_cell_to_cell(level):
+    with Interpreter(level) as python:
+        assert python.run("x = 20") == Cell("")
+        assert python.run("def f(y):\n    return x + y") == Cell("")
+        assert python.run("print('a')\nf(1)") == Cell("a\n21\n")
+        assert python.run("None") == Cell("")
+        assert python.run("f(").failed and "SyntaxError" in python.run("f(").text
+        assert python.run("1/0") == Cell("ZeroDivisionError: division by zero (line 1)", True)
+        assert python.run("import math; math.comb(x, 2)") == Cell("190\n")
+
+
+def test_what_a_cell_may_not(level):
+    if level not in ("bubblewrap", "namespaces"):
+        pytest.skip("no sandbox here")
+    with Interpreter(level) as python:
+        assert python.run("open('/etc/hostname').read()").failed
+        assert python.run("import socket; socket.create_connection(('1.1.1.1', 53), 1)").failed
+        assert python.run("import os; os.fork()").failed
+        assert python.run("2 + 2") == Cell("4\n")
+
+
+def test_a_cell_that_takes_too_long_begins_anew(level):
+    with Interpreter(level, Limits(wall_s=1.0)) as python:
+        assert python.run("x = 1") == Cell("")
+        late = python.run("while True: pass")
+        assert late.failed and late.text.startswith("took longer than 1 s")
+        assert "NameError" in python.run("x").text and python.run("3") == Cell("3\n")
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
+def test_an_interpreter_that_ends_is_started_again(code, level):
+    with Interpreter(level) as python:
+        assert python.run(code).failed and python.run("3") == Cell("3\n")
+
+
+def test_much_output_is_cut_in_the_middle(level):
+    with Interpreter(level, most=100) as python:
+        said = python.run("print('a' * 1000 + 'b' * 1000)").text
+        assert said.startswith("a" * 50 + "\n... 1,901 characters") and said.endswith(
+            "b" * 49 + "\n"
+        )
+
+
+def test_nothing_is_left(level):
+    before = set(psutil.Process().children(recursive=True))
+    python = Interpreter(level)
+    python.run("import time")
+    started = set(psutil.Process().children(recursive=True)) - before
+    python.close()
+    assert started
+    _, left = psutil.wait_procs(started, timeout=5)
+    assert not left
+
+
+def call(code: str) -> str:
+    said = json.dumps({"name": "python", "arguments": {"code": code}})
+    return f"<tool_call>\n{said}\n</tool_call>$"
+
+
+def test_an_episode_with_python():
+    setup = environments.setup_of("single_turn", ("python",), allow_unsandboxed=True)
+    script = Script(call("x = 6 * 7"), call("x"), call("y"), "42$")
+    played = play_with(setup, script, most=4000, turn=400, of=asked("6 * 7?"))
+    turns = played.completion.transcript.turns
+    assert [turn.observation for turn in turns] == [
+        "(no output)", "42\n", "NameError: name 'y' is not defined (line 1)", "",
+    ]  # fmt: skip
+    assert [turn.failed_calls for turn in turns] == [0, 0, 1, 0] and not played.lost
+
+
+def test_tools_by_name():
+    assert environments.tools() == ("python",)
+    with pytest.raises(UserError, match="no such file: check the path, or set one of python"):
+        environments.check_tools(("pithon",))
+    assert isinstance(environments.setup_of("single_turn", ("python",)), Setup)
+    assert environments.setup_of("single_turn") is None
+    assert set(LEVELS) >= {"none"}

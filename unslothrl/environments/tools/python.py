@@ -1,0 +1,32 @@
+"""Python in the sandbox: its limits are those of the `code` reward, and it keeps its state for the
+episode."""
+
+import functools
+import os
+
+from unslothrl import variables
+from unslothrl.environments.base import ToolError
+from unslothrl.sandbox import choose
+from unslothrl.sandbox.cells import Interpreter
+
+LEVEL = choose(bool(os.environ.get(variables.UNSANDBOXED)))
+
+
+@functools.cache
+def _interpreter() -> Interpreter:
+    """The episode's, whose process this is."""
+    return Interpreter(LEVEL)
+
+
+def python(code: str) -> str:
+    """
+    Runs Python code. Variables stay for the next call. What is printed and the value of the last
+    line are returned.
+
+    Args:
+        code: The code to run.
+    """
+    cell = _interpreter().run(code)
+    if cell.failed:
+        raise ToolError(cell.text)
+    return cell.text or "(no output)"
