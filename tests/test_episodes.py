@@ -146,3 +146,15 @@ def test_how_the_rewards_of_turns_are_made_one():
 def test_an_episode_earns_what_the_run_says(how, earned, echo):
     rules = Rules(turn_rewards=how, discount=0.5)  # of 1, 2 and 3
     assert play_with(echo, Script("a$", "bb$", "bye$"), rules=rules).reward == earned
+
+
+def test_an_episode_under_the_event_loop_that_vllm_brings(echo, monkeypatch):
+    import uvloop
+
+    def run(coroutine):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(coroutine)
+
+    monkeypatch.setattr(asyncio, "run", run)
+    played = play_with(echo, Script("hi$", "bye$"))
+    assert played.replies == ("hi", "bye") and not played.lost

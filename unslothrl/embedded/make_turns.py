@@ -19,7 +19,7 @@ import torch
 from unslothrl.backends import peft
 from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.embedded import BASE, TURNS
+from unslothrl.embedded import BASE, EMBEDDED, TURNS
 from unslothrl.environments.calculator import question, result_of
 from unslothrl.types import Sample
 from unslothrl.weights import base_model
@@ -61,7 +61,13 @@ def main() -> None:
     started = time.time()
     base = base_model.quantise(BASE)
     backend = peft.load(
-        base, dtype=torch.float32, rank=RANK, alpha=ALPHA, dropout=0.0, seed=given.seed
+        base,
+        dtype=torch.float32,
+        rank=RANK,
+        alpha=ALPHA,
+        dropout=0.0,
+        seed=given.seed,
+        name=EMBEDDED,
     )
     dialogue = TemplateDialogue(base_model.load_tokenizer(base))
     draw = random.Random(given.seed)

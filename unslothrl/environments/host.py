@@ -19,7 +19,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unslothrl import variables
 from unslothrl.environments.hosted import frames
@@ -68,8 +68,7 @@ class Session(asyncio.Protocol):
         self.failure: str | None = None  # why nothing more can be asked
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self.received += data
