@@ -230,12 +230,15 @@ def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsy
         ("reward", '["got/../got/./mine.py:mine=0.5"]'),
         ("learner", '"got/mine.py"'),
         ("environment", '"got/mine.py:mine"'),
+        ("tools", '["got/mine.py"]'),
+        ("environment_python", '"got/mine.py"'),
+        ("environment_python", '"./got/mine.py"'),
     ):
         (tmp_path / "got" / "config.toml").write_text(f'model = "embedded"\n{name} = {value}\n')
         for adapter in ("got", "got/adapters/v000001"):
             assert cli.main(["eval", "--adapter", adapter]) == 2
             (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith(f"unslothrl: {name} got/")
+            assert line.startswith((f"unslothrl: {name} got/", f"unslothrl: {name} ./got/"))
             assert "mine.py: code in the adapter's own folder is not run" in line
     assert not (tmp_path / "ran").exists()
 

@@ -186,3 +186,8 @@ def test_values_that_are_nested_are_redacted():
     hidden = redaction.redacted_values(nested)
     assert hidden == {"a": [f"https://{HIDDEN}@host.example/rows.jsonl", 3, None], "b": (HIDDEN,)}
     assert redaction.is_hidden(hidden["b"]) and not redaction.is_hidden(nested["b"])
+
+
+def test_the_options_of_an_environment_keep_no_secret():
+    given = ("api_key=abc123def", "env_id=a=b", "max_tokens=5")
+    assert redaction.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")

@@ -95,8 +95,15 @@ def redacted_values(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: redacted_values(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(redacted_values, value))
+        return type(value)(without_secret(redacted_values(each)) for each in value)
     return value
+
+
+def without_secret(value: Any) -> Any:
+    """KEY=VALUE, as `--environment_options` has it, without the value of a secret."""
+    name, separator, _ = value.partition("=") if isinstance(value, str) else ("", "", "")
+    is_secret = bool(separator) and name.isidentifier() and is_secret_name(name)
+    return f"{name}={HIDDEN}" if is_secret else value
 
 
 def is_hidden(value: Any) -> bool:

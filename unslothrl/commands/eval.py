@@ -33,7 +33,8 @@ from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
-OF_CODE = ("reward", "learner", "environment", "tools")  # options that may name a file of Python
+PROGRAM = "environment_python"
+OF_CODE = ("reward", "learner", "environment", "tools", PROGRAM)  # options that may name code
 HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
     "gsm8k": "gsm8k_cot_llama",
     "math-500": "minerva_math500",
@@ -134,7 +135,7 @@ def check_code(run: Path, flags: Mapping[str, Any]) -> None:
     for name, value in read_toml(run / CONFIG).items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts if name in OF_CODE and name not in flags else ():
-            for path in files_of(str(text)):
+            for path in programs_of(text) if name == PROGRAM else files_of(str(text)):
                 if is_within(path, run):
                     raise UserError(
                         f"{name} {plain(str(path))}: code in the adapter's own folder is not run: "
@@ -145,6 +146,11 @@ def check_code(run: Path, flags: Mapping[str, Any]) -> None:
                         f"{name} {plain(str(path))}: code by a relative path is not run: read it, "
                         f"and set --{name}"
                     )
+
+
+def programs_of(text: str | None) -> list[Path]:
+    """The file of a program that is named by its path; a bare name is looked for on the system."""
+    return [expanded(text)] if text and os.sep in text else []
 
 
 def files_of(text: str) -> list[Path]:
