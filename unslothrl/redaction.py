@@ -100,9 +100,10 @@ def redacted_values(value: Any) -> Any:
 
 
 def without_secret(value: Any) -> Any:
-    """KEY=VALUE, as `--environment_options` has it, without the value of a secret."""
-    name, separator, _ = value.partition("=") if isinstance(value, str) else ("", "", "")
-    is_secret = bool(separator) and name.isidentifier() and is_secret_name(name)
+    """KEY=VALUE, as `--environment_options` has it, without the value of a secret; a short number
+    is none."""
+    name, _, given = value.partition("=") if isinstance(value, str) else ("", "", "")
+    is_secret = bool(given) and not NUMBER.fullmatch(given) and is_secret_name(name)
     return f"{name}={HIDDEN}" if is_secret else value
 
 
