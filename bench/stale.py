@@ -73,6 +73,12 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
     "soak-cpu": ("bench/soak.py", *RUN),
     "survival-cpu": ("bench/survival.py", "tests/killed.py", "tests/runs_compared.py", *RUN),
+    "search-cpu": (
+        "bench/search.py",
+        "unslothrl/environments/corpus.py",
+        "unslothrl/environments/tools/search.py",
+        "unslothrl/environments/hosted",
+    ),
     "sync-cpu": (
         "bench/sync.py",
         "unslothrl/engines/vllm.py",

@@ -80,7 +80,7 @@ def resolve(
     requested = requested_options(flags, recipe)
     user = user_layers(flags, recipe, notes, fetch)
     given = frozenset(user) - {"recipe", "resume"}
-    check_named(replace(Config(), **user))
+    notes += check_named(replace(Config(), **user))
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
@@ -153,10 +153,7 @@ def user_layers(
     if "reward" in user:
         user["reward"] = tuple(map(_absolute_file, user["reward"]))
     if "tools" in user:
-        user["tools"] = tuple(
-            text if text in environments.tools() else str(expanded(text).absolute())
-            for text in user["tools"]
-        )
+        user["tools"] = tuple(map(environments.absolute_tool, user["tools"]))
     if user.get("environment_python") is not None:
         user["environment_python"] = absolute_program(user["environment_python"])
     return {
@@ -287,15 +284,15 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
         )
 
 
-def check_named(config: Config) -> None:
-    """Raises UserError for a file, a folder, an objective, a reward or an environment that is not
-    there, or not what it must be."""
+def check_named(config: Config) -> list[str]:
+    """-> notes. Raises UserError for a file, a folder, an objective, a reward, an environment or a
+    tool that is not there, or not what it must be."""
     check_paths(config)
     objectives.load(config.learner)
     rewards.choose(config.reward)
     environments.check(config.environment)
-    environments.check_tools(config.tools)
     environments.options_of(config.environment_options)
+    return environments.check_tools(config.tools)
 
 
 def check_paths(config: Config) -> None:

@@ -18,7 +18,9 @@ class EnvironmentOptions:
         (), "what the environment is made with, KEY=VALUE; may be repeated", ENVIRONMENT
     )
     tools: tuple[str, ...] = option(
-        (), "python, or file.py whose functions the model may call; may be repeated", ENVIRONMENT
+        (),
+        "python, search:FILE, or file.py whose functions the model may call; may be repeated",
+        ENVIRONMENT,
     )
     max_turns: int | None = option(
         None,

@@ -1,5 +1,7 @@
 """What answers the policy between its turns. One file each; a new file here is a new environment,
 and a class of the user's own, `file.py:Class`, is one too. See `base.Environment`.
+
+Imports nothing but the standard library, as `base`.
 """
 
 import ast
@@ -17,7 +19,8 @@ from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
 
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
-PARTS = {"base", "host", "hosted", "rewards", "tools"}  # of the package that are no environments
+SEARCH = "search:"
+PARTS = {"base", "corpus", "host", "hosted", "rewards", "tools"}  # which are no environments
 
 
 @functools.cache
@@ -58,26 +61,53 @@ def _parsed(option: str, value: str, file: str) -> ast.Module:
         raise UserError(f"{option} {plain(value)}: {reason:.200}: give a .py file") from None
 
 
-def check_tools(files: Sequence[str]) -> None:
-    """Raises UserError for what is no file of Python."""
-    for file in map(tool_file, files):
-        if not is_file(expanded(file)):
-            raise UserError(
-                f"tools {plain(file)}: no such file: check the path, or set one of "
-                f"{', '.join(tools())}"
-            )
-        _parsed("tools", file, file)
+def check_tools(texts: Sequence[str]) -> list[str]:
+    """-> notes on what is left out. Raises UserError for what is no tool, and for what a search
+    cannot look in."""
+    from unslothrl.environments.corpus import Corpus  # needs NumPy
+
+    notes = []
+    if sum(text.startswith(SEARCH) for text in texts) > 1:
+        raise UserError("tools search: it is given twice: give one folder with all files")
+    for text in texts:
+        if (path := corpus_of(text)) is not None:
+            corpus = Corpus(path)
+            count = sum(1 for _ in corpus)
+            if corpus.dropped:
+                notes.append(
+                    f"tools {plain(text)}: {corpus.dropped:,} without text are left out, "
+                    f"{count:,} passages are searched"
+                )
+        elif text not in tool_names():
+            if not is_file(expanded(text)):
+                known = ", ".join([*tool_names(), f"{SEARCH}FILE"])
+                raise UserError(
+                    f"tools {plain(text)}: no such file: check the path, or set one of {known}"
+                )
+            _parsed("tools", text, text)
+    return notes
 
 
 @functools.cache
-def tools() -> tuple[str, ...]:
-    """The tools of this package."""
-    return tuple(sorted(path.stem for path in TOOLS.glob("[a-z]*.py")))
+def tool_names() -> tuple[str, ...]:
+    """The tools of this package that need nothing but their name."""
+    names = {path.stem for path in TOOLS.glob("[a-z]*.py")} - {SEARCH.rstrip(":")}
+    return tuple(sorted(names))
 
 
-def tool_file(text: str) -> str:
-    """The file of a tool, by its path or its name."""
-    return str(TOOLS / f"{text}.py") if text in tools() else text
+def corpus_of(text: str) -> str | None:
+    """FILE of search:FILE, None for another tool."""
+    return text.removeprefix(SEARCH) if text.startswith(SEARCH) else None
+
+
+def absolute_tool(text: str) -> str:
+    """The same tool, a file or folder by its whole path."""
+    if text in tool_names():
+        return text
+    path = corpus_of(text)
+    if path is None:
+        return str(expanded(text).absolute())
+    return SEARCH + (path and str(expanded(path).absolute()))
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:
@@ -97,10 +127,9 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
 def setup_of(name: str, of_tools: Sequence[str] = (), **limits: Any) -> Setup | None:
     """What runs the episodes of an environment by its name, and of tools; None where a turn is all
     that there is. `limits` are those of `Setup`."""
-    files = tuple(tool_file(text) for text in of_tools)
     if name == SINGLE_TURN:
-        return Setup(tools=files, **limits) if files else None
+        return Setup(tools=tuple(of_tools), **limits) if of_tools else None
     file, separator, attribute = name.rpartition(":")
     if not separator:
         file, attribute = str(Path(__file__).parent / f"{name}.py"), "ENVIRONMENT"
-    return Setup(str(expanded(file)), attribute, tools=files, **limits)
+    return Setup(str(expanded(file)), attribute, tools=tuple(of_tools), **limits)

@@ -28,6 +28,7 @@ from unslothrl.errors import UserError
 
 SERVER = Path(__file__).parent / "hosted" / "__main__.py"
 START_S = 120.0  # to import the file and what it needs
+INDEX_S = 600.0  # to build the index of a search
 CLOSE_S = 5.0  # to close an environment
 GRACE_S = 1.0  # beyond a deadline, for an answer that lies unread while the engine works
 
@@ -43,13 +44,17 @@ class Setup:
     file: str = ""  # "": tools alone
     name: str = ""  # of the class or function in the file
     options: dict[str, Any] = field(default_factory=dict)  # it is made with
-    tools: tuple[str, ...] = ()  # files whose functions the policy may call
+    tools: tuple[str, ...] = ()  # files whose functions the policy may call, and tools of ours
     python: str = sys.executable
     deadline_s: float = 60.0  # of a call
     memory_mb: int = 4096  # that an episode may allocate; 0: no limit
     max_calls: int = 0  # of tools in an episode; 0: any number
     most_open: int = 256  # episodes at once
     allow_unsandboxed: bool = False  # the model's code may run with limits only
+
+    @property
+    def start_s(self) -> float:
+        return START_S + INDEX_S * any(tool.startswith("search:") for tool in self.tools)
 
     @property
     def label(self) -> str:
@@ -151,7 +156,7 @@ class Host:
                     f"({error.strerror}): set it to a Python"
                 ) from None
         self.control = control
-        control.settimeout(START_S)
+        control.settimeout(self.setup.start_s)
         try:
             control.sendall(frames.packed(asdict(self.setup)))
             answer = frames.receive_value(control)

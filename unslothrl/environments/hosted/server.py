@@ -9,6 +9,7 @@ everything.
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import select
@@ -146,6 +147,7 @@ def main(descriptor: int) -> None:
     control.sendall(frames.packed(answer))
     if "error" in answer:
         return
+    gc.freeze()  # what is loaded: an episode's collections would copy it
     listening, waking = socket.socketpair()
     waking.setblocking(False)
     signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)

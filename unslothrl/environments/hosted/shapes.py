@@ -55,9 +55,9 @@ Make = Callable[[], "Shape | Awaitable[Shape]"]
 
 def load(setup: Mapping[str, Any]) -> Make:
     """What makes the episodes' environments. `setup` has "file" and "name" of the class or
-    function, "" for none; "options" for it; "tools": files whose functions are tools; and
-    "max_calls" of them in an episode."""
-    tools = [function for file in setup["tools"] for function in Tools.of_file(module(file))]
+    function, "" for none; "options" for it; "tools": files whose functions are tools, or tools of
+    this package; and "max_calls" of them in an episode."""
+    tools = [function for text in setup["tools"] for function in tools_of(text)]
     options, most = dict(setup["options"]), int(setup["max_calls"])
     Tools(tools)  # raises now what is wrong with one
     if not setup["file"]:
@@ -71,6 +71,15 @@ def load(setup: Mapping[str, Any]) -> Make:
     if inspect.isclass(found) and kind_of(found) is OfTrl:  # raises now if it is none
         Tools([types.MethodType(method, found) for method in OfTrl.methods(found)])
     return lambda: made(found(**options), tools, most)
+
+
+def tools_of(text: str) -> list[Callable]:
+    """Those of a file or, by NAME or NAME:ARGUMENT, of this package's `tools`."""
+    name, separator, argument = text.partition(":")
+    file = os.path.join(OURS, "tools", f"{name}.py")
+    if not name.isidentifier() or not os.path.isfile(file):
+        return Tools.of_file(module(text))
+    return module(file).tools(argument) if separator else Tools.of_file(module(file))
 
 
 async def made(environment: Any, tools: Sequence[Callable], most: int) -> Shape:

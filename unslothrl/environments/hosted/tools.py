@@ -19,7 +19,10 @@ class Tools:
     """Of an episode. At most `most_calls` are made, 0: any number."""
 
     def __init__(self, functions: Sequence[Callable], most_calls: int = 0):
-        self.functions = {function.__name__: function for function in functions}
+        self.functions: dict[str, Callable] = {}
+        for function in functions:
+            if self.functions.setdefault(function.__name__, function) != function:
+                raise ValueError(f"two tools are named {function.__name__}: rename one")
         self.most_calls, self.made = most_calls, 0
         self.schemas = [schema(function) for function in self.functions.values()]
 

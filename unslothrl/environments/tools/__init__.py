@@ -1,1 +1,1 @@
-"""Tools of this package, by their file's name: `--tools python`."""
+"""Tools of this package, by their file's name: `--tools python`, `--tools search:FILE`."""
