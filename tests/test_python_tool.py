@@ -93,7 +93,7 @@ def test_an_episode_with_python():
 def test_tools_by_name():
     assert environments.tool_names() == ("python",)
     with pytest.raises(
-        UserError, match="no such file: check the path, or set .* python, search:FILE"
+        UserError, match=r"no such file: check the path, or set one of python, search:FILE"
     ):
         environments.check_tools(("pithon",))
     assert isinstance(environments.setup_of("single_turn", ("python",)), Setup)
