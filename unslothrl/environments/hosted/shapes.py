@@ -259,7 +259,9 @@ class OfRl2:
 
     async def reset(self, task: Task, seed: int) -> Answer:
         self.state = task.prompt
-        self.extra_info = {"answer": task.answer, "problem": task.problem, **task.extra}
+        own = task.extra.get("extra_info")  # RL2's column
+        row = {"answer": task.answer, "problem": task.problem, **task.extra}
+        self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
         return {"prompt": None, "tools": [], "max_turns": None, "wants_text": True}
 
     async def step(self, action: Action) -> Answer:

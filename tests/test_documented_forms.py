@@ -1,0 +1,262 @@
+"""Environments as RL2's and TRL's documentation has them written, each in one file that runs here
+and there: what an episode comes to is worked out by a loop of theirs, or in theirs."""
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from environment_files import Script, asked, ids_of, play_with, written
+
+from unslothrl.environments.host import Setup
+from unslothrl.environments.hosted.shapes import OfTrl
+from unslothrl.environments.hosted.tools import schema
+
+pytestmark = pytest.mark.real
+
+# After "Environments" in RL2's README: texts, a passage appended to the state, one answer.
+RL2 = """
+import re
+from typing import Dict
+
+PASSAGES = {"china": "The capital of China is Beijing.", "france": "Paris is in France."}
+
+async def search_result(query: str) -> str:
+    return f"<information>{PASSAGES.get(query.lower(), 'nothing')}</information>"
+
+async def step(state: str, action: str, extra_info: Dict) -> Dict:
+    response = {"next_state": None, "reward": 0.0, "score": 0.0, "done": False,
+                "extra_info": extra_info}
+    found = re.search(r"<(search|answer)>(.*?)</", action)
+    if found is None:
+        response["next_state"] = state + action + "Search or answer."
+        response["reward"] = -0.5
+    elif found.group(1) == "search":
+        response["next_state"] = state + action + await search_result(found.group(2))
+    else:
+        right = float(found.group(2) in extra_info["answer"])
+        response["reward"] = right * extra_info["weight"]
+        response["score"] = right
+        response["done"] = True
+    return response
+"""
+
+# After "Environments" of TRL's GRPO trainer: the environment draws its task and scores itself.
+OWNS_DATA = '''
+import random
+
+class Increment:
+    def reset(self, **kwargs) -> str | None:
+        self.counter, self.row = 0, kwargs
+        self.target = random.randint(1, 6)
+        return f" Increment the counter by {self.target}."
+
+    def increment(self, step: int) -> int:
+        """
+        Adds to the counter.
+
+        Args:
+            step: What is added.
+
+        Returns:
+            The new value of the counter.
+        """
+        if step < 0:
+            raise ValueError("step must not be negative")
+        self.counter += step
+        return self.counter
+
+    async def look(self, what: str = "counter") -> dict:
+        """
+        Looks at a part of the state.
+
+        Args:
+            what: Its name.
+        """
+        return {what: getattr(self, what)}
+
+    def get_reward(self) -> float:
+        return float(self.counter == self.target)
+'''
+
+# With a data set and rewards of its own: no row is asked for, no reward is given.
+OWNS_NOTHING = '''
+class Counter:
+    def __init__(self):
+        self._counter = 0
+
+    def reset(self) -> None:
+        self._counter = 0
+
+    def increment(self, a: int) -> int:
+        """
+        Increments an integer.
+
+        Args:
+            a: By how much.
+        """
+        self._counter += a
+        return self._counter
+'''
+
+
+def imported(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("theirs", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("replies", "reward", "score", "turns"),
+    [
+        (["Hm", "<search>China</search>", "<answer>Beijing</answer>"], 1.5, 1.0, 3),
+        (["<search>Peru</search>", "<answer>Lima</answer>"], 0.0, 0.0, 2),
+        (["<answer>Peking</answer>"], 2.0, 1.0, 1),
+    ],
+)
+def test_rl2s_documented_step(replies, reward, score, turns, tmp_path):
+    """The row is RL2's: its `extra_info` is what the function gets."""
+    file = written(tmp_path, RL2)
+    of = replace(
+        asked("What is the capital of China?"),
+        extra={"extra_info": {"answer": ["Beijing", "Peking"], "weight": 2.0}},
+    )
+    said, their_turns, state = [], [], of.prompt
+    extra = of.extra["extra_info"]
+    for reply in replies:  # as RL2 drives it
+        answer = asyncio.run(imported(file).step(state, reply, extra))
+        their_turns.append((reply, answer["reward"]))
+        if answer["done"]:
+            break
+        said.append(answer["next_state"].removeprefix(state + reply))
+        state, extra = answer["next_state"], answer["extra_info"]
+    script = Script(*(reply + "$" for reply in replies))
+    played = play_with(Setup(file, "step"), script, of=of)
+    assert not played.lost
+    assert (played.reward, played.score) == (pytest.approx(reward), score)
+    ours = played.completion.transcript.turns
+    assert [(turn.reply, turn.reward) for turn in ours] == their_turns and len(ours) == turns
+    assert [turn.observation for turn in ours[:-1]] == said
+    (only,) = played.completion.sequences(of)  # every state goes on from the one before
+    assert only[0] == of.prompt_ids
+
+
+def call(tool: str, **arguments) -> str:
+    said = json.dumps({"name": tool, "arguments": arguments})
+    return f"<tool_call>\n{said}\n</tool_call>"
+
+
+def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> list[dict]:
+    """The conversation that TRL's own tool loop has with an environment; the model is replaced by
+    its replies. `reset` has been called."""
+    trainer = pytest.importorskip("trl.trainer.grpo_trainer")
+    methods = {
+        name: getattr(environment, name)
+        for name, _ in inspect.getmembers(type(environment), inspect.isfunction)
+        if name not in ("reset", "get_reward") and not name.startswith("_")
+    }  # as `_generate_and_score_completions` has it
+    is_async = inspect.iscoroutinefunction
+    left = list(replies)
+
+    def parsed(text: str) -> dict:
+        said = [json.loads(part.split("</")[0]) for part in text.split("<tool_call>")[1:]]
+        calls = [{"type": "function", "function": each} for each in said]
+        return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+
+    loop = asyncio.new_event_loop()
+    stub = SimpleNamespace(
+        max_tool_calling_iterations=10, max_completion_length=10_000, use_vllm=False, _is_vlm=False,
+        model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=100_000)),
+        tools=list(methods.values()), _tokenizer=None, async_loop=loop,
+        _sync_tool_dicts=[{n: m for n, m in methods.items() if not is_async(m)}],
+        _async_tool_dicts=[{n: m for n, m in methods.items() if is_async(m)}],
+        _get_tool_suffix_ids=lambda messages: [0],
+        _generate_single_turn=lambda *a, **k: ([list(ids_of(left[0]))], [[0.0]]),
+    )  # fmt: skip
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    completions = [[parsed(left.pop(0))]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "parse_response", lambda *a, **k: parsed(left.pop(0)))
+        trainer.GRPOTrainer._tool_call_loop(
+            stub, [list(messages)], [[1]], [[2]], completions, None, None, {}
+        )
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    return completions[0]
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_trls_documented_environment(seed, tmp_path):
+    """The same class in TRL's tool loop and here, from one seed."""
+    file = written(tmp_path, OWNS_DATA)
+    target = random.Random(seed).randint(1, 6)
+    replies = [
+        call("increment", step=target - 1) + call("look"),
+        call("increment", step=1),
+        "done",
+    ]
+    theirs = imported(file).Increment()
+    messages = [{"role": "user", "content": "Count."}]
+    random.seed(seed)
+    more = theirs.reset(prompt=messages, level=2)
+    messages[-1] = {**messages[-1], "content": messages[-1]["content"] + more}  # as TRL appends it
+    conversation = by_trls_loop(theirs, messages, replies)
+    script = Script(*(reply + "$" for reply in replies))
+    played = play_with(
+        Setup(file, "Increment"), script, of=asked("Count."), seed=seed, most=4000, turn=400
+    )
+    assert not played.lost and theirs.target == target
+    assert played.reward == theirs.get_reward() == 1.0
+    assert messages[0]["content"] in played.completion.transcript.prompt
+    results = [each["content"] for each in conversation if each["role"] == "tool"]
+    assert results == [str(target - 1), str({"counter": target - 1}), str(target)]
+    turns = played.completion.transcript.turns
+    ours = [line for turn in turns for line in turn.observation.splitlines()]
+    assert ours == [results[0], json.dumps({"counter": target - 1}), results[2]]
+
+
+def test_a_call_that_fails_costs_neither_episode(tmp_path):
+    """TRL writes the error as a dict, this project as a line; both go on."""
+    file = written(tmp_path, OWNS_DATA)
+    replies = [call("increment", step=-1), call("decrement"), "done"]
+    theirs = imported(file).Increment()
+    theirs.reset()
+    conversation = by_trls_loop(theirs, [{"role": "user", "content": "?"}], replies)
+    results = [each["content"] for each in conversation if each["role"] == "tool"]
+    script = Script(*(reply + "$" for reply in replies))
+    played = play_with(Setup(file, "Increment"), script, of=asked("?"), most=4000, turn=400)
+    ours = [turn.observation for turn in played.completion.transcript.turns]
+    for result, line, why in zip(
+        results, ours[:2], ["must not be negative", "decrement"], strict=True
+    ):
+        assert why in result and why in line and line.startswith("error: ")
+    assert played.reward == theirs.get_reward() == 0.0
+
+
+def test_trls_environment_without_a_reward_or_a_row(tmp_path):
+    file = written(tmp_path, OWNS_NOTHING)
+    script = Script(call("increment", a=4) + "$", call("increment", a=3) + "$", "7$")
+    played = play_with(Setup(file, "Counter"), script, of=asked("?"), most=4000, turn=400)
+    assert [turn.observation for turn in played.completion.transcript.turns] == ["4", "7", ""]
+    assert played.reward == 0.0 and not played.lost
+
+
+@pytest.mark.parametrize(("source", "name"), [(OWNS_DATA, "Increment"), (OWNS_NOTHING, "Counter")])
+def test_tools_are_shown_as_transformers_shows_them(source, name, tmp_path):
+    from transformers.utils import get_json_schema
+
+    made = getattr(imported(written(tmp_path, source)), name)()
+    methods = [getattr(made, method.__name__) for method in OfTrl.methods(type(made))]
+    assert [schema(method) for method in methods] == [get_json_schema(each) for each in methods]
+    played = play_with(Setup(str(Path(tmp_path, "mine.py")), name), Script("x$"), most=2000)
+    for method in methods:
+        assert json.dumps(schema(method)) in played.completion.transcript.prompt
