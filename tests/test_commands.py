@@ -12,6 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import environments_page
 import pytest
 
 from unslothrl.commands import cli
@@ -76,7 +77,7 @@ def folder(tmp_path_factory):
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
-    for name, text in files_shown():
+    for name, text in environments_page.files().items():
         (folder / name).write_text(text)
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
     with pytest.MonkeyPatch.context() as patch:
@@ -87,12 +88,6 @@ def folder(tmp_path_factory):
             shutil.copytree(folder / "runs" / "first", folder / "runs" / name)
         (folder / "mine.toml").write_text((ROOT / "recipes" / "tiny-cpu.toml").read_text())
         yield folder
-
-
-def files_shown() -> list[tuple[str, str]]:
-    """The Python files that the documents show, by the name in their first line."""
-    page = (ROOT / "docs" / "environments.md").read_text()
-    return re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL)
 
 
 def arguments(command: str) -> list[str]:

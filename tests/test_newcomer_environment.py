@@ -1,8 +1,8 @@
 """The environments of docs/environments.md, as a newcomer writes them: run as they stand there."""
 
-import re
 from pathlib import Path
 
+import environments_page
 import pytest
 from environment_files import Script, asked, play_with, written
 
@@ -12,13 +12,10 @@ from unslothrl.errors import UserError
 
 pytestmark = pytest.mark.real
 
-PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text()
-
 
 def shown(name: str) -> str:
     """The file that the page shows under this name."""
-    blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-    return dict(blocks)[name]
+    return environments_page.files()[name]
 
 
 def test_the_calculator_answers_in_a_second_turn(tmp_path):

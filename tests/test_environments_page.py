@@ -1,0 +1,334 @@
+"""Every line of docs/environments.md: its files are written as they stand, its commands train, and
+each part names the tests of what it claims."""
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+from pathlib import Path
+
+import environments_page
+import numpy
+import pytest
+from environment_files import Script, asked, play_with, written
+
+from unslothrl.actors.episodes import DEFAULT_TURNS, Rules
+from unslothrl.commands import cli
+from unslothrl.environments.host import Host, Lost, Setup
+from unslothrl.sandbox import Limits
+
+pytestmark = pytest.mark.real
+
+TESTS = Path(__file__).parent
+FEW = {  # what a documented command is run with, in full: 8 episodes a step
+    "max_steps": 2, "batch_size": 2, "num_candidates": 4, "topk": 4, "eval_every": 0,
+    "cluster": "local", "engine": "transformers", "number_of_actors": 0,
+}  # fmt: skip
+ONE = Rules(max_turns=1)
+NO_CLAIM = "introduces what follows"
+MEASURED = "measured, and repeated by a command that it names"
+CLAIMS = {  # how a part begins -> its tests, or why it has none
+    "An environment answers the model": NO_CLAIM,
+    "Save it as `calculator.py`": "test_environments_page.py::test_a_documented_command_trains",
+    "| `reset(task, seed)`": "test_environments_page.py::test_what_reset_is_given",
+    "| `async step(action)`": (
+        "test_environments_page.py::test_what_step_is_given_and_returns "
+        "test_environments.py::test_ours"
+    ),
+    "| `close()`": "test_environments_page.py::test_close_is_called_however_an_episode_ends",
+    "| `max_turns`": "test_environments_page.py::test_there_are_ten_turns_where_nobody_says",
+    "What the class is made with": "test_environments.py::test_options_are_json_or_texts",
+    "- **Tokens.**": (
+        "test_dialogue.py::test_what_was_sampled_stays_and_observations_forge_nothing "
+        "test_dialogue_families.py::test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_"
+        "when_a_tool_does "
+        "test_dialogue_families.py::test_a_renderer_is_chosen_where_it_agrees_with_the_template "
+        "test_dialogue_families.py::test_an_observation_cannot_forge_a_turn"
+    ),
+    "- **Length.**": "test_episodes.py::test_the_tokens_of_a_turn_and_of_all_turns_are_bounded",
+    "- **Rewards.**": (
+        "test_episodes.py::test_how_the_rewards_of_turns_are_made_one "
+        "test_environments_page.py::test_rewards_judge_what_the_model_wrote"
+    ),
+    "- **Record.**": (
+        "test_environments_page.py::test_a_documented_command_trains "
+        "test_credit_of_episodes.py::test_the_metrics_of_episodes"
+    ),
+    "Functions with types": "test_environments.py::test_plain_functions_are_tools",
+    "`--tools python`": (
+        "test_python_tool.py::test_state_stays_from_cell_to_cell "
+        "test_environments_page.py::test_a_call_of_python_has_ten_seconds"
+    ),
+    "`--tools search:FILE`": "test_search_tool.py::test_files_of_every_kind_are_read",
+    "The model calls `search": (
+        "test_search_tool.py::test_an_episode_reads_what_it_has_searched_for "
+        "test_search_tool.py::test_a_long_text_is_cut_where_it_has_an_end "
+        "test_search_tool.py::test_what_cannot_be_searched_is_refused_in_a_line "
+        "test_search_tool.py::test_the_index_is_built_once_and_episodes_keep_nothing"
+    ),
+    "| to check the file": MEASURED,
+    "| to read and index it": MEASURED,
+    "| memory of the index": MEASURED,
+    "| memory that an episode adds": MEASURED,
+    "| searches a second": MEASURED,
+    "A turn without a call": (
+        "test_environments.py::test_plain_functions_are_tools "
+        "test_environments_page.py::test_tools_answer_calls_and_the_environment_the_rest"
+    ),
+    "Every episode's environment runs": (
+        "test_environments_page.py::test_a_file_is_imported_once_for_all_episodes "
+        "test_broken_environments.py::test_what_breaks_loses_its_own_episode "
+        "test_broken_environments.py::test_what_is_only_strange_loses_nothing "
+        "test_broken_environments.py::test_an_environment_that_always_fails_ends_the_run"
+    ),
+    "`--environment_python PATH`": (
+        "test_environments.py::test_another_python_needs_none_of_our_packages "
+        "test_search_tool.py::test_another_python_says_what_it_lacks"
+    ),
+    "The embedded base cannot multiply": "test_learning.py",
+    "| as it stands": "test_learning.py",
+    "| `--shuffle_rewards`": "test_learning.py",
+    "| the calculator answers another": "test_learning.py",
+    "100 held-out problems": "test_environments_page.py::test_a_documented_command_trains",
+    "| Gymnasium": "test_environments.py::test_gymnasiums_form",
+    "| TRL": "test_documented_forms.py::test_trls_documented_environment",
+    "| RL2": "test_documented_forms.py::test_rl2s_documented_step",
+}
+
+
+def test_every_part_of_the_page_has_its_tests():
+    parts = environments_page.parts()
+    unnamed = [part for part in parts if not part.startswith(tuple(CLAIMS))]
+    assert unnamed == [], "add what tests it to CLAIMS"
+    gone = [begin for begin in CLAIMS if not any(part.startswith(begin) for part in parts)]
+    assert gone == [], "no longer in the page: remove it from CLAIMS"
+    for names in CLAIMS.values():
+        for name in names.split() if names not in (NO_CLAIM, MEASURED) else ():
+            file, _, test = name.partition("::")
+            assert f"def {test}" in (TESTS / file).read_text(), name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With the files that the page shows."""
+    folder = tmp_path_factory.mktemp("page")
+    for name, text in environments_page.files().items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def trained(command: str, folder: Path, monkeypatch) -> list[dict]:
+    """Runs a documented command, shorter. -> its episodes, and checks the record of both steps."""
+    monkeypatch.chdir(folder)
+    name = f"run{len(list(folder.glob('runs/*')))}"
+    words = re.sub(r"--eval_candidates \d+", "", command).split()[2:]
+    few = [word for key, value in FEW.items() for word in (f"--{key}", str(value))]
+    assert cli.main([*words, *few, "--run_name", name]) == 0
+    run = folder / "runs" / name
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    assert [step["step"] for step in steps] == [1, 2]
+    for step in steps:
+        assert step["episode/lost"] == 0 and step["episode/turns"] >= 1
+        assert {"tool_calls", "failed_tool_calls", "observed_tokens"} <= {
+            key.partition("/")[2] for key in step if key.startswith("episode/")
+        }
+    episodes = [
+        json.loads(line) for file in sorted(run.glob("rollouts/*.jsonl")) for line in file.open()
+    ]
+    assert len(episodes) == 2 * FEW["batch_size"] * FEW["num_candidates"]
+    for episode in episodes:
+        assert episode["turns"] and episode["finish_reason"] != "lost"
+        for turn in episode["turns"]:
+            assert turn.keys() >= {"reply", "observation", "reward", "calls", "failed_calls"}
+    return episodes
+
+
+def test_there_are_commands_to_run():
+    commands = environments_page.commands()
+    assert len(commands) == 5
+    assert sum("--tools" in command for command in commands) == 2
+
+
+@pytest.mark.parametrize("command", environments_page.commands())
+def test_a_documented_command_trains(command, folder, monkeypatch):
+    episodes = trained(command, folder, monkeypatch)
+    if "--recipe calculator-cpu" in command:  # whose adapter has learnt turns
+        assert any(len(episode["turns"]) == 2 for episode in episodes)
+    for option, shown in (("tools.py", '"multiply"'), ("search:", '"search"')):
+        if f"--tools {option}" in command:
+            assert all(shown in episode["prompt"] for episode in episodes)
+
+
+TELLS = '''
+import json, os, random, sys
+import numpy
+
+with open(os.environ["IMPORTS"], "a") as file:
+    file.write("imported\\n")
+
+class Tells:
+    """Says what it was given."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def reset(self, task, seed):
+        draws = [random.random(), float(numpy.random.random())]
+        extra = {"id": task.id, "level": task.extra["level"], "messages": task.messages}
+        return json.dumps([task.problem, task.answer, extra, seed, draws, self.options])
+
+    async def step(self, action):
+        return json.dumps([str(action), action.content, action.reasoning]), 0.5, False
+
+    def close(self):
+        with open(os.environ["IMPORTS"], "a") as file:
+            file.write("closed\\n")
+'''
+
+
+@pytest.fixture
+def written_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPORTS", str(tmp_path / "imports"))
+    return tmp_path / "imports"
+
+
+def test_what_reset_is_given(tmp_path, written_to):
+    setup = Setup(written(tmp_path, TELLS), "Tells", {"a": [1]})
+    prompts = [
+        play_with(setup, Script("x$"), of=asked("Who?"), seed=seed, rules=ONE).completion.transcript
+        for seed in (5, 5, 2**40)
+    ]
+    assert prompts[0].prompt == prompts[1].prompt != prompts[2].prompt
+    said = prompts[2].prompt.split("user\n")[1].split("< |")[0].split("<|im_end|>")[0]
+    expected = [random.Random(2**40).random(), numpy.random.RandomState(2**40 % 2**32).random()]
+    messages = [{"role": "user", "content": "Who?"}]
+    extra = {"id": "a", "level": 2, "messages": messages}
+    assert json.loads(said) == ["Who?", "7", extra, 2**40, expected, {"a": [1]}]
+
+
+def test_what_step_is_given_and_returns(tmp_path, written_to):
+    reply = "<think>Hm.</think>Hello."
+    setup = Setup(written(tmp_path, TELLS), "Tells")
+    played = play_with(setup, Script(reply + "$", "x$"), most=2000, turn=300, rules=Rules(2))
+    first = played.completion.transcript.turns[0]
+    assert json.loads(first.observation) == [reply, "Hello.", "Hm."] and first.reward == 0.5
+
+
+def test_close_is_called_however_an_episode_ends(tmp_path, written_to):
+    fails = TELLS.replace("0.5, False", "1 / 0, False")
+    for number, source in enumerate((TELLS, fails), start=1):
+        setup = Setup(written(tmp_path, source, f"tells{number}.py"), "Tells")
+        played = play_with(setup, Script("x$", "y$"), most=900, rules=Rules(2))
+        assert bool(played.lost) == (source is fails)
+        assert written_to.read_text().count("closed") == number
+
+
+def test_there_are_ten_turns_where_nobody_says(tmp_path, written_to):
+    setup = Setup(written(tmp_path, TELLS), "Tells")
+    script = Script(*["x$"] * 12)
+    played = play_with(setup, script, most=5000)
+    assert len(played.replies) == DEFAULT_TURNS == 10
+
+
+def test_a_file_is_imported_once_for_all_episodes(tmp_path, written_to):
+    """And printing harms nothing."""
+    host = Host(Setup(written(tmp_path, "print('x')\n" + TELLS), "Tells"))
+    host.start()
+
+    async def three() -> None:
+        for _ in range(3):
+            async with host.open() as session:
+                await session.call("step", text="", content="", reasoning=None, calls=[])
+
+    with contextlib.suppress(Lost):  # no episode has begun
+        asyncio.run(three())
+    host.close()
+    assert written_to.read_text().count("imported") == 1
+
+
+OWN_TOOLS = '''
+def add(a: int, b: int) -> int:
+    """
+    Adds two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+class Quiz:
+    def __init__(self):
+        self.tools = [add]
+
+    def reset(self, task, seed): ...
+
+    async def step(self, action):
+        return "and?", 1.0, action == "bye"
+'''
+FILE_TOOL = '''
+def double(a: int) -> int:
+    """
+    Doubles a number.
+
+    Args:
+        a: It.
+    """
+    return 2 * a
+'''
+
+
+def test_tools_answer_calls_and_the_environment_the_rest(tmp_path):
+    """The class's own tools beside those of a file."""
+    tools = (written(tmp_path, FILE_TOOL, "tools.py"),)
+    setup = Setup(written(tmp_path, OWN_TOOLS), "Quiz", tools=tools, max_calls=2)
+    add, double = (
+        f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>$'
+        for name, arguments in (("add", '{"a": 2, "b": 3}'), ("double", '{"a": 4}'))
+    )
+    played = play_with(setup, Script(add, "hm$", double, add, "bye$"), most=5000, turn=300)
+    turns = played.completion.transcript.turns
+    assert [turn.observation for turn in turns] == [
+        "5", "and?", "8", "error: no more calls: 2 were made", "",
+    ]  # fmt: skip
+    assert [turn.reward for turn in turns] == [0.0, 1.0, 0.0, 0.0, 1.0]
+
+
+def test_a_call_of_python_has_ten_seconds():
+    assert Limits().wall_s == 10.0
+
+
+QUIZ = """
+class Quiz:
+    max_turns = 2
+
+    def reset(self, task, seed): ...
+
+    async def step(self, action):
+        return "and?", 1.0, False
+"""
+JUDGE = """
+def judge(completion, answer):
+    assert "and?" not in completion
+    return float(len(completion))
+"""
+
+
+@pytest.mark.parametrize("reward", ["none", "judge.py:judge"])
+def test_rewards_judge_what_the_model_wrote(reward, folder, monkeypatch):
+    """The run of an environment, without a reward and with one of the user's own."""
+    (folder / "judge.py").write_text(JUDGE)
+    (folder / "quiz.py").write_text(QUIZ)
+    command = (
+        "python train_distributed.py --learner grpo --environment quiz.py:Quiz "
+        f"--max_new_tokens 20 --max_episode_tokens 60 --reward {reward}"
+    )
+    for episode in trained(command, folder, monkeypatch):
+        rewards = episode["rewards"]
+        assert rewards["environment"] == sum(turn["reward"] for turn in episode["turns"])
+        if reward == "none":
+            assert rewards.keys() == {"environment"}
+        else:
+            wrote = sum(len(turn["reply"]) for turn in episode["turns"])
+            assert rewards["judge"] >= wrote
