@@ -45,14 +45,15 @@ class OpenEnv:
     @classmethod
     def prepare(cls, base_url: str, **options: Any) -> None:
         url = re.sub("^ws", "http", base_url.rstrip("/")) + "/schema"
-        is_local = urllib.parse.urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+        parts = urllib.parse.urlsplit(url)
+        is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
         proxies = urllib.request.ProxyHandler({} if is_local else None)
         try:
             with urllib.request.build_opener(proxies).open(url, timeout=ANSWER_S) as answer:
                 cls.fields = fields_of(json.load(answer)["action"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            said = getattr(error, "reason", error)
-            raise Wrong(f"no OpenEnv server answers at {base_url}: {said}") from None
+            address, said = parts.netloc.rpartition("@")[2], getattr(error, "reason", error)
+            raise Wrong(f"no OpenEnv server answers at {address}: {said}") from None
 
     def __init__(self, base_url: str, **options: Any):
         self.client = Client(base_url=base_url, message_timeout_s=NO_LIMIT_S)
