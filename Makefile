@@ -14,7 +14,7 @@ bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
 .PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
-	split-test host-test cluster-test trl-test card-test recipe-test tracker-test notebook-test \
+	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
 
 help:           ## show this list
@@ -36,7 +36,7 @@ test: setup     ## set up, then run every test except the slow ones, each file i
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
 slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
-	mutation-test learn-test split-test host-test cluster-test ## every long test, then whole runs (resumable)
+	mutation-test learn-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
@@ -58,6 +58,9 @@ cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)
+
+suite-test: setup ## GEM, TextArena, reasoning-gym, OpenEnv and verifiers, with their own packages
+	$(PYTEST) -m slow tests/test_environment_suites.py $(ARGS)
 
 mutation-test: setup ## a thousand wrong recipes, flags and adapters
 	$(PYTEST) -m slow tests/test_mutations.py $(ARGS)

@@ -5,12 +5,15 @@
     python bench/soak.py overlap --steps 2000         # --max_staleness 1 --partial_rollouts
     python bench/soak.py table
 
-Every `EVERY_S` seconds: memory of each process (resident, without what it shares with others),
-its file descriptors and threads, how many processes there are, the bytes in /dev/shm, and the
-files and bytes of the run's folder. A process fails if, after the first `WARM_UP` steps, its memory
-grows by `MOST_MB` or more in 100 steps (the slope of Theil and Sen: the median of the slopes
-between all pairs of samples, which single peaks do not move), or if it ends with more descriptors
-or threads than it had then. The run's folder keeps `KEEP` steps of rollouts.
+Every `EVERY_S` seconds: memory of each process (what it has allocated and touched: the anonymous
+pages), its file descriptors and threads, how many processes there are, the bytes in /dev/shm, and
+the files and bytes of the run's folder. Pages of files are left out: whether those of a library are
+a process's own depends on who else has it loaded at that moment, and torch's have 100 MB.
+
+A process fails if, after the first `WARM_UP` steps, its memory grows by `MOST_MB` or more in 100
+steps (the slope of Theil and Sen: the median of the slopes between all pairs of samples, which
+single peaks do not move), or if it ends with more descriptors or threads than it had then. The
+run's folder keeps `KEEP` steps of rollouts.
 
 Results go to bench/results/soak-cpu.json.
 """
@@ -76,9 +79,9 @@ def sample(run: psutil.Process, folder: Path) -> dict[str, Any]:
             name = role(process, run.pid)
             if name is None:
                 continue
-            memory = process.memory_full_info().uss / 2**20
+            memory = anonymous_mb(process.pid)
             found = {"mb": memory, "fds": process.num_fds(), "threads": process.num_threads()}
-        except (psutil.Error, OSError):  # it has just ended
+        except (psutil.Error, OSError, ValueError):  # it has just ended
             continue
         kept = processes.setdefault(name, dict.fromkeys(found, 0))
         for key, value in found.items():
@@ -92,6 +95,13 @@ def sample(run: psutil.Process, folder: Path) -> dict[str, Any]:
         "files": len(files),
         "folder_mb": sum(each.st_size for each in files) / 2**20,
     }
+
+
+def anonymous_mb(pid: int) -> float:
+    """Resident MB of a process that are no pages of files. Raises OSError."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("Anonymous:"))
+    return int(kilobytes) / 1024
 
 
 def in_shared_memory() -> float:

@@ -109,7 +109,7 @@ def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
         f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
         f"--number_of_actors 0 --batch_size 6 --num_candidates 8 --topk 8 --max_steps 3 "
         f"--max_new_tokens 24 --max_episode_tokens 120 --eval_every 0 --environment {file}:Broken "
-        f"--environment_timeout 1 --environment_memory_mb 200 --output_dir {tmp_path} --run_name x"
+        f"--environment_timeout 3 --environment_memory_mb 200 --output_dir {tmp_path} --run_name x"
     ).split()
     options = [f"--environment_options=folder={folder}", f"--environment_options=how={how}"]
     assert cli.main(["train", *flags, *options]) == 0

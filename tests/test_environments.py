@@ -51,6 +51,51 @@ def test_ours(tmp_path):
     assert played.completion.transcript.prompt.startswith("<|im_start|>user\nGuess my number")
 
 
+SHARED = '''
+import os
+
+class Shared:
+    """Loads something once, and counts what an episode that is cut off has earned."""
+
+    max_turns = 2
+
+    @classmethod
+    def prepare(cls, limit):
+        if limit > 9:
+            raise ValueError(f"{limit} is too much")
+        cls.loaded_by, cls.limit = os.getpid(), limit
+
+    def __init__(self, limit):
+        self.turns = 0
+
+    def reset(self, task, seed):
+        return f"{self.limit} {self.loaded_by == os.getppid()}"
+
+    async def step(self, action):
+        self.turns += 1
+        return "go on", 0.25, False
+
+    async def finish(self):
+        return float(self.turns)
+'''
+
+
+def test_what_is_prepared_is_shared_and_a_cut_off_episode_is_finished(tmp_path):
+    setup = Setup(written(tmp_path, SHARED), "Shared", {"limit": 3})
+    played = play_with(setup, Script("a$", "b$"), of=asked("?"))
+    assert played.completion.transcript.prompt.startswith("<|im_start|>user\n3 True<")
+    assert [turn.reward for turn in played.completion.transcript.turns] == [0.25, 2.25]
+    assert played.reward == 2.5
+    cut_off = play_with(setup, Script("a$", "bbbb"), of=asked("?"), turn=3)
+    assert [turn.reward for turn in cut_off.completion.transcript.turns] == [0.25, 1.0]
+
+
+def test_what_cannot_be_prepared_is_refused_at_the_start(tmp_path):
+    host = Host(Setup(written(tmp_path, SHARED), "Shared", {"limit": 10}))
+    with pytest.raises(UserError, match=r"cannot be loaded \(ValueError: 10 is too much"):
+        host.start()
+
+
 GYMNASIUM = '''
 import random
 

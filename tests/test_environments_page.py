@@ -27,6 +27,7 @@ FEW = {  # what a documented command is run with, in full: 8 episodes a step
 }  # fmt: skip
 ONE = Rules(max_turns=1)
 NO_CLAIM = "introduces what follows"
+OF_PACKAGES = "tested with the packages' own, by make suite-test"
 MEASURED = "measured, and repeated by a command that it names"
 CLAIMS = {  # how a part begins -> its tests, or why it has none
     "An environment answers the model": NO_CLAIM,
@@ -35,6 +36,13 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| `async step(action)`": (
         "test_environments_page.py::test_what_step_is_given_and_returns "
         "test_environments.py::test_ours"
+    ),
+    "| `finish()`": (
+        "test_environments.py::test_what_is_prepared_is_shared_and_a_cut_off_episode_is_finished"
+    ),
+    "| `prepare(**options)`": (
+        "test_environments.py::test_what_is_prepared_is_shared_and_a_cut_off_episode_is_finished "
+        "test_environments.py::test_what_cannot_be_prepared_is_refused_at_the_start"
     ),
     "| `close()`": "test_environments_page.py::test_close_is_called_however_an_episode_ends",
     "| `max_turns`": "test_environments_page.py::test_there_are_ten_turns_where_nobody_says",
@@ -93,6 +101,8 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "100 held-out problems": "test_environments_page.py::test_a_documented_command_trains",
     "| Gymnasium": "test_environments.py::test_gymnasiums_form",
     "| TRL": "test_documented_forms.py::test_trls_documented_environment",
+    "The packages of GEM": OF_PACKAGES,
+    "`make suite-test`": OF_PACKAGES,
     "| RL2": "test_documented_forms.py::test_rl2s_documented_step",
 }
 
@@ -104,7 +114,7 @@ def test_every_part_of_the_page_has_its_tests():
     gone = [begin for begin in CLAIMS if not any(part.startswith(begin) for part in parts)]
     assert gone == [], "no longer in the page: remove it from CLAIMS"
     for names in CLAIMS.values():
-        for name in names.split() if names not in (NO_CLAIM, MEASURED) else ():
+        for name in names.split() if names not in (NO_CLAIM, MEASURED, OF_PACKAGES) else ():
             file, _, test = name.partition("::")
             assert f"def {test}" in (TESTS / file).read_text(), name
 

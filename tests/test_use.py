@@ -89,9 +89,10 @@ ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_te
 prompt = ids["input_ids"]
 answer = tokenizer(said, add_special_tokens=False, return_tensors="pt")["input_ids"]
 both, begin = torch.cat([prompt, answer], 1), prompt.shape[1] - 1
+ours, others = model.state_dict(), first.state_dict()
+assert ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)
 with torch.no_grad():
     logits = model(both).logits[0, begin:-1].float()
-    assert torch.equal(logits, first(both).logits[0, begin:-1].float())
 behind = logits.max(-1).values - logits.gather(1, answer[0][:, None])[:, 0]
 moved = sum(p.abs().sum().item() for name, p in model.named_parameters() if "lora_B" in name)
 json.dump({"prompt": prompt[0].tolist(), "behind": behind.tolist(), "moved": moved}, sys.stdout)

@@ -161,6 +161,7 @@ class Course:
         self.rewards += [0.0] * (len(self.turns) - len(self.rewards))
         if self.rewards:
             self.rewards[-1] += (await session.call("finish"))["reward"]
+            self.turns[-1] = replace(self.turns[-1], reward=self.rewards[-1])
 
     def left(self) -> int:
         """Tokens that may still come after what there is of the sequence."""

@@ -86,5 +86,13 @@ class Environment(Protocol):
         Other episodes go on while it waits. An exception loses this episode: it is not trained on.
         """
 
+    def finish(self) -> float:
+        """Where the turns or the tokens are used up before the environment is done. -> a reward for
+        the last turn. May be left out, may be `async`."""
+
     def close(self) -> None:
         """When the episode is over, however it ends. May be left out, may be `async`."""
+
+    @classmethod
+    def prepare(cls, **options: Any) -> None:
+        """Once before any episode, in the process from which theirs are forked. May be left out."""

@@ -23,7 +23,7 @@ MOST_REASON = 300  # characters
 
 
 def run(connection: socket.socket, make: shapes.Make) -> None:
-    asyncio.run(serve(connection, make))
+    asyncio.new_event_loop().run_until_complete(serve(connection, make))
 
 
 async def serve(connection: socket.socket, make: shapes.Make) -> None:

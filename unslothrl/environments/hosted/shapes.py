@@ -70,6 +70,8 @@ def load(setup: Mapping[str, Any]) -> Make:
     check_options(found, options)
     if inspect.isclass(found) and kind_of(found) is OfTrl:  # raises now if it is none
         Tools([types.MethodType(method, found) for method in OfTrl.methods(found)])
+    if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
+        getattr(found, "prepare")(**options)  # noqa: B009
     return lambda: made(found(**options), tools, most)
 
 
@@ -174,6 +176,10 @@ class Ours(Based):
         if self.tools and action.calls:
             return await self.tools.answer(action)
         return answer(await awaited(self.environment.step(action)))
+
+    async def finish(self) -> float:
+        finish = getattr(self.environment, "finish", None)
+        return number(await awaited(finish()), "finish") if callable(finish) else 0.0
 
 
 class OfGymnasium(Based):

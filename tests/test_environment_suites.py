@@ -1,0 +1,245 @@
+"""Environments of GEM, TextArena, reasoning-gym, OpenEnv and verifiers, each with its packages in a
+virtual environment of its own: an episode worked out by hand, and a run of two steps.
+
+`make suite-test` runs this; UNSLOTHRL_SUITES names a folder that keeps the virtual environments.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from environment_files import Script, play_with
+from suites import FOLDER, PACKAGES, VERIFIERS_PACKAGE, installed, openenv_server
+from test_broken_environments import nothing_is_left  # noqa: F401
+
+from unslothrl import environments
+from unslothrl.actors.episodes import Played
+from unslothrl.commands import cli
+from unslothrl.environments.host import Host
+from unslothrl.errors import UserError
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
+
+SEED = 5  # of the episodes
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Callable[[str], str]:
+    folder = Path(os.environ.get(FOLDER) or tmp_path_factory.mktemp("suites"))
+    return lambda suite: installed(suite, folder)
+
+
+@pytest.fixture
+def verifiers(tmp_path, monkeypatch) -> dict[str, object]:
+    """Options of an environment of our own, in a module that verifiers finds by its name."""
+    (tmp_path / "guess_v1.py").write_text(VERIFIERS_PACKAGE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return {"taskset": "guess-v1"}
+
+
+def played(python: str, suite: str, replies: list[str], **options) -> Played:
+    setup = environments.setup_of(suite, options=options, python=python)
+    script = Script(*(f"{reply}$" for reply in replies))
+    result = play_with(setup, script, most=3000, turn=100, seed=SEED)
+    assert not result.lost and len(result.replies) == len(replies)
+    return result
+
+
+def turns(episode: Played) -> list[tuple[str, float]]:
+    return [(turn.observation, turn.reward) for turn in episode.completion.transcript.turns]
+
+
+def test_gem(python):
+    secret = random.Random(SEED).randint(1, 10)
+    wrong = 3 if secret != 3 else 4
+    hint = "lower" if wrong > secret else "higher"
+    replies = [f"\\boxed{{{wrong}}}", f"\\boxed{{{secret}}}"]
+    episode = played(python("gem"), "gem", replies, env_id="game:GuessTheNumber-v0-easy")
+    said = f"At turn 1, you guessed {wrong}, and the target number is {hint} than {wrong}."
+    assert turns(episode) == [(said, 0.0), ("", 1.0)]
+    assert episode.reward == 1.0
+    prompt = episode.completion.transcript.prompt
+    assert prompt.startswith("<|im_start|>user\nYou are playing Guess The Number.")
+    assert "between 1 and 10 (inclusive) within 4 turns" in prompt
+
+
+def test_textarena(python):
+    secret = random.Random(SEED).randint(1, 20)
+    wrong = 3 if secret != 3 else 4
+    hint = "lower" if wrong > secret else "higher"
+    options = {"env_id": "GuessTheNumber-v0"}
+    episode = played(python("textarena"), "textarena", [f"[{wrong}]", f"[{secret}]"], **options)
+    assert turns(episode) == [(f"The target number is {hint}.", 0.0), ("", 1.0)]
+    assert (episode.reward, episode.score) == (1.0, 1.0)
+
+
+def test_reasoning_gym(python):
+    draw = random.Random(SEED)
+    draw.randint(2, 2), draw.randint(1, 1)  # how many terms, of how many digits
+    left, right = draw.randint(0, 10), draw.randint(0, 10)
+    options = {
+        "dataset": "basic_arithmetic", "min_terms": 2, "max_terms": 2, "max_digits": 1,
+        "allow_parentheses": False, "operators": ["+"],
+    }  # fmt: skip
+    for reply, score in ((f"<answer>{left + right}</answer>", 1.0), ("no", 0.0)):
+        episode = played(python("reasoning_gym"), "reasoning_gym", [reply], **options)
+        assert f"user\nCalculate {left} + {right}.<" in episode.completion.transcript.prompt
+        assert (episode.reward, episode.score) == (score, score)
+
+
+def test_openenv(python, tmp_path):
+    """A number, an action in JSON, and one that the server refuses."""
+    secret = random.Random(SEED).randint(90, 99)
+    replies = ["7", "1" * 41, json.dumps({"guess": str(secret)})]
+    with openenv_server(python("openenv"), tmp_path) as url:
+        options = {"base_url": url, "low": 90, "most": 3}
+        episode = played(python("openenv"), "openenv", replies, **options)
+    refused = "error: no such action: write guess in JSON"
+    assert turns(episode) == [("wrong", -0.25), (refused, 0.0), ("", 0.75)]
+    assert episode.completion.transcript.prompt.startswith(
+        "<|im_start|>user\nGuess my number, at least 90."
+    )
+
+
+def test_verifiers(python, verifiers):
+    """Its reward, and half of that of its task; also where the turns are used up."""
+    episode = played(python("verifiers"), "verifiers", ["none", str(SEED)], **verifiers)
+    assert turns(episode) == [("Wrong.", 0.0), ("", 1.0 + 0.5 * 1 / 2)]
+    assert (episode.reward, episode.score) == (1.25, 1.0)
+    assert episode.completion.transcript.prompt == (
+        "<|im_start|>system\nDigits only.<|im_end|>\n<|im_start|>user\nGuess.<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    episode = played(python("verifiers"), "verifiers", ["1", "2", "x"], **verifiers)
+    assert [reward for _, reward in turns(episode)] == pytest.approx([0.0, 0.0, 0.5 * 2 / 3])
+    assert episode.reward == pytest.approx(0.5 * 2 / 3)
+
+
+REFUSED = """
+import verifiers.v1 as vf
+__all__ = ["Rows"]
+
+class Row(vf.Task[vf.TaskData]):
+    {body}
+
+class Rows(vf.Taskset[Row, vf.TasksetConfig]):
+    def load(self):
+        return [Row(vf.TaskData(prompt="?"))][:{rows}]
+"""
+RUNTIME = "@vf.reward\n    async def passes(self, trace, runtime): return 1.0"
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "why"),
+    [
+        ("NEEDS_CONTAINER = True", 1, "needs a container"),
+        (RUNTIME, 1, "needs a runtime for passes"),
+        ("async def setup(self, trace, runtime): ...", 1, "needs a runtime for setup"),
+        ("pass", 0, "has no task"),
+    ],
+)
+def test_what_needs_an_agent_of_verifiers_is_refused(python, verifiers, tmp_path, body, rows, why):
+    (tmp_path / "rows_v1.py").write_text(REFUSED.format(body=body, rows=rows))
+    options = {"taskset": "rows-v1"}
+    host = Host(environments.setup_of("verifiers", options=options, python=python("verifiers")))
+    with pytest.raises(UserError, match=f"rows-v1 {why}: it cannot be played turn by turn"):
+        host.start()
+
+
+def test_a_plain_taskset_of_verifiers_is_one_turn(python, verifiers, tmp_path):
+    reward = "@vf.reward\n    async def said(self, trace): return float(trace.last_reply == 'a')"
+    (tmp_path / "rows_v1.py").write_text(REFUSED.format(body=reward, rows=1))
+    episode = played(python("verifiers"), "verifiers", ["a"], taskset="rows-v1")
+    assert (episode.reward, episode.score) == (1.0, 1.0)
+
+
+def test_a_server_that_does_not_answer_is_named_at_the_start(python):
+    url = "http://me:secret@127.0.0.1:9"
+    setup = environments.setup_of("openenv", options={"base_url": url}, python=python("openenv"))
+    with pytest.raises(UserError, match=r"no OpenEnv server answers at 127\.0\.0\.1:9"):
+        Host(setup).start()
+
+
+STEPS, GROUPS, CANDIDATES = 2, 3, 4
+
+
+def train(folder: Path, python: str, suite: str, *flags: str, **options) -> int:
+    words = (
+        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
+        f"--number_of_actors 0 --batch_size {GROUPS} --num_candidates {CANDIDATES} "
+        f"--topk {CANDIDATES} --max_steps {STEPS} --max_prompt_tokens 1000 --max_new_tokens 40 "
+        f"--max_episode_tokens 400 --eval_every 0 --environment {suite} "
+        f"--environment_python {python} --output_dir {folder} --run_name x"
+    ).split()
+    given = [f"--environment_options={name}={value}" for name, value in options.items()]
+    return cli.main(["train", *words, *given, *flags])
+
+
+def metrics_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "x" / "metrics.jsonl").open()]
+
+
+def episodes_of(folder: Path) -> list[dict]:
+    files = sorted((folder / "x" / "rollouts").glob("*.jsonl"))
+    return [json.loads(line) for path in files for line in path.open()]
+
+
+def check_run(folder: Path) -> None:
+    metrics, episodes = metrics_of(folder), episodes_of(folder)
+    assert [row["episode/lost"] for row in metrics] == [0] * STEPS
+    assert len(episodes) == STEPS * GROUPS * CANDIDATES
+    assert all(episode["turns"] for episode in episodes)
+    turns = sum(row["episode/turns"] * GROUPS * CANDIDATES for row in metrics)
+    assert turns == pytest.approx(sum(len(episode["turns"]) for episode in episodes))
+
+
+RUNS = {
+    "gem": {"env_id": "game:GuessTheNumber-v0-easy"},
+    "textarena": {"env_id": "GuessTheNumber-v0"},
+    "reasoning_gym": {"dataset": "basic_arithmetic"},
+    "verifiers": {"taskset": "guess-v1"},
+}
+
+
+@pytest.mark.parametrize("suite", RUNS)
+def test_a_run(suite, python, verifiers, tmp_path):
+    assert train(tmp_path, python(suite), suite, **RUNS[suite]) == 0
+    check_run(tmp_path)
+
+
+def test_a_run_with_openenv(python, tmp_path):
+    with openenv_server(python("openenv"), tmp_path) as url:
+        assert train(tmp_path, python("openenv"), "openenv", base_url=url) == 0
+    check_run(tmp_path)
+    assert max(len(episode["turns"]) for episode in episodes_of(tmp_path)) > 1
+
+
+def test_a_server_that_is_killed_loses_the_episodes_that_it_had(python, tmp_path, capsys):
+    """In the second step, when 8 of 12 sessions have ended; another takes its place."""
+    kill = {"killed_after": GROUPS * CANDIDATES + 8, "restarts": True}
+    with openenv_server(python("openenv"), tmp_path, **kill) as url:
+        flags = ("--max_steps", "3")
+        assert train(tmp_path, python("openenv"), "openenv", *flags, base_url=url) == 0
+    first, second, third = metrics_of(tmp_path)
+    assert (first["episode/lost"], third["episode/lost"]) == (0, 0)
+    assert 1 <= second["episode/lost"] <= 4
+    lost = [each for each in episodes_of(tmp_path) if each["finish_reason"] == "lost"]
+    assert len(lost) == second["episode/lost"] and not any(each["selected"] for each in lost)
+    said = capsys.readouterr().out
+    assert "lost: its environment failed: ConnectionError: the server has ended" in said
+
+
+def test_a_server_that_is_gone_ends_the_run_with_its_reason(python, tmp_path, capsys):
+    with openenv_server(python("openenv"), tmp_path, killed_after=GROUPS * CANDIDATES) as url:
+        assert train(tmp_path, python("openenv"), "openenv", base_url=url) == 1
+    said = "".join(capsys.readouterr())
+    assert f"failed in {GROUPS * CANDIDATES} of {GROUPS * CANDIDATES} episodes (" in said
+    assert "Failed to connect to ws://" in said
+
+
+def test_each_suite_is_documented():
+    page = (Path(__file__).parents[1] / "docs" / "environments.md").read_text()
+    assert {package for package in PACKAGES.values() if package not in page} == set()
