@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from unslothrl.checkpoints.ahead import UNKNOWN, Ahead, from_jsonl, to_jsonl
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints
-from unslothrl.types import Completion, Failure, Group, Transcript, Turn
+from unslothrl.turn import Call, Turn
+from unslothrl.types import Completion, Failure, Group, Transcript
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(0, 2**31 - 1)
@@ -17,10 +18,12 @@ WHOLE = st.integers(0, 2**31 - 1)
 
 @st.composite
 def transcripts(draw) -> Transcript:
-    turn = st.builds(Turn, st.text(), st.text(), FINITE, WHOLE, WHOLE)
+    calls = st.lists(st.builds(Call, st.text(), st.text(), st.text()), max_size=2).map(tuple)
+    turn = st.builds(Turn, st.text(), st.text(), FINITE, WHOLE, WHOLE, calls)
     ids = st.lists(WHOLE, max_size=3).map(tuple)
     return Transcript(
         tuple(draw(st.lists(turn, max_size=3))),
+        draw(st.text()),
         draw(st.text()),
         draw(st.none() | ids),
         tuple(draw(st.lists(st.tuples(ids, completions(of_episodes=False)), max_size=2))),

@@ -10,7 +10,8 @@ from test_credit import GRPO, assign, one_batch
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.training import credit
 from unslothrl.training.metrics import rollout_metrics
-from unslothrl.types import Completion, Failure, Group, Transcript, Turn
+from unslothrl.turn import Turn
+from unslothrl.types import Completion, Failure, Group, Transcript
 
 REWARDS = (1.0, 0.0, 3.0, 2.0)
 
@@ -21,7 +22,9 @@ def rewritten() -> Completion:
     first = Completion.drawn((11, 12), (-0.1, -0.2), "stop", 3)
     second = Completion((8, 9, 13), (0.0, 0.0, -0.3), (False, False, True), (4, 4, 4), "stop")
     turns = (Turn("a", "b", 0.5, calls=2, failed_calls=1), Turn("c", reward=0.5))
-    return dataclasses.replace(second, transcript=Transcript(turns, "P", (7,), (((5, 6), first),)))
+    return dataclasses.replace(
+        second, transcript=Transcript(turns, "P", "", (7,), (((5, 6), first),))
+    )
 
 
 def with_lost() -> Group:

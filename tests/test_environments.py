@@ -10,6 +10,7 @@ from environment_files import Script, asked, ids_of, play_with, written
 from unslothrl import environments
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
+from unslothrl.turn import Call
 
 pytestmark = pytest.mark.real
 
@@ -48,7 +49,9 @@ def test_ours(tmp_path):
         ("3", "higher", -0.1), ("9", "lower", -0.1), ("7", "", 1.0),
     ]  # fmt: skip
     assert (played.reward, played.score) == (pytest.approx(0.8), 1.0)
-    assert played.completion.transcript.prompt.startswith("<|im_start|>user\nGuess my number")
+    transcript = played.completion.transcript
+    assert transcript.prompt.startswith("<|im_start|>user\nGuess my number")
+    assert transcript.question == "Guess my number. Hint: level 2."
 
 
 SHARED = '''
@@ -269,6 +272,12 @@ def test_plain_functions_are_tools(tmp_path):
     assert [(turn.calls, turn.failed_calls) for turn in turns] == [
         (2, 0), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0),
     ]  # fmt: skip
+    assert turns[0].tool_calls == (
+        Call("multiply", '{"a": 6, "b": 7}'), Call("look_up", '{"name": "me"}'),
+    )  # fmt: skip
+    (unreadable,) = turns[4].tool_calls
+    assert unreadable.arguments == "" and said[4] == f"error: {unreadable.error}"
+    assert turns[-1].tool_calls == () and played.completion.transcript.question == ""
     assert played.replies[-1] == "42" and played.reward == 0.0 and not played.lost
 
 

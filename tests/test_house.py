@@ -24,6 +24,7 @@ LAYERS = (
         "",
         "types",
         "policy_version",
+        "turn",
         "compact",
         "errors",
         "files",

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,8 @@ from unslothrl.tracking.schedule import Phase
 from unslothrl.tracking.step_lines import StepTable, plain_step
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.start_lines import facts, header
-from unslothrl.types import Group
+from unslothrl.turn import Turn
+from unslothrl.types import Group, Transcript
 from unslothrl.weights.base_model import run_reporting
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +68,33 @@ def test_the_best_completion_of_all_groups_is_shown_the_first_of_equals():
     best = samples.BestCompletion.of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))])
     assert best is not None and (best.text, best.reward) == ("b", 1.0)
     assert samples.BestCompletion.of([]) is None
+
+
+def episode(question: str, *turns: Turn) -> Group:
+    """One candidate, which has earned 1."""
+    task, completion = completed("\n".join(turn.reply for turn in turns), problem="the row's")
+    completion = replace(completion, transcript=Transcript(turns, "rendered", question))
+    return Group(task, (completion,), {"environment": (1.0,)}, (1.0,))
+
+
+def test_a_sample_of_an_episode_is_its_own_question_and_its_turns():
+    turns = Turn("34 * 56 =", "= 1904"), Turn("<answer>1904</answer>")
+    terminal, _, written = view(live=False)
+    terminal.sample([episode("What is 34 * 56?", *turns)])
+    said = "34 * 56 = | = 1904 | <answer>1904</answer>"
+    assert written() == f"sample, reward 1: What is 34 * 56? -> {said}\n"
+    best = samples.BestCompletion.of([episode("", Turn("7"))])  # the task's own prompt
+    assert best is not None and (best.problem, best.text) == ("the row's", "7")
+
+
+@pytest.mark.parametrize("width", [12, 40, 80])
+def test_a_sample_of_an_episode_is_text_and_stays_inside_the_terminal(width):
+    terminal, _, written = view(live=True, width=width)
+    terminal.sample([episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))])
+    output = written()
+    assert all(c.isprintable() or c == "\n" for c in output)
+    lines = output.splitlines()
+    assert 3 <= len(lines) <= 5 and all(cell_len(line) < width for line in lines)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

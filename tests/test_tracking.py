@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +20,11 @@ from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.policy_version import Adapter
 from unslothrl.tracking import metrics
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
-from unslothrl.tracking.run_folder import RunFolder, rollout_rows
+from unslothrl.tracking.run_folder import RunFolder, json_line, rollout_rows
 from unslothrl.tracking.schedule import Schedule
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.turn import Call, Turn
+from unslothrl.types import Failure, Transcript
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 
@@ -185,6 +188,37 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
         "policy_version": 0,
     }
     assert [row["selected"] for row in rows] == [False, True, True, True]
+
+
+def test_rollouts_of_episodes_have_their_turns_and_why_they_are_lost():
+    calls = (Call("add", '{"a": 2}'), Call("sub", error="not JSON"))
+    turn = Turn("hi", "error: not JSON", 0.5, calls=2, failed_calls=1, tool_calls=calls)
+    made = group("a", [0.0, 1.0])
+    played, lost = (
+        replace(each, transcript=Transcript((turn,), "P", "asked"), finish_reason=end)
+        for each, end in zip(made.completions, ("stop", "lost"), strict=True)
+    )
+    failures = (Failure("accuracy", "late", "", 1), Failure("environment", "exits", "", 1))
+    made = replace(made, completions=(played, lost), failures=failures)
+    first, second = (json.loads(json_line(row)) for row in rollout_rows([made]))
+    assert first["prompt"] == "P" and "lost" not in first and second["lost"] == "exits"
+    assert (
+        first["turns"]
+        == second["turns"]
+        == [
+            {
+                "reply": "hi",
+                "observation": "error: not JSON",
+                "reward": 0.5,
+                "calls": 2,
+                "failed_calls": 1,
+                "tool_calls": [
+                    {"name": "add", "arguments": '{"a": 2}', "error": ""},
+                    {"name": "sub", "arguments": "", "error": "not JSON"},
+                ],
+            }
+        ]
+    )
 
 
 def test_rollouts_keep_any_text(folder):

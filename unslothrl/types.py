@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from unslothrl import compact
+from unslothrl.turn import Turn
 
 FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -59,17 +60,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn of the policy, and what it was answered."""
-
-    reply: str  # special tokens left out
-    observation: str = ""  # what the policy read next; "" after the last turn
-    reward: float = 0.0
-    calls: int = 0  # of tools
-    failed_calls: int = 0  # of them
-
-
-@dataclass(frozen=True, slots=True)
 class Transcript:
     """What there is of an episode with an environment, beside its tokens. Where the chat template
     rewrites what came before, later turns are a sequence of their own: the completion has the last
@@ -77,8 +67,14 @@ class Transcript:
 
     turns: tuple[Turn, ...]
     prompt: str = ""  # rendered, where the environment gave it; else the task's
+    question: str = ""  # what the user says first in it; likewise
     prompt_ids: tuple[int, ...] | None = None  # of the completion, where it is not the task's
     earlier: tuple[tuple[tuple[int, ...], "Completion"], ...] = ()
+
+    def text(self, between: str) -> str:
+        """What was written and read, turn by turn."""
+        parts = [part for turn in self.turns for part in (turn.reply, turn.observation)]
+        return between.join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)

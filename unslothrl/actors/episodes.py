@@ -5,24 +5,19 @@ turns may be drawn under several versions. A turn ends under the version that it
 the episode follows the newest (`--partial_rollouts`).
 """
 
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.actors.talk import Talk, Talking
+from unslothrl.dialogue.base import ToolCall
 from unslothrl.environments.host import Lost, Session
 from unslothrl.environments.rewards import TURN_REWARDS
 from unslothrl.errors import UserError
-from unslothrl.types import (
-    Completion,
-    Request,
-    Sampling,
-    Task,
-    Transcript,
-    Turn,
-    seed_of,
-)
+from unslothrl.turn import Call, Turn
+from unslothrl.types import Completion, Request, Sampling, Task, Transcript, seed_of
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
@@ -140,7 +135,7 @@ class Course:
             self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
             self.used += len(drawn.token_ids)
             reply = self.talk.reply(drawn.token_ids)
-            self.turns.append(Turn(reply.text))
+            self.turns.append(Turn(reply.text, tool_calls=tuple(map(recorded, reply.calls))))
             if drawn.finish_reason == "abort":
                 return
             if drawn.finish_reason != "stop":
@@ -229,19 +224,15 @@ class Course:
         transcript = Transcript(
             tuple(self.turns),
             "" if self.talk is None or (is_own and not self.earlier) else self.talk.prompt,
+            "" if self.talk is None else self.talk.question,
             None if is_own else self.prompt_ids,
             tuple(self.earlier),
         )
-        text = replies[0] if len(replies) == 1 else self.text()
+        text = replies[0] if len(replies) == 1 else transcript.text("\n")
         completion = replace(sequence, text=text, finish_reason=reason, transcript=transcript)
         combine = TURN_REWARDS[self.rules.turn_rewards]
         reward = 0.0 if lost else combine(self.rewards, self.rules.discount)
         return Played(completion, replies, reward, self.score, lost)
-
-    def text(self) -> str:
-        """The episode as it is shown: what was written and read, turn by turn."""
-        parts = [part for turn in self.turns for part in (turn.reply, turn.observation) if part]
-        return "\n".join(parts)
 
 
 def of_one_prompt(played: list[Played]) -> list[Played]:
@@ -254,6 +245,11 @@ def of_one_prompt(played: list[Played]) -> list[Played]:
     return [
         each if each.lost or each.first_prompt == usual else each.as_lost(reason) for each in played
     ]
+
+
+def recorded(call: ToolCall) -> Call:
+    arguments = "" if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
+    return Call(call.name, arguments, call.error)
 
 
 def call_of(call: Any) -> dict[str, Any]:

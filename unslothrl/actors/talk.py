@@ -12,6 +12,7 @@ class Talk(Protocol):
     """Of one episode. An answer is an environment's, see `environments.hosted.shapes`."""
 
     prompt: str  # the first prompt as text, where it is not the task's
+    question: str  # what the user says first in it, likewise
 
     @property
     def prompt_ids(self) -> tuple[int, ...]: ...
@@ -50,7 +51,8 @@ class Talking:
         prompt_ids = task.prompt_ids if is_own else None
         conversation = Conversation(self.dialogue, messages, tools, prompt_ids)
         prompt = "" if is_own else self.text_of_prompt(conversation.prompt_ids)
-        return OfMessages(conversation, prompt)
+        question = "" if messages == messages_of(task) else first_question(messages)
+        return OfMessages(conversation, prompt, question)
 
     def text_of_prompt(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(
@@ -77,11 +79,17 @@ def first_messages(task: Task, opened: dict[str, Any]) -> list[Message]:
     return list(given)
 
 
+def first_question(messages: Sequence[Message]) -> str:
+    """What the user says first; without a user's turn, what is said last."""
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    return asked[0] if asked else messages[-1]["content"]
+
+
 class OfMessages:
     """Turns that the model's chat template writes."""
 
-    def __init__(self, conversation: Conversation, prompt: str):
-        self.conversation, self.prompt = conversation, prompt
+    def __init__(self, conversation: Conversation, prompt: str, question: str):
+        self.conversation, self.prompt, self.question = conversation, prompt, question
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -101,7 +109,7 @@ class OfTexts:
     """Texts as they are, as RL2 has them."""
 
     def __init__(self, task: Task, talking: Talking):
-        self.prompt, self.talking = "", talking
+        self.prompt, self.question, self.talking = "", "", talking
         self.prompt_ids = task.prompt_ids
 
     def reply(self, token_ids: Sequence[int]) -> Reply:

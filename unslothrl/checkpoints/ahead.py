@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unslothrl import compact
-from unslothrl.types import Completion, Failure, Group, Task, Transcript, Turn
+from unslothrl.turn import Call, Turn
+from unslothrl.types import Completion, Failure, Group, Task, Transcript
 
 ENDS = ("stop", "length", "abort", "lost")
 TEXTS = ("finish_reason", "text", "generator")
@@ -67,6 +68,7 @@ def _transcript_row(transcript: Transcript | None) -> dict[str, Any] | None:
     return {
         "turns": [asdict(turn) for turn in transcript.turns],
         "prompt": transcript.prompt,
+        "question": transcript.question,
         "prompt_ids": transcript.prompt_ids,
         "earlier": [[ids, _completion_row(each)] for ids, each in transcript.earlier],
     }
@@ -113,14 +115,20 @@ def _transcript(row: dict[str, Any] | None) -> Transcript | None:
     if row is None:
         return None
     own, earlier = row["prompt_ids"], row["earlier"]
-    texts = _fields(Transcript, {"prompt": row["prompt"]})
-    turns = [{**each, "reward": _numbers([each["reward"]], 1)[0]} for each in row["turns"]]
+    texts = {"prompt": row["prompt"], "question": row.get("question", "")}  # an older one has none
     return Transcript(
-        tuple(Turn(**_fields(Turn, turn)) for turn in turns),
-        texts["prompt"],
-        None if own is None else _whole(own),
-        tuple((_whole(ids), _completion(each)) for ids, each in earlier),
+        tuple(map(_turn, row["turns"])),
+        **_fields(Transcript, texts),
+        prompt_ids=None if own is None else _whole(own),
+        earlier=tuple((_whole(ids), _completion(each)) for ids, each in earlier),
     )
+
+
+def _turn(row: dict[str, Any]) -> Turn:
+    calls = tuple(Call(**_fields(Call, call)) for call in row.get("tool_calls", ()))
+    others = {name: value for name, value in row.items() if name != "tool_calls"}
+    others["reward"] = _numbers([row["reward"]], 1)[0]
+    return Turn(**_fields(Turn, others), tool_calls=calls)
 
 
 def _fields(kind: type, row: dict[str, Any]) -> dict[str, Any]:

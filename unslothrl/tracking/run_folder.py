@@ -45,7 +45,7 @@ from unslothrl.tracking.jsonl import (
     read_jsonl,
 )
 from unslothrl.tracking.run_lock import RunLock
-from unslothrl.types import Batch, Completion, Group
+from unslothrl.types import FROM_THE_ENVIRONMENT, Batch, Completion, Group
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 
@@ -305,7 +305,7 @@ def rollout_rows(
                 "advantage": values[index],
                 "selected": index in picked,
                 "policy_version": completion.policy_version,
-                **turns_of(completion),
+                **turns_of(group, index),
             }
 
 
@@ -326,7 +326,7 @@ def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterat
                     "tokens": sum(completion.version_counts.values()),
                     "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
                     "score": group.scores[index],
-                    **turns_of(completion),
+                    **turns_of(group, index),
                 }
 
 
@@ -336,11 +336,21 @@ def prompt_of(group: Group, completion: Completion) -> str:
     return given or group.task.prompt
 
 
-def turns_of(completion: Completion) -> dict[str, Any]:
-    """The turns of an episode with an environment; nothing where there is none."""
-    if completion.transcript is None:
+def turns_of(group: Group, index: int) -> dict[str, Any]:
+    """The turns of an episode with an environment, and why it is lost if it is; nothing where there
+    is none."""
+    transcript = group.completions[index].transcript
+    if transcript is None:
         return {}
-    return {"turns": [asdict(turn) for turn in completion.transcript.turns]}
+    turns = [asdict(turn) for turn in transcript.turns]
+    if not group.completions[index].is_lost:
+        return {"turns": turns}
+    reasons = [
+        failure.reason
+        for failure in group.failures
+        if failure.candidate == index and failure.reward == FROM_THE_ENVIRONMENT
+    ]
+    return {"turns": turns, "lost": reasons[0] if reasons else ""}
 
 
 def step_name(step: int) -> str:

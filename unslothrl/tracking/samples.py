@@ -9,6 +9,7 @@ from unslothrl.types import Group
 
 EVERY_S = 120.0  # between two samples
 LABEL = 10  # columns before a line of a sample
+BETWEEN = " | "  # an episode's turns and observations
 MOST_PLAIN = 400  # characters of a completion in a plain line
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
 
@@ -18,7 +19,7 @@ class BestCompletion:
     """The best completion of a step, and what it was asked."""
 
     problem: str
-    text: str
+    text: str  # of several turns with what was answered between them
     reward: float
 
     @classmethod
@@ -30,7 +31,10 @@ class BestCompletion:
         if not found:
             return None
         total, group, index = max(found, key=lambda each: each[0])
-        return cls(group.task.problem, group.completions[index].text, total)
+        completion = group.completions[index]
+        if (transcript := completion.transcript) is None:
+            return cls(group.task.problem, completion.text, total)
+        return cls(transcript.question or group.task.problem, transcript.text(BETWEEN), total)
 
     def lines(self, printer: Printer) -> list[str]:
         """At most four lines on a terminal, one elsewhere. What the model or the data wrote
