@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import torch
 from engine_contract import TOKEN, requests
+from environment_files import tokenizer, written
+from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
 
+from unslothrl.actors.actor import Actor
+from unslothrl.actors.episodes import Rules
 from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
 from unslothrl.engines.cache import ROOM
@@ -20,6 +24,7 @@ from unslothrl.engines.chunk import Chunk, padded
 from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import memory
 from unslothrl.planning.shapes import shape_of
@@ -400,3 +405,39 @@ def test_temperature_0_takes_the_likeliest_token():
     ]
     assert sampling_of(use, 8, 0.5).temperature == 0.5
     assert sampling_of(use, 8, None) == Sampling(use.temperature, use.top_p, 0, 8)
+
+
+class Kept:
+    """An engine that other tests need afterwards: closing it does nothing."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
+    rewrites, vllm_engine, backend, tmp_path
+):
+    """As in test_logprobs_of_turns.py, over a random base, which ends a turn by chance."""
+    vllm_engine.load(backend.publish(0))
+    tokens = dropping(tokenizer()) if rewrites else tokenizer()
+    setup = Setup(written(tmp_path, ASK), "Ask")
+    actor = Actor("actor-0", Kept(vllm_engine), tokens, None, setup, Rules(context=256))
+    try:
+        draws = Draws(actor)
+        groups = actor.generate(tasks(8), 8, Sampling(1.0, 1.0, 0, 64, 200), (0,))
+    finally:
+        actor.close()
+    samples = draws.check(groups)
+    several = of_several_turns(groups)
+    assert len(several) >= 4
+    assert {bool(one.transcript.earlier) for one in several} == {rewrites}
+    with torch.no_grad():
+        logprobs, _ = backend.token_logprobs(samples, 1.0)
+    assert gaps([logprobs.numpy()], samples).mean() < MOST_GAP
