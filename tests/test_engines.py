@@ -424,7 +424,7 @@ class Kept:
 def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     rewrites, vllm_engine, backend, tmp_path
 ):
-    """As in test_logprobs_of_turns.py, over a random base, which ends a turn by chance."""
+    """As in test_real_episodes.py, over a random base, which ends a turn by chance."""
     vllm_engine.load(backend.publish(0))
     tokens = dropping(tokenizer()) if rewrites else tokenizer()
     setup = Setup(written(tmp_path, ASK), "Ask")

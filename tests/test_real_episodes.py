@@ -1,0 +1,180 @@
+"""Episodes over a real engine, learner and environment's processes: what the sampler said of every
+token is what the learner says of the sequence that it is trained on; and episodes that go on across
+an update (`--max_staleness 1 --partial_rollouts`). vLLM's turns are in test_engines.py, which has
+started it."""
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+from environment_files import tokenizer, written
+from real_episodes import (
+    ASK,
+    MOST_GAP,
+    Draws,
+    config_of,
+    dropping,
+    gaps,
+    learner_of,
+    of_several_turns,
+    sampling_of,
+    tasks,
+)
+
+from unslothrl.actors import actor as actor_module
+from unslothrl.actors.talk import Talking
+from unslothrl.build import build_actor
+from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.embedded import EMBEDDED
+from unslothrl.types import Assignment, Batch, Group, Sample, Sampling
+from unslothrl.weights import base_model
+
+pytestmark = pytest.mark.real
+
+CANDIDATES = 4
+GONE_S = 30.0  # in which a process must have ended
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    file = written(tmp_path_factory.mktemp("ask"), ASK)
+    return config_of(environment=f"{file}:Ask", max_episode_tokens=240)
+
+
+@pytest.fixture(scope="module")
+def learner(config):
+    made = learner_of(config)
+    yield made
+    made.actor.close()
+
+
+@pytest.fixture
+def actor(config):
+    """With a base of its own, whose episodes go on under what is loaded meanwhile."""
+    ahead = replace(config, max_staleness=1, partial_rollouts=True, number_of_actors=1)
+    made = build_actor(ahead, base_model.prepare(EMBEDDED))
+    yield made
+    if not made.loop.is_closed():
+        made.close()
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, config):
+    """Turns that are one sequence; and turns that each begin one, since their template drops the
+    reasoning before them."""
+    tokens = dropping(tokenizer()) if rewrites else tokenizer()
+    learner.actor.talking = Talking(tokens, lambda: TemplateDialogue(tokens))
+    draws = Draws(learner.actor)
+    groups = learner.actor.generate(tasks(4), CANDIDATES, sampling_of(config), (0,))
+    samples = draws.check(groups)
+    several = of_several_turns(groups)
+    assert len(several) >= 8
+    for one in several:
+        assert len(one.transcript.earlier) == (len(one.transcript.turns) - 1) * rewrites
+        assert all(one.sampled) == rewrites
+    measured = learner.measure(samples, reference=False)
+    found = gaps([each.logprobs for each in measured], samples)
+    print(f"mean gap {found.mean():.4f} nats, {len(found)} tokens")
+    assert found.mean() < MOST_GAP and len(found) > 100
+
+
+class Deadline:
+    """A clock that passes every deadline once an engine has finished so many turns."""
+
+    def __init__(self, engine, turns: int):
+        self.now, self.left = 0.0, turns
+        self.engine, self.step = engine, engine.step
+        engine.step = self.watched
+
+    def watched(self):
+        finished = self.step()
+        self.left -= len(finished)
+        if self.left <= 0:
+            self.now, self.engine.step = 1000.0, self.step
+        return finished
+
+
+def stop_after(turns: int, actor, sampling: Sampling, seed: int, monkeypatch) -> list[Group]:
+    """What has been collected of 4 groups when so many turns are written."""
+    deadline = Deadline(actor.engine, turns)
+    clock = SimpleNamespace(monotonic=lambda: deadline.now, perf_counter=time.perf_counter)
+    assignments = [
+        Assignment(index, task, CANDIDATES, sampling, (seed,))
+        for index, task in enumerate(tasks(4))
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(actor_module, "time", clock)
+        return [group for _, group in actor.collect(seconds=1.0, assignments=assignments).groups]
+
+
+def train(learner, samples: list[Sample]) -> None:
+    """A step that changes what the policy says by far more than rounding does."""
+    batch = [sample.with_advantage((-1.0) ** i) for i, sample in enumerate(samples)]
+    tokens = sum(sample.tokens for sample in batch)
+    update = learner.update(Batch(tuple(batch), len(batch), tokens), {"lora": 3e-3})
+    assert update.stats.agreement.tokens == tokens and not update.result.skipped
+
+
+def processes(actor) -> list[psutil.Process]:
+    """Of the environments of episodes that are open."""
+    return psutil.Process(actor.host.process.pid).children()
+
+
+def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monkeypatch):
+    learner.actor.talking = actor.talking
+    sampling, draws = sampling_of(config), Draws(actor)
+    first = learner.publish(0)
+    for each in (actor, learner.actor):
+        each.load(first)
+    assert stop_after(20, actor, sampling, 1, monkeypatch) == []
+    own = Draws(learner.actor)
+    train(learner, own.check(learner.actor.generate(tasks(2), CANDIDATES, sampling, (2,))))
+    second = learner.publish(1)
+    before = processes(actor)
+    actor.load(second)
+    assert before and processes(actor) == before
+    groups = [group for _, group in sorted(actor.collect().groups)]
+    assert len(groups) == 4 and psutil.wait_procs(before, GONE_S)[1] == []
+
+    samples = draws.check(groups)  # as drawn, token by token: nothing is tokenised again
+    episodes = [one for group in groups for one in group.completions]
+    crossed = [one for one in episodes if set(one.version_counts) == {0, 1}]
+    turns = [
+        [set(drawn.versions) for _, drawn in draws.of_episode(f"{index}/{candidate}")]
+        for index in range(4)
+        for candidate in range(CANDIDATES)
+    ]
+    assert any({0} in of_episode and {1} in of_episode for of_episode in turns)  # between turns
+    assert any({0, 1} in of_episode for of_episode in turns)  # in the middle of one
+    for one in crossed:  # its environment counts on
+        said = [turn.observation for turn in one.transcript.turns if turn.observation]
+        assert said == [f"What is {i}7 * 21?" for i in range(1, len(said) + 1)]
+        assert one.policy_version == 0 and sum(one.version_counts.values()) == sum(one.sampled)
+
+    versions = np.concatenate([np.array(one.versions)[list(one.sampled)] for one in episodes])
+    under = {}
+    for adapter in (second, first):
+        learner.backend.restore_adapter(adapter)
+        measured = learner.measure(samples, reference=False)
+        under[adapter.version] = gaps([each.logprobs for each in measured], samples)
+    for version, other in ((0, 1), (1, 0)):
+        was_drawn = versions == version
+        own_gap, other_gap = (under[v][was_drawn].mean() for v in (version, other))
+        print(f"version {version}: {was_drawn.sum()} tokens, {own_gap:.4f}, {other_gap:.4f}")
+        assert was_drawn.sum() > 50
+        assert own_gap < MOST_GAP and other_gap > 5 * MOST_GAP  # the versions are told apart
+    train(learner, samples)
+
+
+@pytest.mark.parametrize("stop", ["abandon", "close"])
+def test_a_stop_in_the_middle_ends_the_environments(stop, learner, actor, config, monkeypatch):
+    actor.load(learner.publish(0))
+    assert stop_after(20, actor, sampling_of(config), 3, monkeypatch) == []
+    those = processes(actor)
+    assert len(those) > 4
+    getattr(actor, stop)()
+    assert psutil.wait_procs(those, GONE_S)[1] == []
+    assert not actor.episodes
