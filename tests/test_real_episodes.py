@@ -3,6 +3,8 @@ token is what the learner says of the sequence that it is trained on; and episod
 an update (`--max_staleness 1 --partial_rollouts`). vLLM's turns are in test_engines.py, which has
 started it."""
 
+import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,15 +28,18 @@ from real_episodes import (
 
 from unslothrl.actors import actor as actor_module
 from unslothrl.actors.talk import Talking
-from unslothrl.build import build_actor
+from unslothrl.build import build_actor, environment_of, rules_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
+from unslothrl.environments.host import Host
+from unslothrl.planning import memory
 from unslothrl.types import Assignment, Batch, Group, Sample, Sampling
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
 CANDIDATES = 4
+TASK = {"id": "0", "problem": "", "answer": "", "prompt": "", "messages": [], "extra": {}}
 GONE_S = 30.0  # in which a process must have ended
 
 
@@ -45,10 +50,24 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def learner(config):
-    made = learner_of(config)
-    yield made
-    made.actor.close()
+def made(config):
+    """-> (a learner, what it began with)"""
+    learner = learner_of(config)
+    yield learner, learner.publish(0)
+    learner.actor.close()
+
+
+@pytest.fixture
+def learner(made, config):
+    """As it was at the beginning."""
+    learner, start = made
+    learner.backend.restore_adapter(start)
+    actor = learner.actor
+    actor.load(start)
+    actor.rules, talking = rules_of(config), actor.talking
+    yield learner
+    actor.talking = talking
+    actor.__dict__.pop("_draw", None)  # of `Draws`
 
 
 @pytest.fixture
@@ -124,11 +143,9 @@ def processes(actor) -> list[psutil.Process]:
 
 
 def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monkeypatch):
-    learner.actor.talking = actor.talking
     sampling, draws = sampling_of(config), Draws(actor)
     first = learner.publish(0)
-    for each in (actor, learner.actor):
-        each.load(first)
+    actor.load(first)
     assert stop_after(20, actor, sampling, 1, monkeypatch) == []
     own = Draws(learner.actor)
     train(learner, own.check(learner.actor.generate(tasks(2), CANDIDATES, sampling, (2,))))
@@ -178,3 +195,53 @@ def test_a_stop_in_the_middle_ends_the_environments(stop, learner, actor, config
     getattr(actor, stop)()
     assert psutil.wait_procs(those, GONE_S)[1] == []
     assert not actor.episodes
+
+
+@pytest.mark.parametrize("budget", [96, 40])
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner):
+    """Nor is a micro-batch of them, whose activations the plan counts."""
+    config = config_of(max_episode_tokens=budget)
+    tokens = dropping(tokenizer()) if rewrites else tokenizer()
+    learner.actor.talking = Talking(tokens, lambda: TemplateDialogue(tokens))
+    learner.actor.rules = rules_of(config)
+    draws = Draws(learner.actor)
+    groups = learner.actor.generate(tasks(6), 4, sampling_of(config), (0,))
+    samples = draws.check(groups)
+    lengths = [len(sample.prompt_ids) + sample.length for sample in samples]
+    assert max(lengths) <= config.context
+    assert all(len(request.prompt_ids) < config.context for request, _ in draws.drawn.values())
+    lasts = [len(one.token_ids) for group in groups for one in group.completions]
+    assert max(lasts) <= budget
+    if budget == 40 and not rewrites:
+        assert budget in lasts  # an observation is cut off
+    else:
+        assert of_several_turns(groups)
+    for part in learner.backend.micro_batches(samples, config.train_batch_size, config.context):
+        prompts = {samples[i].prompt_ids for i in part}
+        tokens_of_part = sum(map(len, prompts)) + sum(samples[i].length for i in part)
+        assert tokens_of_part <= config.train_batch_size * config.context
+
+
+def test_the_processes_of_environments_take_what_is_planned():
+    open_at_once = 16
+    config = replace(config_of(), batch_size=2, num_candidates=8)
+
+    async def opened(host: Host) -> float:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(open_at_once):
+                session = await stack.enter_async_context(host.open())
+                await session.call("reset", task=TASK, seed=1)
+            server = psutil.Process(host.process.pid)
+            everyone = [server, *server.children()]
+            assert len(everyone) == 1 + open_at_once
+            return sum(each.memory_full_info().pss for each in everyone) / 2**20
+
+    host = Host(environment_of(config))
+    try:
+        host.start()
+        found = asyncio.run(opened(host))
+    finally:
+        host.close()
+    planned = memory.episodes(config)["environments"]
+    assert planned / 3 < found < planned

@@ -13,6 +13,7 @@ from typing import Any
 
 from unslothrl.actors.talk import Talk, Talking
 from unslothrl.dialogue.base import ToolCall
+from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.environments.host import Lost, Session
 from unslothrl.environments.rewards import TURN_REWARDS
 from unslothrl.errors import UserError
@@ -22,7 +23,6 @@ from unslothrl.types import Completion, Request, Sampling, Task, Transcript, see
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
 
-DEFAULT_TURNS = 10  # where neither the run nor the environment says how many
 NOTHING = Completion((), (), (), (), "abort")
 
 

@@ -96,14 +96,11 @@ def settings(
 ) -> dict[str, Any]:
     """The largest and the fastest setting that fit: their options and their flags. What was given
     stays."""
-
-    def kept(tried: Config) -> Config:
-        return replace(tried, **{name: getattr(config, name) for name in FREE & given})
-
     resources = Resources.of_machine(config, machine)
 
     def placed(tried: Config) -> Placement:
-        tried = with_engines(kept(tried), given, shape, resources)
+        tried = search.kept(tried, config, given)
+        tried = with_engines(tried, given, shape, resources)
         return place(tried, resources, shape=shape)
 
     def fits(tried: Config) -> bool:
@@ -115,7 +112,7 @@ def settings(
         if best is None:
             best_of[name] = None
             continue
-        best = kept(best)
+        best = search.kept(best, config, given)
         changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner", "fit"})}
         changed = {n: v for n, v in changed.items() if v is not None}
         best_of[name] = {
@@ -133,23 +130,22 @@ def remedy(
     machine: Machine,
     needs: Forecast,
 ) -> dict[str, int] | None:
-    """The longest completion with which a run that does not fit its cards would, all else as it is;
-    None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
+    """The longest completion, or episode, with which a run that does not fit its cards would, all
+    else as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
     if all(card.fits for card in needs.placement.cards):
         return None
     resources = Resources.of_machine(config, machine)
 
     def fits(tokens: int) -> bool:
-        tried = replace(config, max_new_tokens=tokens)
-        tried = with_engines(tried, given, shape, resources)
+        tried = with_engines(search.with_length(config, tokens), given, shape, resources)
         return all(card.fits for card in place(tried, resources, shape=shape).cards)
 
-    low, high = search.LEAST_NEW_TOKENS // STEP - 1, (config.max_new_tokens - 1) // STEP
+    low, high = search.LEAST_NEW_TOKENS // STEP - 1, (config.episode_tokens - 1) // STEP
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(STEP * middle) else (low, middle - 1)
     found = STEP * low
-    return {"max_new_tokens": found} if found >= search.LEAST_NEW_TOKENS else None
+    return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 
 def command(config: Config, options: Mapping[str, Any]) -> str:
@@ -170,7 +166,7 @@ def written(name: str, value: Any) -> list[str]:
 
 def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
     """The plan for people."""
-    text = [f"{config.model}: {config.max_prompt_tokens} + {config.max_new_tokens} tokens, rank "
+    text = [f"{config.model}: {config.max_prompt_tokens} + {lengths(config)}, rank "
             f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
             f"{config.sequences_at_once} sequences generated at once{under(config)}, "
             f"{config.engine}, "
@@ -180,7 +176,7 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
         text += ["", f"{card.gpu.name}: {verdict}: {of}"]
         if not card.fits and (lower := report["would_fit_with"]):
-            text.append(f"would fit with --max_new_tokens {lower['max_new_tokens']}")
+            text += [f"would fit with --{name} {value}" for name, value in lower.items()]
         text += [line for process in card.processes for line in process_lines(process)]
     if needs.without_card:
         text += ["", "no card: the processes use the host's memory"]
@@ -193,8 +189,10 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         text.append(f"{store.name}: {gb(store.needed_mb)}{has}{verdict}")
     if report["step_seconds"] is not None:
         low, high = map(duration, report["step_seconds"])
-        text += ["", f"a step of {config.batch_size} x {config.num_candidates} completions: {low} "
-                 f"to {high} (a rough estimate from the speed of such cards)"]  # fmt: skip
+        what = "episodes" if config.has_environment else "completions"
+        how = f"a rough estimate from the speed of such cards{waits(config)}"
+        text += ["", f"a step of {config.batch_size} x {config.num_candidates} {what}: {low} "
+                 f"to {high} ({how})"]  # fmt: skip
     for name, best in report["settings"].items():
         text.append("")
         if best is None:
@@ -206,6 +204,22 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         else:
             text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
+
+
+def lengths(config: Config) -> str:
+    """What comes after a prompt."""
+    if not config.has_environment:
+        return f"{config.max_new_tokens} tokens"
+    most = "" if config.max_turns is None else f"up to {config.max_turns} "
+    longest = min(config.max_new_tokens, config.episode_tokens)
+    return (
+        f"{config.episode_tokens} tokens in {most}turns of up to {longest}, observations included"
+    )
+
+
+def waits(config: Config) -> str:
+    turns = speed.turns_of(config)
+    return f"; at most {turns} turns, {speed.WAIT_S:g} s each for the environment" if turns else ""
 
 
 def under(config: Config) -> str:

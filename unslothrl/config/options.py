@@ -317,6 +317,11 @@ class Config(EnvironmentOptions, TaskOptions):
         return most or self.max_new_tokens
 
     @property
+    def length_option(self) -> str:
+        """What bounds everything that comes after a prompt."""
+        return "max_episode_tokens" if self.has_environment else "max_new_tokens"
+
+    @property
     def has_environment(self) -> bool:
         """Whether anything answers the policy between its turns."""
         return self.environment != "single_turn" or bool(self.tools)

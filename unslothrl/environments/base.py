@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+DEFAULT_TURNS = 10  # of an episode, where neither the run nor the environment says how many
+
 Message = dict[str, Any]
 """One turn of a conversation: {"role": ..., "content": ...}, and what tool calls add to it."""
 

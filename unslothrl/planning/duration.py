@@ -22,8 +22,13 @@ def least_seconds(config: Config, steps: int, eval_problems: int) -> float:
     if config.eval_every:
         evaluations = 1 + -(-steps // config.eval_every)
         completions += evaluations * eval_problems * config.eval_candidates
-    tokens = completions * max(1.0, SHARE * config.max_new_tokens)
+    tokens = completions * max(1.0, SHARE * longest(config))
     return tokens / (RATE * config.number_of_processes)
+
+
+def longest(config: Config) -> int:
+    """Tokens of a completion; of an episode those of its first turn, which may be the only one."""
+    return min(config.max_new_tokens, config.episode_tokens)
 
 
 def check(config: Config, steps: int, eval_problems: int) -> list[str]:
@@ -33,7 +38,7 @@ def check(config: Config, steps: int, eval_problems: int) -> list[str]:
         return []
     what = (
         f"{steps:,} steps of {config.batch_size:,} x {config.num_candidates:,} completions of up "
-        f"to {config.max_new_tokens:,} tokens"
+        f"to {longest(config):,} tokens"
     )
     remedy = "set --max_steps, --batch_size, --num_candidates or --max_new_tokens lower"
     if seconds > MOST_YEARS * YEAR:

@@ -212,20 +212,22 @@ def check_one_vllm(config: Config) -> None:
 
 
 def fit_context(changes: Changes, shape: Shape | None) -> None:
-    """A prompt and its completion must fit the model's context. Raises UserError if they cannot."""
+    """A prompt and its completion, or whole episode, must fit the model's context. Raises UserError
+    if they cannot."""
     config = changes.config
-    prompt, new = config.max_prompt_tokens, config.max_new_tokens
+    prompt, new, option = config.max_prompt_tokens, config.episode_tokens, config.length_option
     if shape is None or shape.context is None or prompt + new <= shape.context:
         return
     room = shape.context - prompt
-    if "max_new_tokens" not in changes.given and room >= min(new, search.LEAST_NEW_TOKENS):
-        changes.set("max_new_tokens", room, f"the model's context is {shape.context} tokens")
+    has_length = search.has_length(config, changes.given)
+    if not has_length and room >= min(new, search.LEAST_NEW_TOKENS):
+        changes.set(option, room, f"the model's context is {shape.context} tokens")
         return
-    remedy = f"set --max_new_tokens {room}" if room > 0 else ""
+    remedy = f"set --{option} {room}" if room > 0 else ""
     if shape.context > new:
         remedy += (" or " if remedy else "set ") + f"--max_prompt_tokens {shape.context - new}"
     raise UserError(
-        f"max_prompt_tokens {prompt} + max_new_tokens {new} = {prompt + new} is over the context "
+        f"max_prompt_tokens {prompt} + {option} {new} = {prompt + new} is over the context "
         f"of {config.model} ({shape.context} tokens): {remedy or 'lower both'}"
     )
 
@@ -255,14 +257,15 @@ def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     why = f"{'fits' if fits else 'the least for'} {_gb(card.gpu.memory_mb)}"
     if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
         why += f" ({_gb(card.gpu.free_mb)} free)"
-    for name in ("max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"):
+    names = ("max_num_seqs", "train_batch_size", "num_candidates", config.length_option)
+    for name in names:
         changes.set(name, getattr(config, name), why)
     if not fits and start.fit != "off":
         card = tightest(config)
         changes.note(
             f"this may run out of memory: about {_gb(card.needed_mb())} needed, "
             f"{_gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
-            + (" or lower --max_new_tokens" if "max_new_tokens" in given else "")
+            + (f" or lower --{config.length_option}" if search.has_length(start, given) else "")
         )
     config = with_engines(config, given, shape, resources)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")

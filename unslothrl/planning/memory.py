@@ -33,6 +33,11 @@ ON_A_HOST = {  # MB of a process besides what it computes with; measured on a CP
     "actor": 900,
 }
 
+EPISODES = {  # MB of (all, each) of the processes of environments; measured with a calculator
+    "environment": (20, 5),
+    "tools": (180, 25),  # with transformers, which reads their schemas; with a Python
+}
+
 KEPT_FREE = "kept free by Unsloth"
 
 Parts = dict[str, float]  # name -> MB
@@ -93,6 +98,8 @@ def learner(
             "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
         }
     host = {"PyTorch": float(ON_A_HOST["learner"])}
+    if config.learner_generates:
+        host |= episodes(config)
     waiting = stays
     if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
@@ -139,7 +146,7 @@ def actor(
         stays["CUDA context"] = ON_A_CARD["context"]
         if engine:
             stays["CUDA graphs"] = ON_A_CARD["graphs"]
-    host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"])}
+    host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"]), **episodes(config)}
     if engine:
         host["policy versions"] = workers * versions_mb(config, shape, config.max_lora_rank)
     if workers > 1:
@@ -152,6 +159,16 @@ def actor(
     elif is_beside:
         updating = {**stays, "weights": parts["weights"], "adapter": parts["adapter"]}
     return Needs(generating, updating, host)
+
+
+def episodes(config: Config) -> Parts:
+    """The processes of the episodes that a process plays at once, without what a user's environment
+    itself holds; nothing where there is no environment."""
+    if not config.has_environment:
+        return {}
+    common, each = EPISODES["tools" if config.tools else "environment"]
+    at_once = min(config.sequences_at_once, config.completions_per_step)
+    return {"environments": float(common + each * at_once)}
 
 
 def engine_parts(

@@ -10,8 +10,9 @@ from unslothrl.planning.shapes import Shape
 
 LEAST_NEW_TOKENS = 256
 
-FREE = frozenset({"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens"})
-# what a search may change
+FREE = frozenset(
+    {"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens", "max_episode_tokens"}
+)  # what a search may change
 
 
 def asked_for(
@@ -21,12 +22,27 @@ def asked_for(
     find = {"largest": largest, "fastest": fastest}.get(config.fit)
     if find is None:
         return None
+    setting = find(config, lambda tried: fits(kept(tried, config, given)), shape.context)
+    return None if setting is None else kept(setting, config, given)
 
-    def kept(tried: Config) -> Config:
-        return replace(tried, **{name: getattr(config, name) for name in FREE & given})
 
-    setting = find(config, lambda tried: fits(kept(tried)), shape.context)
-    return None if setting is None else kept(setting)
+def kept(tried: Config, config: Config, given: Set[str]) -> Config:
+    """`tried` with what was given as `config` has it."""
+    names = (FREE & given) | ({config.length_option} if has_length(config, given) else set())
+    return replace(tried, **{name: getattr(config, name) for name in names})
+
+
+def has_length(config: Config, given: Set[str]) -> bool:
+    """Whether the length of an episode was given, by its own option or as that of a turn."""
+    if config.length_option in given:
+        return True
+    return config.max_episode_tokens is None and "max_new_tokens" in given
+
+
+def with_length(config: Config, tokens: int) -> Config:
+    """With so many tokens after a prompt."""
+    changed: dict[str, Any] = {config.length_option: tokens}
+    return replace(config, **changed)
 
 
 def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) -> Config:
@@ -51,9 +67,9 @@ def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) ->
         # A group's candidates are still generated together, and a step takes no longer.
         least = max(2, config.topk) if "topk" in given else 2
         config = replace(config, num_candidates=max(least, seqs))
-    if "max_new_tokens" not in given:
-        while excess(config) > 0 and config.max_new_tokens - 100 >= LEAST_NEW_TOKENS:
-            config = replace(config, max_new_tokens=config.max_new_tokens - 100)
+    if not has_length(config, given):
+        while excess(config) > 0 and config.episode_tokens - 100 >= LEAST_NEW_TOKENS:
+            config = with_length(config, config.episode_tokens - 100)
     return greedily(config, ("max_num_seqs", 1))
 
 
@@ -64,18 +80,18 @@ def halved(config: Config, name: str, floor: int) -> Config:
 
 
 def largest(config: Config, fits: Callable[[Config], bool], limit: int | None) -> Config | None:
-    """The longest completion that fits, one sequence a micro-batch and `LEAST_SEQS` drawn at once;
-    `limit` is the model's context. None where not even 64 tokens fit."""
+    """The longest completion or episode that fits, one sequence a micro-batch and `LEAST_SEQS`
+    drawn at once; `limit` is the model's context. None where not even 64 tokens fit."""
     small = replace(config, train_batch_size=1, max_num_seqs=LEAST_SEQS)
     most = (limit or 131_072) - config.max_prompt_tokens
     low, high = 0, most // 64
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(replace(small, max_new_tokens=64 * middle)):
+        if fits(with_length(small, 64 * middle)):
             low = middle
         else:
             high = middle - 1
-    return replace(small, max_new_tokens=64 * low) if low else None
+    return with_length(small, 64 * low) if low else None
 
 
 def fastest(

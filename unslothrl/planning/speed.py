@@ -8,16 +8,24 @@ range, which no card has measured yet.
 P is the model's parameters, bytes are those of its 4-bit weights and half of a full KV cache. The
 low figure has completions of a quarter of their limit and the fastest card of the size; the high
 one completions of full length and the slowest.
+
+Of episodes with an environment, whose length is that of all turns and observations, the low figure
+has one turn. The high one has all that there may be, and adds to each round
+
+    (turns - 1) x 2 P n (prompt + length / 2) / speed    what came before a turn, read again
+    turns x WAIT_S                                       until the environment has answered
 """
 
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
+from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning.placement import Placement
 from unslothrl.planning.shapes import Shape
 
 REACHED = 0.5  # of a card's bandwidth and speed on paper
-SHORT = 0.25  # of max_new_tokens
+SHORT = 0.25  # of the longest completion or episode
+WAIT_S = 1.0  # of a turn, for the environment: a guess, since anything may be one
 ENGINE_S = {"vllm": (0.004, 0.02), "transformers": (0.03, 0.1)}  # added to each token, low and high
 FLOPS = 8  # of an update, for each parameter and token
 
@@ -48,20 +56,37 @@ def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[fl
     gb = min(card.gpu.physical_mb for card in placement.cards) / 1024
     cards = next(size for size in SIZES if gb <= size.gb)
     low, high = (
-        one(config, shape, bandwidth * 1e9, tflops * 1e12, engine_s, share)
-        for bandwidth, tflops, engine_s, share in (
-            (cards.bandwidth[1], cards.tflops[1], ENGINE_S[config.engine][0], SHORT),
-            (cards.bandwidth[0], cards.tflops[0], ENGINE_S[config.engine][1], 1.0),
+        one(config, shape, bandwidth * 1e9, tflops * 1e12, engine_s, share, turns)
+        for bandwidth, tflops, engine_s, share, turns in (
+            (cards.bandwidth[1], cards.tflops[1], ENGINE_S[config.engine][0], SHORT, 0),
+            (
+                cards.bandwidth[0],
+                cards.tflops[0],
+                ENGINE_S[config.engine][1],
+                1.0,
+                turns_of(config),
+            ),
         )
     )
     return low, high
 
 
+def turns_of(config: Config) -> int:
+    """The most that an environment answers in an episode; 0 without one."""
+    return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
+
+
 def one(
-    config: Config, shape: Shape, bandwidth: float, flops: float, engine_s: float, share: float
+    config: Config,
+    shape: Shape,
+    bandwidth: float,
+    flops: float,
+    engine_s: float,
+    share: float,
+    turns: int = 0,
 ) -> float:
-    """Seconds of generating and updating, one after the other."""
-    length = share * config.max_new_tokens
+    """Seconds of generating and updating, one after the other; `turns` that are waited for."""
+    length = share * config.episode_tokens
     parameters = shape.parameters()
     learners = config.number_of_learners
     generators = config.number_of_actors + (learners if config.learner_generates else 0)
@@ -71,7 +96,9 @@ def one(
     cached = shape.kv_bytes(at_once * round(config.max_prompt_tokens + length)) / 2
     moving = (shape.engine_bytes() + cached) / (REACHED * bandwidth)
     computing = 2 * parameters * at_once / (REACHED * flops)
-    generating = rounds * length * (max(moving, computing) + engine_s)
+    before = max(0, turns - 1) * (config.max_prompt_tokens + length / 2)
+    between = before * computing + turns * WAIT_S
+    generating = rounds * (length * (max(moving, computing) + engine_s) + between)
     trained = (
         config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     )

@@ -1,0 +1,112 @@
+"""The plan of a run whose episodes have several turns, by hand; test_real_episodes.py compares it
+with what real ones take."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from test_fit import cpu, local_model
+from test_plan import MAIN, SEVEN, cards, placed
+
+from unslothrl.commands.cli import main
+from unslothrl.errors import UserError
+from unslothrl.planning import duration, memory, search, speed
+from unslothrl.resolve import resolve
+
+EPISODES = replace(MAIN, environment="calculator", max_new_tokens=300, max_episode_tokens=2000)
+FLAGS = ["--environment", "calculator", "--max_turns", "5", "--max_new_tokens", "300"]
+
+
+def test_the_memory_of_episodes_is_that_of_completions_as_long():
+    """Observations have activations and a KV cache as sampled tokens have."""
+    (card,), (alike,) = (
+        placed(config, cards(24)).cards for config in (EPISODES, replace(MAIN, max_new_tokens=2000))
+    )
+    needs, others = card.processes[0].needs, alike.processes[0].needs
+    assert EPISODES.context == 2350
+    assert (needs.generating, needs.updating) == (others.generating, others.updating)
+    assert needs.host == {**others.host, "environments": 20 + 5 * 256.0}
+    few = replace(EPISODES, batch_size=4, num_candidates=8, tools=("python",))
+    assert memory.episodes(few) == {"environments": 180 + 25 * 32.0}
+    without_budget = replace(EPISODES, max_episode_tokens=None)
+    assert without_budget.context == 350 + 300  # of all turns together, as it is played
+
+
+def test_a_step_of_episodes_by_hand():
+    """64 at once in 2 rounds; 4 later turns read prompt and half of the episode again, and the
+    environment is waited for 5 times."""
+    config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
+    options = {"bandwidth": 1e12, "flops": 1e14, "engine_s": 0.01, "share": 1.0}
+    found = speed.one(config, SEVEN, **options, turns=5)
+    parameters = 7_615_616_512
+    alone = speed.one(replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
+                              max_new_tokens=2000), SEVEN, **options)  # fmt: skip
+    again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
+    assert found == pytest.approx(alone + 2 * (again + 5))
+    low, high = speed.step_seconds(config, SEVEN, placed(config, cards(24)))
+    longer = speed.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
+    assert longer[0] == low and longer[1] > high
+    assert speed.turns_of(config) == 10 and speed.turns_of(MAIN) == 0
+
+
+def test_a_runs_least_time_is_that_of_first_turns():
+    """300 tokens, a tenth of them, at 100,000 tokens a second."""
+    config = replace(EPISODES, batch_size=10, num_candidates=10, eval_every=0)
+    assert duration.least_seconds(config, 100, 0) == 100 * 100 * 30 / 100_000
+    short = replace(config, max_episode_tokens=100)
+    assert duration.least_seconds(short, 100, 0) == 100 * 100 * 10 / 100_000
+
+
+def test_what_does_not_fit_has_shorter_episodes():
+    """A turn's length is lowered by no search: it bounds nothing."""
+    fits_1500 = lambda config: float(config.context - 350 - 1500)  # noqa: E731, MB too many
+    lowered = search.lower(replace(EPISODES, max_num_seqs=1, train_batch_size=1), set(), fits_1500)
+    assert (lowered.max_episode_tokens, lowered.max_new_tokens) == (1500, 300)
+    unset = replace(EPISODES, max_episode_tokens=None, max_new_tokens=1900)
+    found = search.lower(unset, set(), fits_1500)
+    assert (found.max_episode_tokens, found.max_new_tokens) == (1500, 1900)
+    for given in ({"max_episode_tokens"}, {"max_episode_tokens", "max_new_tokens"}):
+        assert search.lower(EPISODES, given, fits_1500).context == 2350
+    assert search.lower(unset, {"max_new_tokens"}, fits_1500).context == 2250
+    largest = search.largest(EPISODES, lambda config: config.context <= 4000, 32_768)
+    assert (largest.max_episode_tokens, largest.max_new_tokens) == (3648, 300)
+
+
+def plan(*flags: str, capsys) -> str:
+    assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_plan_says_how_long_episodes_may_be(capsys):
+    text = plan(*FLAGS, "--max_episode_tokens", "900", capsys=capsys)
+    assert ": 350 + 900 tokens in up to 5 turns of up to 300, observations included, rank" in text
+    assert " episodes: " in text and "at most 5 turns, 1 s each for the environment)" in text
+    assert "--max_episode_tokens 900" in text.partition("largest")[2]
+    text = plan("--tools", "python", capsys=capsys)
+    assert "tokens in turns of up to " in text and "--max_episode_tokens" in text
+    assert "turns" not in plan(capsys=capsys)
+
+
+def test_a_plan_that_does_not_fit_says_how_long_an_episode_may_be(capsys):
+    flags = [*FLAGS, "--max_episode_tokens", "30000", "--train_batch_size", "8"]
+    text = plan(*flags, capsys=capsys)
+    assert "DOES NOT FIT" in text and "or lower --max_episode_tokens" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("would fit with ")]
+    name, tokens = line.removeprefix("would fit with ").split()
+    assert name == "--max_episode_tokens"
+    fitting = [tokens if flag == "30000" else flag for flag in flags]
+    assert "DOES NOT FIT" not in plan(*fitting, capsys=capsys)
+    found = json.loads(plan(*flags, "--json", capsys=capsys))
+    assert found["would_fit_with"] == {"max_episode_tokens": int(tokens)}
+
+
+def test_an_episode_fits_into_the_models_context(tmp_path):
+    model = {"model": local_model(tmp_path, 1024), "environment": "calculator"}
+    config = resolve(model, cpu()).config
+    assert (config.max_episode_tokens, config.context) == (674, 1024)
+    with pytest.raises(UserError) as refused:
+        resolve({**model, "max_episode_tokens": "1000"}, cpu())
+    assert str(refused.value) == (
+        "max_prompt_tokens 350 + max_episode_tokens 1000 = 1350 is over the context of "
+        f"{tmp_path} (1024 tokens): set --max_episode_tokens 674 or --max_prompt_tokens 24"
+    )
