@@ -1,8 +1,10 @@
 """Run folders as a run would write them, of any size, for the tests and the bench of the report."""
 
+import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fakes import task
@@ -11,7 +13,9 @@ from unslothrl.tracking import origin
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.steps import Tokens
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
-from unslothrl.types import Completion, Group
+from unslothrl.training.metrics import episode_metrics
+from unslothrl.turn import Call, Turn
+from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Failure, Group, Transcript
 
 CONFIG = (
     'learner = "grpo"\nmodel = "embedded"\ndataset = "embedded"\nreward = ["accuracy", "format"]\n'
@@ -52,6 +56,27 @@ def made_group(
     return Group(task(name), tuple(completions), rewards, tuple(scores))
 
 
+def episodes_of(draw: random.Random, group: Group, write: Write) -> Group:
+    """The group's candidates as episodes of up to three turns, the last of them lost."""
+    made, failures, earned = [], (), list(group.scores)
+    for number, completion in enumerate(group.completions):
+        calls = (Call("multiply", json.dumps({"a": 6, "b": write(draw, 2)})),)
+        turns = [
+            Turn(write(draw, 6), f"= {write(draw, 4)}", 0.25, 1, int(draw.random() < 0.3), calls)
+            for _ in range(draw.randint(0, 2))
+        ]
+        turns.append(Turn(completion.text, reward=group.scores[number]))
+        text = Transcript(tuple(turns)).text("\n")
+        made.append(replace(completion, text=text, transcript=Transcript(tuple(turns))))
+    if draw.random() < 0.3:
+        made[-1] = replace(made[-1], finish_reason="lost")
+        reason = f"ZeroDivisionError: {write(draw, 1)} (tools.py line 3)"
+        earned[-1] = 0.0
+        failures = (Failure(FROM_THE_ENVIRONMENT, reason, "", len(made) - 1),)
+    rewards = {FROM_THE_ENVIRONMENT: tuple(earned)}
+    return Group(group.task, tuple(made), rewards, tuple(earned), failures)
+
+
 def tokens_of(draw: random.Random, group: Group) -> list[Tokens]:
     """As `training.tracing` makes them: words for tokens."""
     found = []
@@ -73,6 +98,7 @@ def make_run(
     lr: float = 2e-5,
     traced_every: int = 1,
     eval_every: int = 5,
+    has_turns: bool = False,
 ) -> RunFolder:
     """A run that gets better. Every second step draws the prompts of the step before again."""
     draw = random.Random(path.name)
@@ -87,14 +113,17 @@ def make_run(
             made_group(draw, f"{(step - 1) // 2 * prompts + i}", candidates, share, length, write)
             for i in range(prompts)
         ]
+        if has_turns:
+            groups = [episodes_of(draw, group, write) for group in groups]
         advantages = [[total - sum(g.totals) / candidates for total in g.totals] for g in groups]
         chosen = [[i for i in range(candidates) if i % 4 != 3] for _ in groups]
         rows = list(rollout_rows(groups, advantages, chosen))
         folder.write_rollouts(step, rows)
-        if step % traced_every == 0 or step == 1:
+        if (step % traced_every == 0 or step == 1) and not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             steps.write_step(folder, step, rows, dict(enumerate(of_rows)))
         metrics = metrics_of(draw, step, number_of_steps, groups)
+        metrics |= episode_metrics([one for group in groups for one in group.completions])
         if step % eval_every == 0 or step == number_of_steps:
             metrics |= evaluate(folder, draw, step, share, write)
         folder.log({"step": step, "policy_version": step, **metrics})
@@ -123,8 +152,10 @@ def metrics_of(
     done = step / number_of_steps
     return {
         "reward/mean": sum(sum(group.totals) for group in groups) / count,
-        "reward/accuracy": sum(sum(group.rewards["accuracy"]) for group in groups) / count,
-        "reward/format": sum(sum(group.rewards["format"]) for group in groups) / count,
+        **{
+            f"reward/{name}": sum(sum(group.rewards[name]) for group in groups) / count
+            for name in groups[0].rewards
+        },
         "reward/failed": 0,
         "reward/zero_signal_groups": sum(len(set(g.totals)) == 1 for g in groups),
         "rollout/score": sum(sum(group.scores) for group in groups) / count,

@@ -24,12 +24,13 @@ from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
 from unslothrl.tracking import charts, origin
-from unslothrl.tracking.report import compare, document, overview, signs, steps
+from unslothrl.tracking.report import compare, document, episodes, overview, samples, signs, steps
 from unslothrl.tracking.report.page import evaluations_of, noting_errors, write_report
 from unslothrl.tracking.report.steps import Tokens
 from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
 from unslothrl.tracking.run_lock import start_of
-from unslothrl.types import Group
+from unslothrl.turn import Call, Turn
+from unslothrl.types import Group, Transcript
 
 
 class Page(HTMLParser):
@@ -165,6 +166,61 @@ def test_what_a_model_wrote_stays_text(tmp_path):
     body = page.source.partition("<body>")[2]
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
     assert "␀␛[2J⟨202e⟩reversed" in body
+
+
+def test_episodes_have_charts_and_turns(tmp_path, shown):
+    folder = make_run(tmp_path / "turns", 6, has_turns=True)
+    page = page_of(folder)
+    captions = set(re.findall(r"<figcaption>(.*?)</figcaption>", page.source))
+    assert captions >= {"Turns of an episode", "Tool calls of an episode", "Lost episodes"}
+    assert "<h4>Turn 1, reward 0.250" in page.source and "<h4>Turn 2" in page.source
+    assert re.search(r"<h4 class=said>Observation</h4><pre class=said>= \w", page.source)
+    assert re.search(r"<p class=call><code>multiply \{&quot;a&quot;: 6, ", page.source)
+    lost = next(row for i in range(1, 7) for row in folder.read_rollouts(i) if "lost" in row)
+    said = samples.sample(lost, is_open=True)
+    assert f"lost: its environment failed: {document.text(lost['lost'])}" in said
+    for part in ("Turns of an episode", "Turn 1", "class=turns", "class=call"):
+        assert part not in shown.source.partition("</style>")[2]
+
+
+def test_what_an_environment_said_stays_text(tmp_path):
+    folder = make_run(tmp_path / "hostile", 3, write=lambda draw, length: HOSTILE, has_turns=True)
+    page = page_of(folder)
+    assert page.tags.count("script") == 2
+    assert not {"img", "iframe", "link"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    body = page.source.partition("<body>")[2]
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
+    assert body.count("class=said") > 2 and "␀␛[2J⟨202e⟩reversed" in body
+
+
+def test_a_script_has_the_turns_of_an_episode():
+    """Cut to a length that all its texts share; of many turns the first ones and the last."""
+    calls = [{"name": "n" * 300, "arguments": "a" * 300, "error": ""}] * 6
+    turn = {"reply": "r" * 300, "observation": "o" * 300, "reward": 0.5, "calls": 6,
+            "failed_calls": 2, "tool_calls": calls}  # fmt: skip
+    last = {"reply": "end", "observation": "", "reward": 1.0, "calls": 0, "failed_calls": 0}
+    found = episodes.shown([turn] * 30 + [last], 24 * 100)
+    assert (len(found["turns"]), found["turns_left_out"]) == (12, 31 - 12)
+    first = found["turns"][0]
+    assert first["text"] == ["r" * 75, 200, "r" * 25] and first["said"][1] == 200
+    assert (len(first["calls"]), first["calls_left_out"], first["failed"]) == (4, 2, 2)
+    name, arguments, error = first["calls"][0]
+    assert (name[1], arguments[1], error) == (200, 200, [""])
+    assert found["turns"][-1] == {"text": ["end"], "said": [""], "reward": 1.0}
+    assert episodes.shown([last], 100) == {"turns": [found["turns"][-1]]}
+
+
+def test_a_step_of_long_episodes_is_bounded(folder):
+    turns = tuple(Turn("\x00" * 2000, "\x00" * 9000, 0.1, 9, 9, (Call("n" * 900, "1" * 900),) * 9)
+                  for _ in range(40))  # fmt: skip
+    made = group("a", [1.0] * 96)
+    completions = tuple(replace(one, transcript=Transcript(turns), text="\x00" * 440_000)
+                        for one in made.completions)  # fmt: skip
+    rows = list(rollout_rows([replace(made, completions=completions)]))
+    folder.write_rollouts(1, rows)
+    path = steps.write_step(folder, 1, rows)
+    assert path.stat().st_size < steps.MOST_BYTES + 100_000
 
 
 def test_a_script_is_ascii_and_one_statement_whatever_it_holds(tmp_path):

@@ -292,6 +292,73 @@ def test_hostile_completions_stay_text(page, tmp_path):
     assert browser.evaluate("document.scripts.length") == 2
 
 
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("runs") / "episodes", 6, length=12, has_turns=True)
+    write_report(folder)
+    return folder
+
+
+def test_episodes_are_browsed_turn_by_turn(page, episodes):
+    browser = page(report(episodes), "#step=4")
+    wait_for_step(browser, "step_000004")
+    known = rows(episodes, 4)
+    turns = [turn for row in known for turn in row["turns"]]
+    written = texts(browser, ".candidate pre:not(.said)")
+    assert written == [turn["reply"] for turn in turns]
+    said = [turn["observation"] for turn in turns if turn["observation"]]
+    assert texts(browser, ".candidate pre.said") == said
+    calls = texts(browser, ".candidate .call code")
+    assert calls[0] == "multiply " + turns[0]["tool_calls"][0]["arguments"]
+    assert len(calls) == sum(len(turn["tool_calls"]) for turn in turns)
+    colours = browser.evaluate(
+        "['pre:not(.said)', 'pre.said'].map((s) => getComputedStyle("
+        "document.querySelector('.candidate ' + s)).backgroundColor)"
+    )
+    assert colours[0] != colours[1]
+    everyone = [row for step in range(1, 7) for row in rows(episodes, step)]
+    assert any("lost" in row for row in everyone)
+    step = next(step for step in range(1, 7) if any("lost" in row for row in rows(episodes, step)))
+    browser.evaluate(f"location.hash = 'step={step}'")
+    wait_for_step(browser, f"step_{step:06d}")
+    reasons = [f"lost: {row['lost']}" for row in rows(episodes, step) if "lost" in row]
+    assert texts(browser, ".candidate .lost") == reasons
+    sought = next(turn for row in rows(episodes, step) for turn in row["turns"]
+                  if turn["observation"])["observation"]  # fmt: skip
+    set_value(browser, "search", sought, "input")
+    browser.wait_for("document.querySelectorAll('mark').length > 0")
+    assert sought in texts(browser, ".said mark")
+    set_value(browser, "search", "", "input")
+    set_value(browser, "colour", "advantage")
+    browser.wait_for("document.querySelector('.candidate pre').style.backgroundImage !== ''")
+    assert texts(browser, ".candidate pre.said")
+
+
+def test_what_an_environment_said_stays_text(page, tmp_path):
+    write = lambda draw, length: HOSTILE  # noqa: E731
+    browser = page(write_report(make_run(tmp_path / "hostile", 2, write=write, has_turns=True)))
+    browser.wait_for(READY)
+    assert "</script><script>window.hacked=1" in texts(browser, ".candidate pre.said")[0]
+    set_value(browser, "search", "<script>", "input")
+    browser.wait_for("document.querySelectorAll('mark').length > 0")
+    assert browser.evaluate("typeof window.hacked") == "undefined"
+    assert browser.evaluate("document.querySelectorAll('img, iframe').length") == 0
+
+
+@pytest.mark.parametrize("look", ["light", "phone"])
+def test_pictures_of_episodes(page, episodes, tmp_path, look):
+    browser = page(report(episodes), "#step=4")
+    browser.look(**LOOKS[f"report-{look}"])
+    browser.wait_for(READY)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.evaluate(wide) <= 0
+    folder = (
+        Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path)) if look == "light" else tmp_path
+    )
+    browser.screenshot(folder / f"report-{look}-episodes.png")
+    assert (folder / f"report-{look}-episodes.png").stat().st_size < MOST_PICTURE
+
+
 def test_no_other_script_runs(browser, run, tmp_path):
     """What would have got into the page all the same is refused by its policy."""
     path = tmp_path / "report.html"

@@ -31,6 +31,16 @@ COMPLETIONS: tuple[Named, ...] = (
     ("Entropy, nats per token", (("", "train/entropy"),), 0.0, False),
     ("Prompt redraws per step", (("", "rollout/resamples"),), 0.0, True),
 )
+EPISODES: tuple[Named, ...] = (
+    ("Turns of an episode", (("", "episode/turns"),), 0.0, False),
+    (
+        "Tool calls of an episode",
+        (("all", "episode/tool_calls"), ("failed", "episode/failed_tool_calls")),
+        0.0,
+        True,
+    ),
+    ("Lost episodes", (("", "episode/lost"),), 0.0, False),
+)
 UPDATES: tuple[Named, ...] = (
     (
         "Sampler gap, |sampler - learner| in nats",
@@ -75,13 +85,14 @@ MACHINE: tuple[Named, ...] = (
 
 
 def sections(rows: Sequence[Row], evaluations: Evaluations, marks: Sequence[int]) -> str:
-    """All charts, under three headings; a metric that was not logged has none."""
+    """All charts, under their headings; a metric that was not logged has none."""
     groups = (
         (
             "What it earned",
             [reward_chart(rows, marks), evaluation_chart(rows, evaluations, marks)],
         ),
         ("Completions", [chart(rows, each, marks) for each in COMPLETIONS]),
+        ("Episodes", [chart(rows, each, marks) for each in EPISODES]),
         ("Updates", [chart(rows, each, marks) for each in UPDATES]),
         (
             "Machine",

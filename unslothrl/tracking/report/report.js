@@ -202,6 +202,11 @@
   const whole = (text) => text.length === 1 ? text[0] : text[0] + text[2];
   const lengthOf = (text) => text.length === 1 ? text[0].length : text[0].length + text[1] + text[2].length;
 
+  // Of an episode what was written and read in its turns.
+  const bodies = (found) =>
+    found.turns ? found.turns.flatMap((turn) => [turn.text, turn.said]) : [found.text];
+  const length = (found) => bodies(found).reduce((sum, text) => sum + lengthOf(text), 0);
+
   // What filters and orders look at: as in the page's own list of prompts.
   function facts(prompt) {
     const candidates = prompt.candidates;
@@ -210,7 +215,7 @@
       reward: mean(candidates.map(total)),
       right: candidates.filter((each) => each.score >= 1).length,
       count: candidates.length,
-      longest: Math.max(...candidates.map((each) => lengthOf(each.text))),
+      longest: Math.max(...candidates.map(length)),
       truncated: candidates.filter((each) => each.end === "length").length,
     };
   }
@@ -252,7 +257,7 @@
 
   function has(prompt, wanted) {
     const texts = [prompt.name, prompt.answer, whole(prompt.prompt)];
-    return [...texts, ...prompt.candidates.map((each) => whole(each.text))].some((text) =>
+    return [...texts, ...prompt.candidates.flatMap(bodies).map(whole)].some((text) =>
       text.toLowerCase().includes(wanted),
     );
   }
@@ -363,9 +368,45 @@
         element("b", {}, `${found.number}: reward ${short(total(found))}`),
         said.length ? `, ${said.join(", ")}` : "",
       ),
-      coloured(found, largest) || pre(found.text, text),
+      found.lost === undefined
+        ? null
+        : element("p", { className: "lost" }, `lost: ${visible(found.lost)}`),
+      coloured(found, largest) || body(found, text),
     );
   }
+
+  const body = (found, text) => (found.turns ? turns(found, text) : pre(found.text, text));
+
+  // An episode: what the model wrote, the calls in it, and what it was answered.
+  function turns(found, text) {
+    const made = element("div", { className: "turns" });
+    found.turns.forEach((turn, i) => {
+      const isLast = i === found.turns.length - 1;
+      if (isLast && found.turns_left_out) {
+        made.append(element("p", { className: "meta" }, `${counted(found.turns_left_out, "turn")} left out`));
+      }
+      const place = i + 1 + (isLast ? found.turns_left_out || 0 : 0);
+      const facts = [`turn ${place}`];
+      if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
+      if (turn.failed) facts.push(counted(turn.failed, "failed call"));
+      made.append(element("h4", {}, facts.join(", ")), pre(turn.text, text));
+      for (const [name, given, error] of turn.calls || []) {
+        const code = element("code", {}, marked(cut(name), text), " ", marked(cut(given), text));
+        made.append(element("p", { className: "call" }, code, " ", element("b", {}, visible(cut(error)))));
+      }
+      if (turn.calls_left_out) {
+        made.append(element("p", { className: "meta" }, `${counted(turn.calls_left_out, "call")} more`));
+      }
+      if (lengthOf(turn.said)) {
+        const said = pre(turn.said, text);
+        said.className = "said";
+        made.append(element("h4", { className: "said" }, "observation"), said);
+      }
+    });
+    return made;
+  }
+
+  const cut = (parts) => (parts.length === 1 ? parts[0] : `${parts[0]}…${parts[2]}`);
 
   // A text of the page's own kind: [text], or [beginning, characters left out, end].
   function pre(parts, text) {
@@ -407,9 +448,11 @@
     const signed = (value, most) => tint(value < 0 ? BAD : GOOD, Math.abs(value) / most);
     if (by === "advantage" && !(tokens && tokens.advantages)) {
       if (!found.advantage) return null;
-      const made = pre(found.text, "");
+      const made = body(found, "");
       const colour = signed(found.advantage, largest);
-      made.style.backgroundImage = `linear-gradient(${colour},${colour})`;
+      for (const each of made.tagName === "PRE" ? [made] : made.querySelectorAll("pre:not(.said)")) {
+        each.style.backgroundImage = `linear-gradient(${colour},${colour})`;
+      }
       return made;
     }
     if (!tokens || (by === "gap" && !tokens.gaps)) return null;
@@ -418,8 +461,10 @@
     tokens.pieces.forEach((piece, i) => {
       const gap = tokens.gaps && tokens.gaps[i];
       const span = element("span", { className: "t" }, visible(piece));
-      if (tokens.logprobs[i] === null) span.title = "not sampled";
-      else {
+      if (tokens.logprobs[i] === null) {
+        span.title = "not sampled";
+        span.className = "t said";
+      } else {
         if (by === "gap") span.style.backgroundColor = tint(WARM, (Math.log10(Math.abs(gap) / 1e4 + 1e-9) + 3) / 3);
         else if (by === "logprob") span.style.backgroundColor = tint(WARM, -tokens.logprobs[i] / 500);
         else span.style.backgroundColor = signed(tokens.advantages[i], most);

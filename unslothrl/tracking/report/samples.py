@@ -7,6 +7,7 @@ from typing import Any
 
 from unslothrl.tracking.metrics import short
 from unslothrl.tracking.report.document import address, long_text, section, text
+from unslothrl.tracking.report.episodes import Turns
 from unslothrl.tracking.report.steps import reward_of
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 
@@ -49,6 +50,8 @@ def sample(row: Mapping[str, Any], is_open: bool) -> str:
         facts.append(f"advantage {short(row['advantage'])}")
     if "selected" in row:
         facts.append("selected" if row["selected"] else "not selected")
+    if "lost" in row:
+        facts.append(f"lost: its environment failed: {row['lost']}")
     if row["finish_reason"] == "length":
         facts.append("cut at the length limit")
     answer = (
@@ -59,5 +62,42 @@ def sample(row: Mapping[str, Any], is_open: bool) -> str:
         f"<span>task {text(row['task'])}, candidate {row['candidate']}</span></summary>"
         f"<p class=meta>{text(', '.join(facts))}</p>"
         f"<h4>Prompt</h4><pre>{long_text(row['prompt'])}</pre>{answer}"
-        f"<h4>Completion</h4><pre>{long_text(row['completion'])}</pre></details>"
+        f"{body(row)}</details>"
     )
+
+
+def body(row: Mapping[str, Any]) -> str:
+    """What was written, and in an episode with an environment what was answered."""
+    if row.get("turns"):
+        return episode(row["turns"])
+    return f"<h4>Completion</h4><pre>{long_text(row['completion'])}</pre>"
+
+
+def episode(turns: Turns) -> str:
+    """Its turns. What the environment said is set apart from what the model wrote."""
+    return f"<div class=turns>{''.join(map(turn, range(1, len(turns) + 1), turns))}</div>"
+
+
+def turn(number: int, row: Mapping[str, Any]) -> str:
+    earned = f", reward {short(row['reward'])}" if row["reward"] else ""
+    said = row["observation"]
+    return (
+        f"<h4>Turn {number}{earned}{failed(row)}</h4><pre>{long_text(row['reply'])}</pre>"
+        + "".join(map(call, row.get("tool_calls", ())))
+        + (
+            f"<h4 class=said>Observation</h4><pre class=said>{long_text(said)}</pre>"
+            if said
+            else ""
+        )
+    )
+
+
+def failed(row: Mapping[str, Any]) -> str:
+    count = row["failed_calls"]
+    return f", {count} failed {'call' if count == 1 else 'calls'}" if count else ""
+
+
+def call(row: Mapping[str, Any]) -> str:
+    """A tool's name and what it is called with."""
+    error = f" <b>{text(row['error'])}</b>" if row["error"] else ""
+    return f"<p class=call><code>{text(row['name'])} {text(row['arguments'])}</code>{error}</p>"

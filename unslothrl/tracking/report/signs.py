@@ -153,13 +153,15 @@ def truncated(rows: Rows, options: Options) -> Sign | None:
     points = series(rows, "rollout/truncated")
     if len(points) < LEAST or (last := ends(points)[1]) < 0.2:
         return None
-    limit = options.get("max_new_tokens")
+    has_turns = bool(series(rows, "episode/turns"))
+    limit = None if has_turns else options.get("max_new_tokens")
+    lengths = "--max_new_tokens or --max_episode_tokens" if has_turns else "--max_new_tokens"
     return Sign(
         "Many completions were cut off",
         f"{last:.0%} of the completions of the last steps reached the limit"
         + (f" of {limit} tokens" if limit else "")
         + ", most before an answer.",
-        "Raise --max_new_tokens, or ask for shorter answers in --system_prompt.",
+        f"Raise {lengths}, or ask for shorter answers in --system_prompt.",
     )
 
 

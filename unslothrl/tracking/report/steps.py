@@ -20,6 +20,8 @@ from typing import Any
 from unslothrl.evaluation.estimates import estimate
 from unslothrl.files import write_whole
 from unslothrl.tracking.metrics import is_number, mean
+from unslothrl.tracking.report import episodes
+from unslothrl.tracking.report.episodes import cut_text
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder, plain, read_jsonl
 
 FOLDER = "report"  # in a run's folder
@@ -295,7 +297,7 @@ def candidate(row: Mapping[str, Any], tokens: Tokens | None, length: Length) -> 
     in 1/1,000."""
     found = {
         "number": row["candidate"],
-        "text": cut_text(row["completion"], length[0]),
+        **body_of(row, length[0]),
         "rewards": list(row["rewards"].values()),
         "score": row["score"],
         "end": row["finish_reason"],
@@ -319,17 +321,16 @@ def candidate(row: Mapping[str, Any], tokens: Tokens | None, length: Length) -> 
     return found
 
 
+def body_of(row: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """What was written: the turns of an episode, and why it is lost; else a text."""
+    turns = row.get("turns")
+    found = episodes.shown(turns, most) if turns else {"text": cut_text(row["completion"], most)}
+    return found | ({"lost": cut_text(row["lost"], LONGEST_NAME)[0]} if "lost" in row else {})
+
+
 def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
     """Whole numbers, which take the least room; None stays, and is what not finite ones become."""
     return [round(v * by) if is_number(v) else None for v in values]
-
-
-def cut_text(text: str, most: int) -> list[Any]:
-    """[text], or [its beginning, the number of characters left out, its end]."""
-    if len(text) <= most:
-        return [text]
-    end = most // 4
-    return [text[: most - end], len(text) - most, text[len(text) - end :]]
 
 
 def cut_name(value: Any) -> str:
