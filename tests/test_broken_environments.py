@@ -127,6 +127,7 @@ def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
     assert len(lost) == len(LOST) - 1
     assert not any(row["selected"] or row["advantage"] for row in lost)
     assert all(len(row["turns"]) <= 3 for row in rows)
+    assert all(row["lost"] for row in lost) and sum("lost" in row for row in rows) == len(lost)
 
 
 def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):

@@ -267,6 +267,8 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
     assert "reward: 1 x boxed + 0.5 x format" in lines
     assert "data: 45 problems to train on, 5 to evaluate on (held_out)" in lines
     assert "30 steps: 6 prompts each, 16 completions a prompt of at most 1200 tokens" in lines
+    episodes = header(replace(config, tools=("python",), max_episode_tokens=4000), data, 30, [])
+    assert "30 steps: 6 prompts each, 16 episodes a prompt of at most 4000 tokens" in episodes
     assert lines[1].startswith("1 actor (") and lines[-1] == "a note" and "changed" in lines
     endless = Data(EndlessTasks.__new__(EndlessTasks), {"test": [], "hard": ["task"]})
     assert facts(Config(), endless) == [

@@ -20,8 +20,8 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         f"cluster {config.cluster}",
         *facts(config, data),
         f"{counted(steps, 'step')}: {counted(config.batch_size, 'prompt')} each, "
-        f"{counted(config.num_candidates, 'completion')} a prompt of at most "
-        f"{config.max_new_tokens} tokens",
+        f"{counted(config.num_candidates, 'episode' if config.has_environment else 'completion')} "
+        f"a prompt of at most {config.episode_tokens} tokens",
     ]
     if config.model == EMBEDDED:
         lines.append(f"options that are not set: recipe {EMBEDDED_RECIPE}")

@@ -330,6 +330,8 @@
         ? ""
         : `, ${known.improved >= 0 ? "+" : ""}${known.improved.toFixed(3)} since it was drawn first`;
     const about = `mean reward ${short(known.reward)}${change}, ${known.right} of ${known.count} right`;
+    const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
+    const answered = isOwn ? "gold answer " : "answer of the row ";
     const largest = Math.max(1e-9, ...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
     return element(
       "div",
@@ -342,7 +344,7 @@
         pre(prompt.prompt, text),
       ),
       prompt.answer
-        ? element("p", { className: "meta" }, "gold answer ", marked(prompt.answer, text))
+        ? element("p", { className: "meta" }, answered, marked(prompt.answer, text))
         : null,
       element(
         "div",

@@ -54,9 +54,8 @@ def sample(row: Mapping[str, Any], is_open: bool) -> str:
         facts.append(f"lost: its environment failed: {row['lost']}")
     if row["finish_reason"] == "length":
         facts.append("cut at the length limit")
-    answer = (
-        f"<h4>Gold answer</h4><pre>{long_text(row['answer'])}</pre>" if row.get("answer") else ""
-    )
+    of = "Answer of the row" if row.get("turns") else "Gold answer"  # environments may ask another
+    answer = f"<h4>{of}</h4><pre>{long_text(row['answer'])}</pre>" if row.get("answer") else ""
     return (
         f"<details{' open' * is_open}><summary><b>reward {short(reward_of(row))}</b> "
         f"<span>task {text(row['task'])}, candidate {row['candidate']}</span></summary>"
