@@ -32,6 +32,7 @@ from unslothrl.types import (
 from unslothrl.weights.adapter import AdapterShape
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
+ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin
 
 
 class ProgressMeter:
@@ -226,7 +227,8 @@ class Actor:
         the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
-            await asyncio.sleep(0)  # every episode that can goes on to its next turn
+            for _ in range(ROUNDS):  # every episode that can goes on to its next turn
+                await asyncio.sleep(0)
             self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:

@@ -6,6 +6,7 @@ from typing import Any
 from unslothrl.config.hardware import vllm_rank
 from unslothrl.planning.engine_memory import EngineMemory
 
+CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
 EXTENSION = "unslothrl.engines.vllm_worker.EndsWithItsActor"
 
@@ -84,5 +85,6 @@ def on_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
     prefill = memory.prefill_tokens if workers == 1 else SPLIT_PREFILL
     return {
         "enable_chunked_prefill": False,
+        "block_size": CPU_BLOCK,
         "max_num_batched_tokens": max(prefill, context),
     }
