@@ -226,7 +226,7 @@ def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path,
     ("changed", "words"),
     [
         ({"format": 2}, "its format is 2, this version reads 1"),
-        ({"temperature": 0}, "temperature must be from 0.001 to 5, got 0"),
+        ({"temperature": 0}, "temperature must be from 0.001 to 2, got 0"),
         ({"max_new_tokens": 10**400}, "max_new_tokens must be from 1 to 1048576"),
         ({"system_prompt": None}, "system_prompt must be text, got None"),
         ({"chat_template": ["x"]}, "chat_template must be text"),

@@ -43,7 +43,7 @@ BAD = [
     ("--lr 3", ["lr", "3.0", "--lr 1"]),
     ("--lr", ["--lr needs a value", "--lr 2e-05"]),
     ("--temperature 0", ["temperature", "over 0", "0.0", "--temperature 1.2"]),
-    ("--temperature 9", ["temperature", "at most 5", "9.0", "--temperature 5"]),
+    ("--temperature 9", ["temperature", "at most 2", "9.0", "--temperature 2"]),
     ("--top_p 1.5", ["top_p", "at most 1", "1.5", "--top_p 1"]),
     ("--batch_size 0", ["batch_size", "at least 1", "0", "--batch_size 1"]),
     ("--batch_size 2.5", ["batch_size", "a whole number", "'2.5'", "--batch_size 30"]),

@@ -203,7 +203,7 @@ def ask(
     temperature: float = typer.Option(
         None,
         min=0,
-        max=5,
+        max=2,
         callback=finite,
         help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
     ),
@@ -230,7 +230,7 @@ def chat(
     temperature: float = typer.Option(
         None,
         min=0,
-        max=5,
+        max=2,
         callback=finite,
         help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
     ),

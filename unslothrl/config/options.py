@@ -185,7 +185,7 @@ class Config(EnvironmentOptions, TaskOptions):
     eval_candidates: int = option(
         8, "completions per problem", EVALUATION, at_least=1, unit="completions"
     )
-    eval_temperature: float = option(0.6, "sampling temperature", EVALUATION, over=0, at_most=5)
+    eval_temperature: float = option(0.6, "sampling temperature", EVALUATION, over=0, at_most=2)
     eval_top_p: float = option(0.95, "nucleus sampling", EVALUATION, over=0, at_most=1)
     save_every: int = option(
         100, "steps between saved adapters", EVALUATION, at_least=1, unit="steps"

@@ -103,7 +103,7 @@ class TaskOptions:
         unit="completions",
     )
     max_new_tokens: int = option(1200, "longest completion", SAMPLING, at_least=1, unit="tokens")
-    temperature: float = option(1.2, "sampling temperature", SAMPLING, over=0, at_most=5)
+    temperature: float = option(1.2, "sampling temperature", SAMPLING, over=0, at_most=2)
     top_p: float = option(1.0, "nucleus sampling, 1 = off", SAMPLING, over=0, at_most=1)
     sampling_top_k: int = option(
         0, "sample from the k likeliest tokens, 0 = off", SAMPLING, at_least=0

@@ -76,7 +76,7 @@ def read(folder: Path) -> Use | None:
 def checked(settings: dict[str, Any]) -> Use:
     """Raises Unreadable for a value of the wrong type or outside of its limits."""
     wanted: dict[str, tuple[Any, float, float]] = {
-        "temperature": (int | float, 1e-3, 5),
+        "temperature": (int | float, 1e-3, 2),
         "top_p": (int | float, 1e-3, 1),
         "max_new_tokens": (int, 1, MOST_NEW_TOKENS),
     }
