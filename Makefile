@@ -59,8 +59,9 @@ cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)
 
-suite-test: setup ## GEM, TextArena, reasoning-gym, OpenEnv and verifiers, with their own packages
-	$(PYTEST) -m slow tests/test_environment_suites.py $(ARGS)
+suite-test: setup ## environments: other libraries', all broken ones in a run, 10,000 episodes, the page's commands
+	$(PYTEST) -m slow tests/test_environment_suites.py tests/test_environments_page.py \
+	    tests/test_broken_environments.py $(ARGS)
 
 mutation-test: setup ## a thousand wrong recipes, flags and adapters
 	$(PYTEST) -m slow tests/test_mutations.py $(ARGS)
@@ -82,7 +83,7 @@ site: setup     ## build docs/ as a site in build/site; a broken link is an erro
 	PYTHONPATH=.venv/peers/site $(bin)/python -m sphinx -W --keep-going -n -q docs build/site
 
 recipe-test: setup ## two steps of every recipe on the embedded base
-	$(PYTEST) -m real -rP tests/test_recipes.py $(ARGS)
+	$(PYTEST) -m real -rP -n 2 tests/test_recipes.py $(ARGS)
 
 tracker-test: setup ## what TensorBoard, W&B and Trackio read from a run, with their own packages
 	$(bin)/python tools/peers.py trackers

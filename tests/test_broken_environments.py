@@ -99,6 +99,7 @@ def test_what_an_environment_says_is_no_special_token(tmp_path):
             assert text.count("<|im_start|>") == 2, turn  # the user's, and the policy's next
 
 
+@pytest.mark.slow
 def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
     """The lost episodes are in the record, with turns and reasons; nothing is trained on them."""
     folder = tmp_path / "broken"

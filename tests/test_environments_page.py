@@ -76,6 +76,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_search_tool.py::test_the_index_is_built_once_and_episodes_keep_nothing"
     ),
     "| to check the file": MEASURED,
+    "To start and end an episode": MEASURED,
     "| to read and index it": MEASURED,
     "| memory of the index": MEASURED,
     "| memory that an episode adds": MEASURED,
@@ -160,6 +161,7 @@ def test_there_are_commands_to_run():
     assert sum("--tools" in command for command in commands) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", environments_page.commands())
 def test_a_documented_command_trains(command, folder, monkeypatch):
     episodes = trained(command, folder, monkeypatch)

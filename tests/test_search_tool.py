@@ -114,6 +114,7 @@ def test_an_episode_reads_what_it_has_searched_for(tmp_path):
     ]
 
 
+@pytest.mark.real
 def test_the_schema_that_the_model_is_shown(tmp_path):
     (function,) = search.tools(rows_in(tmp_path, ROWS))
     shown = schema(function)["function"]
