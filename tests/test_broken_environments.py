@@ -159,13 +159,14 @@ def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
         tasks = [asked("1+1?")] * 125
         actor.generate(tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
         host = psutil.Process(actor.host.process.pid)
+        _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # the last are ended
         seen.append(
             (
                 this.memory_info().rss >> 20,
                 host.memory_info().rss >> 20,
                 len(os.listdir("/proc/self/fd")),
                 len(os.listdir(f"/proc/{host.pid}/fd")),
-                len(host.children(recursive=True)),
+                len(left),
             )
         )
     actor.close()
