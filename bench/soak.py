@@ -202,9 +202,11 @@ def soak(kind: str, total: int, room: Path) -> dict[str, Any]:
                 if folder.exists():
                     samples.append(sample(run, folder))
     wall = time.monotonic() - started
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    threads = threads and f"OMP_NUM_THREADS={threads} "
     return {
         **facts(),
-        "command": f"python bench/soak.py {kind} --steps {total}",
+        "command": f"{threads}python bench/soak.py {kind} --steps {total}",
         "options": " ".join(command[1:-4]),
         "exit_code": run.returncode,
         "steps": steps(folder),
