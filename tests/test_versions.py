@@ -193,6 +193,7 @@ def test_more_versions_than_slots_wait_and_all_end(engine, adapters):
     assert engine.versions_held == 1
 
 
+@pytest.mark.slow
 def test_many_loads_leave_nothing(engine, adapters):
     """With completions in flight under the older and the newest version, some of which follow."""
     loads = LOADS["vllm" if isinstance(engine, VllmEngine) else "transformers"]
