@@ -15,7 +15,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory
@@ -237,13 +237,14 @@ def lora_options(config: Config, base: Path) -> dict:
     """What both backends are given for the LoRA and the base."""
     import torch
 
+    start = adapter_folder(config.adapter)
     return {
         "dtype": getattr(torch, dtype_name(config)),
         "rank": config.max_lora_rank,
         "alpha": config.lora_alpha,
         "dropout": config.lora_dropout,
         "seed": config.seed,
-        "start": Path(config.adapter) if config.adapter else None,
+        "start": Path(start) if start else None,
         "name": str(base) if config.model == EMBEDDED else portable.base_name(config.model, base),
         "offload": config.offload,
     }

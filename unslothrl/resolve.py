@@ -26,7 +26,7 @@ from unslothrl.config.reading import (
 )
 from unslothrl.config.values import read_value
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, TURNS
+from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
 from unslothrl.mirror import address
@@ -146,8 +146,6 @@ def user_layers(
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
-    if user.get("adapter") == EMBEDDED_TURNS:
-        user["adapter"] = str(TURNS)
     if user.get("environment") is not None:
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
@@ -167,7 +165,7 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
     and so does one whose own folder was moved."""
     full = {**layer}
     for name in MOVABLE:
-        if full.get(name) is not None:
+        if full.get(name) not in (None, EMBEDDED_TURNS):
             full[name] = str(expanded(full[name]).absolute())
     if _is_path(full.get("model") or ""):
         full["model"] = str(expanded(full["model"]).absolute())
@@ -220,9 +218,10 @@ def with_default_task(user: Mapping[str, Any], machine: Machine) -> dict[str, An
 
 def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, Lora | None]:
     """-> (the config with the LoRA's shape of the adapter that it starts from, that adapter)."""
-    if config.adapter is None:
+    folder = adapter_folder(config.adapter)
+    if folder is None:
         return config, None
-    lora = adapter_check.check_settings(config.adapter)
+    lora = adapter_check.check_settings(folder)
     if requested.get("max_lora_rank", lora.rank) < lora.rank:
         raise UserError(
             f"max_lora_rank {requested['max_lora_rank']}: adapter {config.adapter} has rank "
@@ -304,8 +303,9 @@ def check_paths(config: Config) -> None:
         source = sources.parse(text)
         if source.is_local and not exists(source.name):
             raise UserError(f"{name} {source.name}: no such file or folder: check the path")
-    if config.adapter is not None:
-        adapter_check.check_format(config.adapter)
+    folder = adapter_folder(config.adapter)
+    if folder is not None:
+        adapter_check.check_format(folder)
     for name in ("output_dir", "lora_save_path"):
         value = getattr(config, name)
         if value is not None and exists(value) and not Path(value).is_dir():

@@ -21,6 +21,7 @@ from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.earlier_run import EarlierRun
+from unslothrl.embedded import adapter_folder
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
@@ -161,8 +162,9 @@ def prepare(
     view.stage("importing libraries")
     cluster.import_first(config)
     on_hub = base_model.is_on_hub(config.model)
-    if config.adapter:  # before a base is downloaded whole or quantised
-        adapter_check.check(config.adapter, base_model.find(config.model, weights=False))
+    adapter = adapter_folder(config.adapter)
+    if adapter:  # before a base is downloaded whole or quantised
+        adapter_check.check(adapter, base_model.find(config.model, weights=False))
     check_backend(config)
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":

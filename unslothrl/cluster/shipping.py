@@ -13,6 +13,7 @@ from pathlib import Path
 from unslothrl import environments
 from unslothrl.algorithms import objectives
 from unslothrl.config.options import Config
+from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.environments.corpus import Corpus
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, write_whole
@@ -29,7 +30,7 @@ def paths_of(config: Config) -> list[str]:
     paths = [config.learner] if objectives.is_file(config.learner) else []
     paths += [file_of(text) for text in (*config.reward, config.environment) if SEPARATOR in text]
     paths += [tool for tool in config.tools if tool not in environments.tool_names()]
-    paths += [config.adapter] if config.adapter else []
+    paths += [config.adapter] if config.adapter not in (None, EMBEDDED_TURNS) else []
     return list(dict.fromkeys(paths))
 
 

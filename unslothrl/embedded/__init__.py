@@ -13,3 +13,8 @@ EMBEDDED_TURNS = "embedded-turns"
 
 TURNS = Path(__file__).parent / "turns"
 """An adapter on it that has seen a second turn, made by `make_turns.py`."""
+
+
+def adapter_folder(adapter: str | None) -> str | None:
+    """The folder of what `--adapter` names."""
+    return str(TURNS) if adapter == EMBEDDED_TURNS else adapter
