@@ -98,6 +98,7 @@ def ray(output) -> Path:
     return train(output, "ray", cluster="ray")
 
 
+@pytest.mark.slow
 def test_a_profile_has_traces_and_changes_no_adapter(output, whole, capsys):
     folder = train_here(output, "profiled", max_steps=4, profile=2)
     for version in (1, 2, 3, 4):
@@ -345,7 +346,12 @@ def test_asking_a_folder_that_is_no_adapter_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "file", "started"),
     [
-        ("gsm8k", "gsm8k/train.jsonl", {"engine": "vllm", "number_of_actors": 1}),
+        pytest.param(
+            "gsm8k",
+            "gsm8k/train.jsonl",
+            {"engine": "vllm", "number_of_actors": 1},
+            marks=pytest.mark.slow,
+        ),
         ("math500", "math500/test.jsonl", {}),
     ],
 )
@@ -378,7 +384,12 @@ def scratch(pid: int) -> list[Path]:
 @pytest.mark.parametrize(
     ("number", "generates", "line"),
     [
-        (signal.SIGINT, {"engine": "vllm", "number_of_actors": 1}, "step 1/500"),
+        pytest.param(
+            signal.SIGINT,
+            {"engine": "vllm", "number_of_actors": 1},
+            "step 1/500",
+            marks=pytest.mark.slow,
+        ),
         (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "step 1/500"),
         (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "loading"),
     ],

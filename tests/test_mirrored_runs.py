@@ -36,6 +36,7 @@ def killed(arguments: list[str], phase: str, number: int) -> None:
     assert reached == b"x", said.decode()[-3000:]
 
 
+@pytest.mark.slow
 def test_a_run_whose_machine_is_gone_ends_as_if_it_had_not_been(tmp_path):
     """Killed, its folder deleted, and continued from the mirror alone."""
     mirror = f"file://{tmp_path}/mirror"
