@@ -158,9 +158,10 @@ def call_of(text: str, name: Any, arguments: Any) -> RawCall:
 
 
 def is_sound(name: str, arguments: Any) -> bool:
-    """Whether they can be written again: not too deep, and of characters that UTF-8 has."""
+    """Whether they can be written again: not too deep, of characters that UTF-8 has, and without
+    what Python reads although JSON lacks it, such as NaN, Infinity and 1e999."""
     try:
-        written = json.dumps(arguments, ensure_ascii=False)
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         (name + written).encode()
     except (ValueError, RecursionError):
         return False

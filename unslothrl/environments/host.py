@@ -84,7 +84,7 @@ class Session(asyncio.Protocol):
             if len(self.received) < end:
                 return
             answer = json.loads(self.received[frames.HEADER.size : end])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return self.fail(f"its process sent what is no answer ({error})")
         del self.received[:end]
         if self.waiting is not None and not self.waiting.done():
@@ -111,7 +111,10 @@ class Session(asyncio.Protocol):
             self.transport.write(frames.packed({"call": name, **arguments}))
             answer = await self.waiting
         except frames.TooLarge as error:
-            raise Lost(f"what the policy wrote has {error}") from None
+            said = "the task" if name == "reset" else "what the policy wrote"
+            raise Lost(f"{said} has {error}") from None
+        except (ValueError, TypeError, RecursionError) as error:  # JSON lacks it
+            raise Lost(f"{name} cannot be asked ({error})") from None
         finally:
             timer.cancel()
             self.waiting = None
