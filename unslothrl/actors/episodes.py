@@ -5,9 +5,11 @@ turns may be drawn under several versions. A turn ends under the version that it
 the episode follows the newest (`--partial_rollouts`).
 """
 
+import contextlib
 import json
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,10 +120,12 @@ class Course:
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
-            "extra": task.extra,
+            "extra": finite(task.extra),
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=self.episode.group_seed)
-        self.talk = talking.begin(task, opened)
+        gave_prompt = bool(opened.get("prompt") or opened.get("more"))
+        with of_the_environment(gave_prompt):
+            self.talk = talking.begin(task, opened)
         self.prompt_ids = self.talk.prompt_ids
         most = self.rules.max_prompt_tokens
         if most and len(self.prompt_ids) > most and self.prompt_ids != task.prompt_ids:
@@ -197,10 +201,8 @@ class Course:
         """Adds an observation to the sequence; or begins another, with what came before as its
         prompt."""
         assert self.talk is not None and self.sequence is not None
-        try:
+        with of_the_environment():
             said, extension = self.talk.add(answer)
-        except UserError as error:  # the template refuses what the environment says
-            raise Lost(str(error)) from None
         self.turns[-1] = replace(self.turns[-1], observation=said)
         if extension.is_continuation:
             ids, left = extension.ids, self.left()
@@ -233,6 +235,30 @@ class Course:
         combine = TURN_REWARDS[self.rules.turn_rewards]
         reward = 0.0 if lost else combine(self.rewards, self.rules.discount)
         return Played(completion, replies, reward, self.score, lost)
+
+
+@contextlib.contextmanager
+def of_the_environment(gave_texts: bool = True) -> Iterator[None]:
+    """Around what is made of an environment's texts: whatever that raises costs the episode. Where
+    it gave none, what a template refuses is the user's."""
+    try:
+        yield
+    except UserError as error:  # the template refuses what the environment says
+        if not gave_texts:
+            raise
+        raise Lost(str(error)) from None
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Lost(f"what it says cannot be read ({said:.200})") from error
+
+
+def finite(value: Any) -> Any:
+    """A row's value with None for what JSON lacks: pandas writes NaN where a cell is empty."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def of_one_prompt(played: list[Played]) -> list[Played]:

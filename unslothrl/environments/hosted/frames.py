@@ -14,9 +14,10 @@ class TooLarge(ValueError):
     """A value that is longer than `MOST` bytes."""
 
 
-def packed(value: Any) -> bytes:
-    """Raises TooLarge, and ValueError or TypeError for what JSON lacks."""
-    data = json.dumps(value, allow_nan=False).encode("ascii")
+def packed(value: Any, errors: str = "surrogatepass") -> bytes:
+    """`errors`: what becomes of half a surrogate pair, as `str.encode` has it; paths may have some.
+    Raises TooLarge, and ValueError or TypeError for what JSON lacks."""
+    data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", errors)
     if len(data) > MOST:
         raise TooLarge(f"{len(data):,} bytes, at most {MOST:,} are read")
     return HEADER.pack(len(data)) + data

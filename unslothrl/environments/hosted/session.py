@@ -39,13 +39,14 @@ async def serve(connection: socket.socket, make: shapes.Make) -> None:
 
 
 async def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
+    """With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair."""
     try:
         method = getattr(episode, call.pop("call"))
-        return frames.packed(await method(**call))
+        return frames.packed(await method(**call), errors="replace")
     except frames.TooLarge as error:
         return frames.packed({"error": f"it answered with {error}"})
     except BaseException as error:  # the user's code: it must not end the answer
-        return frames.packed({"error": reason(error)})
+        return frames.packed({"error": reason(error)}, errors="replace")
 
 
 def reason(error: BaseException) -> str:
