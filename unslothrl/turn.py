@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+MOST_REWARD = 1e12  # any reward is below it, of a turn, of an episode, or of a reward function
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -19,7 +19,7 @@ from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.environments.host import Lost, Session
 from unslothrl.environments.rewards import TURN_REWARDS
 from unslothrl.errors import UserError
-from unslothrl.turn import Call, Turn
+from unslothrl.turn import MOST_REWARD, Call, Turn
 from unslothrl.types import Completion, Request, Sampling, Task, Transcript, seed_of
 
 Draw = Callable[[Request], Awaitable[Completion]]
@@ -94,6 +94,7 @@ async def play(
     try:
         await course.begin(session, talking)
         await course.run(session, draw)
+        course.check_rewards()
     except Lost as lost:
         return course.played(str(lost) or "it failed")
     return course.played()
@@ -161,6 +162,17 @@ class Course:
         if self.rewards:
             self.rewards[-1] += (await session.call("finish"))["reward"]
             self.turns[-1] = replace(self.turns[-1], reward=self.rewards[-1])
+
+    @property
+    def reward(self) -> float:
+        """Of all turns."""
+        return TURN_REWARDS[self.rules.turn_rewards](self.rewards, self.rules.discount)
+
+    def check_rewards(self) -> None:
+        """Each is bounded where it is given, their sum here. Raises Lost."""
+        largest = max([*self.rewards, self.reward], key=abs)
+        if not abs(largest) < MOST_REWARD:
+            raise Lost(f"its rewards come to {largest:g}: give less than {MOST_REWARD:g} in all")
 
     def left(self) -> int:
         """Tokens that may still come after what there is of the sequence."""
@@ -232,8 +244,7 @@ class Course:
         )
         text = replies[0] if len(replies) == 1 else transcript.text("\n")
         completion = replace(sequence, text=text, finish_reason=reason, transcript=transcript)
-        combine = TURN_REWARDS[self.rules.turn_rewards]
-        reward = 0.0 if lost else combine(self.rewards, self.rules.discount)
+        reward = 0.0 if lost else self.reward
         return Played(completion, replies, reward, self.score, lost)
 
 

@@ -24,6 +24,7 @@ from unslothrl.rewards.processes import (
     ProcessPool,
 )
 from unslothrl.rewards.reward import WALL_OF_CPU, Reward
+from unslothrl.turn import MOST_REWARD
 from unslothrl.types import Completion, Failure, Task
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
@@ -282,4 +283,4 @@ def as_number(result: Result) -> Result:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < 1e12
+    return isinstance(value, int | float) and abs(value) < MOST_REWARD

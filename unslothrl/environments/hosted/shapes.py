@@ -22,9 +22,11 @@ from typing import Any, Protocol
 
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.hosted.tools import Tools, awaited
+from unslothrl.turn import MOST_REWARD
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RL2_PARAMETERS = ("state", "action", "extra_info")
+ROUNDING = 1e-6
 Answer = dict[str, Any]
 
 
@@ -315,7 +317,7 @@ def answer(said: Any) -> Answer:
         "observation": "" if observation is None else conversation(observation),
         "reward": number(0.0 if reward is None else reward, "reward"),
         "done": bool(done),
-        "score": None if score is None else number(score, "score"),
+        "score": None if score is None else share(score),
     }
 
 
@@ -336,14 +338,28 @@ def conversation(value: Any) -> str | list[Message]:
 
 
 def number(value: Any, name: str) -> float:
-    """Raises Wrong for what is no finite number."""
+    """Raises Wrong for what is no finite number, or one that sums could not hold."""
+    if isinstance(value, str | bytes):
+        raise Wrong(f"its {name} is {value!r:.40}: give a finite number")
     try:
         found = float(value)
+    except OverflowError:
+        found = math.inf
     except (TypeError, ValueError):
         raise Wrong(f"its {name} is {kind(value)}: give a number") from None
-    if isinstance(value, str) or not math.isfinite(found):
-        raise Wrong(f"its {name} is {value!r:.40}: give a finite number")
+    if not math.isfinite(found):
+        raise Wrong(f"its {name} is {found}: give a finite number")
+    if abs(found) >= MOST_REWARD:
+        raise Wrong(f"its {name} is {found:g}: give one below {MOST_REWARD:g}")
     return found
+
+
+def share(value: Any) -> float:
+    """A score, from 0 to 1 but for a rounding error. Raises Wrong."""
+    score = number(value, "score")
+    if not -ROUNDING <= score <= 1 + ROUNDING:
+        raise Wrong(f"its score is {score:g}: give 0 to 1")
+    return min(1.0, max(0.0, score))
 
 
 def kind(value: Any) -> str:
