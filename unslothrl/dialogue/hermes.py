@@ -46,7 +46,7 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
                 written[-1]["content"] += "\n" + text
             else:
                 written.append({"role": "user", "content": text})
-        elif message.get("tool_calls"):
+        elif has_calls(message):
             calls = [
                 json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
             ]
@@ -61,7 +61,12 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
 
 def has_tools(messages: Sequence[Message]) -> bool:
     """Whether there are calls or results in them."""
-    return any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+    return any(message["role"] == "tool" or has_calls(message) for message in messages)
+
+
+def has_calls(message: Message) -> bool:
+    """The policy's own turn alone: no one else can call."""
+    return message["role"] == "assistant" and bool(message.get("tool_calls"))
 
 
 def function(call: dict[str, Any]) -> dict[str, Any]:

@@ -48,12 +48,11 @@ class Markers:
         return self._pattern.sub("", text)
 
     def clean(self, messages: Sequence[Message]) -> list[Message]:
-        """Observations that cannot forge a turn."""
+        """Observations that cannot forge a turn: of other keys, such as `tool_calls`, a template
+        would make what only the policy writes."""
         return [
-            {
-                key: self.broken(value) if key in FIELDS and isinstance(value, str) else value
-                for key, value in message.items()
-            }
+            {"role": message["role"]}
+            | {key: self.broken(message[key]) for key in FIELDS if message.get(key) is not None}
             for message in messages
         ]
 

@@ -25,6 +25,7 @@ from unslothrl.environments.hosted.tools import Tools, awaited
 from unslothrl.turn import MOST_REWARD
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
 RL2_PARAMETERS = ("state", "action", "extra_info")
 ROUNDING = 1e-6
 Answer = dict[str, Any]
@@ -334,7 +335,17 @@ def conversation(value: Any) -> str | list[Message]:
             raise Wrong(f"a message is {kind(each)}: give {{'role': ..., 'content': ...}}")
         if not isinstance(each.get("content"), str):
             raise Wrong(f"a message's content is {kind(each.get('content'))}: give a text")
-    return [dict(each) for each in value]
+    return [message(each) for each in value]
+
+
+def message(given: Mapping) -> Message:
+    """What a template may see of a message: with a call in it, it would write a turn of the
+    policy's whatever the role. Raises Wrong."""
+    found = {key: given[key] for key in MESSAGE if given.get(key) is not None}
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise Wrong(f"a message's {key} is {kind(value)}: give a text")
+    return {key: str(value) for key, value in found.items()}
 
 
 def number(value: Any, name: str) -> float:
