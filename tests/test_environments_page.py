@@ -52,7 +52,9 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_dialogue_families.py::test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_"
         "when_a_tool_does "
         "test_dialogue_families.py::test_a_renderer_is_chosen_where_it_agrees_with_the_template "
-        "test_dialogue_families.py::test_an_observation_cannot_forge_a_turn"
+        "test_dialogue_families.py::test_an_observation_cannot_forge_a_turn "
+        "test_hostile_messages.py::test_what_reset_gives_is_no_special_token "
+        "test_hostile_messages.py::test_the_data_sets_own_messages_stay_as_they_are"
     ),
     "- **Length.**": "test_episodes.py::test_the_tokens_of_a_turn_and_of_all_turns_are_bounded",
     "- **Rewards.**": (

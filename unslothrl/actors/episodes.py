@@ -124,7 +124,7 @@ class Course:
             "extra": finite(task.extra),
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=self.episode.group_seed)
-        gave_prompt = bool(opened.get("prompt") or opened.get("more"))
+        gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
         with of_the_environment(gave_prompt):
             self.talk = talking.begin(task, opened)
         self.prompt_ids = self.talk.prompt_ids

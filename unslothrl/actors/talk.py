@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply
-from unslothrl.dialogue.conversation import Conversation
+from unslothrl.dialogue.conversation import Conversation, checked_prompt
 from unslothrl.types import Task
 
 
@@ -45,13 +45,17 @@ class Talking:
         if opened.get("wants_text"):
             return OfTexts(task, self)
         self.dialogue = self.dialogue or self.make_dialogue()
-        messages = first_messages(task, opened)
-        tools = opened["tools"]
-        is_own = not tools and messages == messages_of(task)
+        messages, own, tools = first_messages(task, opened), messages_of(task), opened["tools"]
+        if messages != own:
+            checked_prompt(messages)
+        is_own = not tools and messages == own
         prompt_ids = task.prompt_ids if is_own else None
-        conversation = Conversation(self.dialogue, messages, tools, prompt_ids)
+        cleaned = [
+            message if message in own else self.dialogue.clean([message])[0] for message in messages
+        ]
+        conversation = Conversation(self.dialogue, cleaned, tools, prompt_ids)
         prompt = "" if is_own else self.text_of_prompt(conversation.prompt_ids)
-        question = "" if messages == messages_of(task) else first_question(messages)
+        question = "" if messages == own else first_question(messages)
         return OfMessages(conversation, prompt, question)
 
     def text_of_prompt(self, ids: Sequence[int]) -> str:

@@ -81,6 +81,10 @@ class Dialogue(Protocol):
 
     def opened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> History: ...
 
+    def clean(self, messages: Sequence[Message]) -> list[Message]:
+        """What an environment says, so that it cannot forge a turn: `extended` does it by itself,
+        `opened`, whose messages may be the user's own, does not."""
+
     def prompt(self, history: History) -> Prompt:
         """The whole conversation rendered, up to where the policy begins to write."""
 

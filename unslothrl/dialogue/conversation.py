@@ -7,6 +7,7 @@ from unslothrl.dialogue.base import Dialogue, Extension, Message, Prompt, Reply,
 from unslothrl.errors import UserError
 
 OBSERVED = ("user", "tool", "system")
+FIRST = (*OBSERVED, "assistant")  # as in a data set: examples may come before the question
 
 
 class Conversation:
@@ -89,15 +90,23 @@ class Conversation:
         return paired
 
 
-def checked(messages: Sequence[Message]) -> list[Message]:
+def checked_prompt(messages: Sequence[Message]) -> list[Message]:
+    """UserError where no conversation begins with an environment's messages."""
+    messages = checked(messages, FIRST)
+    if messages[-1]["role"] == "assistant":
+        raise UserError("environment: its prompt ends with a turn of the assistant: leave it out")
+    return messages
+
+
+def checked(messages: Sequence[Message], roles: Sequence[str] = OBSERVED) -> list[Message]:
     """UserError where an environment's messages are none."""
     if not messages:
         raise UserError("environment: it says nothing after a turn: return a message, or done=True")
     for message in messages:
         role, content = message.get("role"), message.get("content")
-        if role not in OBSERVED:
+        if role not in roles:
             raise UserError(
-                f"environment: a message of role {role!r}: choose one of {', '.join(OBSERVED)}"
+                f"environment: a message of role {role!r}: choose one of {', '.join(roles)}"
             )
         if not isinstance(content, str):
             kind = type(content).__name__

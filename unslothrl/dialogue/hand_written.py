@@ -83,6 +83,9 @@ class HandWrittenDialogue:
     def opened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> History:
         return History(list(messages), list(messages), list(tools))
 
+    def clean(self, messages: Sequence[Message]) -> list[Message]:
+        return self.markers.clean(messages)
+
     def prompt(self, history: History) -> Prompt:
         return Prompt(self.render(history.parsed, history.tools))
 
@@ -113,7 +116,7 @@ class HandWrittenDialogue:
         prompt: Prompt,
         history: History,
     ) -> tuple[Extension, Prompt]:
-        new = self.markers.clean(new)
+        new = self.clean(new)
         if any(message["role"] == "system" for message in new):
             self.render(history.parsed + new, history.tools)  # bridges write what templates refuse
         sampled = prompt.ids + reply_ids

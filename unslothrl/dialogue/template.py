@@ -130,6 +130,9 @@ class TemplateDialogue:
             opened = hermes.with_tools(opened, tools, role)
         return History(list(opened), list(opened), list(tools))
 
+    def clean(self, messages: Sequence[Message]) -> list[Message]:
+        return self.markers.clean(messages)
+
     def prompt(self, history: History) -> Prompt:
         text = self._render(history.raw, history)
         return Prompt(self.tokens(text), text)
@@ -159,7 +162,7 @@ class TemplateDialogue:
         prompt: Prompt,
         history: History,
     ) -> tuple[Extension, Prompt]:
-        new = self._texts(self.markers.clean(new))
+        new = self._texts(self.clean(new))
         self._check_texts()
         so_far, last = self._text_of(prompt, history), reply_ids[-1:]
         for ended in self._may_end(last):
