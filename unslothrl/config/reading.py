@@ -39,9 +39,7 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError(f"{' '.join(str(error).split()):.200}") from None
 
 
-def read_recipe(
-    name: str, notes: list[str] | None = None, table: Table = RUN
-) -> dict[str, Any]:
+def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
     if exists(name):
         return read_toml(expanded(name), notes, table)
@@ -53,9 +51,7 @@ def read_recipe(
     return read_toml(RECIPES[name], notes, table)
 
 
-def read_toml(
-    path: Path, notes: list[str] | None = None, table: Table = RUN
-) -> dict[str, Any]:
+def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options in a file: name -> value. Raises UserError.
 
     An option of earlier versions is left out, and `notes` gets a line that says so.
