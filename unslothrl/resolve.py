@@ -300,22 +300,32 @@ def check_paths(config: Config) -> None:
     evals = sources.eval_sources(config.eval_dataset)
     named = [text for text in evals.values() if text is not None]
     for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
-        source = sources.parse(text)
-        if source.is_local and not exists(source.name):
-            raise UserError(f"{name} {source.name}: no such file or folder: check the path")
+        check_source(name, text)
     folder = adapter_folder(config.adapter)
     if folder is not None:
         adapter_check.check_format(folder)
-    for name in ("output_dir", "lora_save_path"):
-        value = getattr(config, name)
+    check_folders(config.output_dir, config.lora_save_path, config.run_name, config.resume)
+
+
+def check_source(name: str, text: str) -> None:
+    """UserError where the source of option `name` is a file or folder that is not there."""
+    source = sources.parse(text)
+    if source.is_local and not exists(source.name):
+        raise UserError(f"{name} {source.name}: no such file or folder: check the path")
+
+
+def check_folders(
+    output_dir: str, lora_save_path: str | None, run_name: str | None, resume: str | None
+) -> None:
+    """UserError for a folder to write into that is a file, and a name that is no folder's."""
+    for name, value in (("output_dir", output_dir), ("lora_save_path", lora_save_path)):
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
-    is_new = config.resume is None  # else the folder is there, whatever its name
-    wanted = config.run_name
-    if is_new and wanted is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", wanted):
+    is_new = resume is None  # else the folder is there, whatever its name
+    if is_new and run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
-            f"{wanted[:120]!r}: set --run_name and put folders into --output_dir"
+            f"{run_name[:120]!r}: set --run_name and put folders into --output_dir"
         )
 
 
@@ -329,8 +339,13 @@ def name_run(config: Config) -> Config:
         return config
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     wanted = config.run_name or f"{Path(config.learner).stem}-{now}"
+    return replace(config, run_name=free_name(config.output_dir, wanted))
+
+
+def free_name(output_dir: str, wanted: str) -> str:
+    """A name under which there is no folder yet."""
     name, number = wanted, 1
-    while exists(str(Path(config.output_dir) / name)):
+    while exists(str(Path(output_dir) / name)):
         number += 1
         name = f"{wanted}-{number}"
-    return replace(config, run_name=name)
+    return name

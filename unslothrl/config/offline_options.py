@@ -6,6 +6,7 @@ from typing import Any
 
 from unslothrl.config.option import TASK, TRAINING, option
 from unslothrl.config.options import Config
+from unslothrl.config.values import Table
 
 _OF_A_RUN = {entry.name: entry for entry in fields(Config)}
 
@@ -135,3 +136,10 @@ class RmOptions(PreferenceOptions):
     """Of `unslothrl rm`."""
 
     lr: float = same("lr", 1e-4)
+
+
+TABLES = {
+    "sft": Table(SftOptions, "sft"),
+    "dpo": Table(DpoOptions, "dpo"),
+    "rm": Table(RmOptions, "rm"),
+}

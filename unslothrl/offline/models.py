@@ -1,0 +1,98 @@
+"""What a stage trains: a LoRA over the 4-bit base, and of a reward model a head on top of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from transformers import AutoModelForSequenceClassification
+
+from unslothrl.backends import lora, peft
+from unslothrl.backends.lora import POLICY, REFERENCE
+from unslothrl.memory import prepare_card
+from unslothrl.policy_version import Adapter
+from unslothrl.types import LORA_TARGETS
+from unslothrl.weights.adapter import WEIGHTS_FILE
+
+SCORE = "score"  # transformers' name of the head of a sequence classifier
+HEAD_FILE = "score_head.safetensors"  # beside the adapter of a reward model
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What to put on the base."""
+
+    dtype: torch.dtype  # what the base computes in
+    rank: int
+    alpha: int
+    dropout: float
+    seed: int
+    start: Path | None  # an adapter to go on from
+    name: str  # what published adapters call their base
+
+
+def policy(base: Path, shape: Shape) -> Any:
+    """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
+    backend = peft.load(
+        base,
+        dtype=shape.dtype,
+        rank=shape.rank,
+        alpha=shape.alpha,
+        dropout=shape.dropout,
+        seed=shape.seed,
+        start=shape.start,
+        name=shape.name,
+        packs=False,
+    )
+    if shape.start is not None:  # a stage's reference is its trainer's
+        backend.model.delete_adapter(REFERENCE)
+    return backend.model
+
+
+def reward_model(base: Path, shape: Shape) -> Any:
+    """A model whose head gives a conversation a score, with a trainable LoRA under it."""
+    prepare_card()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(shape.seed)  # the head's
+    plain = AutoModelForSequenceClassification.from_pretrained(
+        base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
+    )
+    peft.keep_4bit_weights_packed(plain, shape.dtype)
+    torch.manual_seed(shape.seed)
+    model = get_peft_model(
+        plain,
+        LoraConfig(
+            r=shape.rank,
+            lora_alpha=shape.alpha,
+            lora_dropout=shape.dropout,
+            target_modules=list(LORA_TARGETS),
+            modules_to_save=[SCORE],
+            task_type="SEQ_CLS",
+        ),
+    )
+    if shape.start is not None:
+        tensors = safetensors.torch.load_file(shape.start / WEIGHTS_FILE)
+        set_peft_model_state_dict(model, tensors)
+    if device.type == "cuda":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    model.train()
+    return model
+
+
+def published(model: Any, version: int, name: str) -> Adapter:
+    """The LoRA as it is now, without a head, in the form that every engine loads."""
+    return lora.pack_adapter(model, version, name)
+
+
+def head_of(model: Any) -> bytes | None:
+    """The head of a reward model as a safetensors file: `weight`, float32 [1, hidden]; None of any
+    other model."""
+    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
+    if not found:
+        return None
+    (weight,) = found
+    return safetensors.torch.save({"weight": weight.detach().float().cpu().contiguous()})

@@ -1,0 +1,321 @@
+"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
+
+Stops are held until a step or a batch of an evaluation is done; then what is reached is saved.
+"""
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unslothrl import __version__, stopping, variables
+from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
+from unslothrl.data import fingerprint
+from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.ending import unexpected
+from unslothrl.errors import RunError, UserError
+from unslothrl.mirror import mirror as mirrors
+from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
+from unslothrl.offline import layouts
+from unslothrl.offline.checkpoints import StageCheckpoints, step_of
+from unslothrl.offline.resolve import Stage, to_toml
+from unslothrl.planning.machine import Machine
+from unslothrl.redaction import redacted_values
+from unslothrl.tracking import calling, origin, trackers
+from unslothrl.tracking.metrics import is_number
+from unslothrl.tracking.report.page import noting_errors, write_report
+from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.tracked import Trackers
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights.adapter_use import Use
+
+DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
+REWARD_MODEL = "reward_model"
+
+
+def run(stage: Stage) -> int:
+    """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
+    UserError before anything is loaded, RunError."""
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus), alone=True)
+    options = stage.options
+    trackers.check(options.track)
+    stopping.listen()
+    layout = layouts.of(stage.command)
+    with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
+        begun: Begun | None = None
+        try:
+            with stopping.held(may_hang=True):
+                begun = Begun.of(stage, machine, view, at_end)
+                if begun.is_finished:
+                    view.note("this run has finished: set --max_steps or --episodes higher")
+                    return 0
+                begun.train()
+            begun.close("finished")
+            return 0
+        except KeyboardInterrupt:
+            if begun is not None:
+                begun.close("interrupted")
+            else:
+                view.failed(f"stopped ({stopping.cause()}) before anything was begun")
+            return stopping.cause().exit_code
+        except (UserError, RunError) as error:
+            if begun is not None:
+                begun.close("failed", error)
+            raise
+        except Exception as error:
+            if begun is None:
+                raise
+            begun.close("failed", error)
+            raise unexpected(error, begun.folder) from None
+
+
+@dataclass
+class Begun:
+    """A stage whose data is read and whose folder is open."""
+
+    stage: Stage
+    view: Terminal
+    folder: RunFolder
+    checkpoints: StageCheckpoints
+    checkpoint: Path | None  # to go on from
+    base: Path
+    use: Use
+    tables: Any  # offline.tables.Tables
+    tokenizer: Any
+    trackers: Trackers
+    mirror: Mirror
+    model: Any = None
+    step: int = 0
+    adapter: Path | None = None
+    best_adapter: Path | None = None
+
+    @classmethod
+    def of(
+        cls, stage: Stage, machine: Machine, view: Terminal, at_end: contextlib.ExitStack
+    ) -> "Begun":
+        """Everything that can be checked before the base is loaded. UserError."""
+        options = stage.options
+        view.stage("importing libraries")
+        from unslothrl.offline import tables
+
+        target = mirrors.of_run(options)
+        adapter = adapter_folder(options.adapter)
+        if adapter:
+            adapter_check.check(adapter, base_model.find(options.model, weights=False))
+        view.stage(f"reading base {options.model}")
+        base = base_model.prepare(options.model, view.stage, view.progress)
+        tokenizer = base_model.load_tokenizer(base)
+        view.stage(f"reading {options.dataset}")
+        writer, form = writer_and_form(options, tokenizer)
+        found = tables.load(table_options(options), form, writer)
+        notes = [*stage.notes, *found.notes, *writer.notes]
+        prints = {
+            fingerprint.TRAIN: tables.fingerprint(found.train),
+            f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
+        }
+        if options.resume is None:
+            folder = RunFolder.create(
+                options.output_dir, options.run_name or stage.command, to_toml(stage)
+            )
+            origin.record(folder.path, stage.recipe)
+            (folder.path / DATA_FILE).write_text(json.dumps(prints, indent=2) + "\n")
+        else:
+            folder = RunFolder.reopen(options.resume)
+            at_end.callback(folder.close)
+            before = json.loads((folder.path / DATA_FILE).read_text())
+            notes += fingerprint.check(before, prints, options.dataset)
+        at_end.callback(folder.close)
+        checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
+        checkpoint = checkpoints.newest(notes.append) if options.resume else None
+        view.header([*layouts.header(stage, found), *notes])
+        tracked = Trackers(
+            options.track, folder.path, redacted_values(plain(asdict(options))), view.note
+        )
+        mirror = Mirror(target, folder.path, view.note)
+        folder.saved = mirror.update
+        use = use_of(options, tokenizer)
+        step = step_of(checkpoint) if checkpoint else 0
+        return cls(
+            stage, view, folder, checkpoints, checkpoint, base, use, found, tokenizer, tracked,
+            mirror, step=step,
+        )  # fmt: skip
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run that is resumed has no step left."""
+        options = self.stage.options
+        done = options.max_steps is not None and self.step >= options.max_steps
+        return done and self.folder.read_summary().get("status") == "finished"
+
+    def train(self) -> None:
+        """To the last step, or to the next boundary where a stop is asked for."""
+        from unslothrl.offline import training
+
+        self.view.stage("loading the base")
+        name = self.use.base
+        if name != EMBEDDED:
+            name = portable.base_name(name, self.base)
+        trainer = training.trainer_of(self.stage.options, self.base, name, self)
+        self.model = trainer.model
+        if self.checkpoint is not None:
+            origin.record_resume(self.folder.path, self.step, ())
+        if self.stage.options.resume is not None:
+            self.folder.truncate_after(self.step, self.step if self.checkpoint else -1)
+            self.checkpoints.delete_after(self.step)
+            self.view.resumed(self.folder.read_metrics())
+        self.trackers.start(self.step if self.checkpoint else None)
+        training.train(trainer, self)
+
+    # What the trainer calls
+
+    def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        """After each step, and after the evaluation before the first."""
+        self.step = step
+        self.folder.log(row)
+        self.trackers.log(step, row)
+        if "timing/step_s" in row:
+            self.view.step(row, step, total)
+        evaluated = [name for name in row if name.startswith("eval/")]
+        if evaluated:
+            self.view.evaluation(step, row)
+            if step and self.is_best():
+                self.best_adapter = self.save_adapter(step)
+        every = self.stage.options.save_every
+        if step and every and step % every == 0:
+            self.save_adapter(step)
+
+    def is_best(self) -> bool:
+        """Whether the newest step has the lowest loss of all evaluations after a step."""
+        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
+        return bool(losses) and min(losses)[1] == self.step
+
+    def evaluations(self) -> list[tuple[float, dict[str, Any]]]:
+        """(loss, row) of each."""
+        key = f"eval/{self.tables.evaluation_name}/loss"
+        rows = self.folder.read_metrics(lambda damaged: None)
+        return [(row[key], row) for row in rows if is_number(row.get(key))]
+
+    def save_adapter(self, step: int) -> Path:
+        """adapters/v<step>/, with the head of a reward model."""
+        from unslothrl.offline import models
+
+        use = self.use
+        card = functools.partial(card_of, self.folder, use)
+        beside = portable.beside(use, self.base, card)
+        head = models.head_of(self.model)
+        if head is not None:
+            beside = replace(beside, contents={models.HEAD_FILE: head})
+        self.folder.beside_adapters = beside
+        name = portable.base_name(use.base, self.base)
+        self.adapter = self.folder.save_adapter(models.published(self.model, step, name))
+        self.folder.saved()
+        return self.adapter
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """Saves, sums up and says how it ended."""
+        stopping.begin()
+        self.view.stage("saving and stopping")
+        if self.model is not None and error is None and self.step:
+            self.save_adapter(self.step)
+            if self.stage.options.lora_save_path and self.adapter:
+                portable.copy_adapter(self.adapter, Path(self.stage.options.lora_save_path))
+        if isinstance(error, UserError) and not self.step and self.stage.options.resume is None:
+            self.folder.discard()
+            self.view.failed()
+            return
+        self.trackers.close(status)
+        summary = self.summary(status)
+        try:
+            self.folder.write_summary(summary)
+            with noting_errors(self.view.note):
+                write_report(self.folder)
+        except OSError:
+            if error is None:
+                raise
+        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+        if error is None:
+            self.view.finish(summary)
+        else:
+            known = isinstance(error, UserError | RunError)
+            ways_on = [("resume", summary["resume"])] if summary["resume"] else []
+            self.view.failed(None if known else f"{self.step} steps, {summary['report']}", ways_on)
+
+    def summary(self, status: str) -> dict[str, Any]:
+        rows = self.folder.read_metrics(lambda damaged: None)
+        evals = [row for _, row in self.evaluations()]
+        path, run = self.folder.path, self.stage.options
+        saved = max(self.checkpoints.steps(), default=0)
+        repeats = f", {self.step - saved} steps will be repeated" if self.step > saved else ""
+        goes_on = f"after step {saved}{repeats}" if saved else f"from its start{repeats}"
+        is_policy = not isinstance(run, RmOptions)
+        return {
+            "status": status,
+            "steps": self.step,
+            "seconds": sum(row.get("timing/step_s") or 0.0 for row in rows),
+            "eval_seconds": sum(row.get("timing/eval_s") or 0.0 for row in rows),
+            "first_eval": evals[0] if evals else None,
+            "best_eval": min(evals, key=layouts.loss_of) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(self.adapter) if self.adapter else None,
+            "best_adapter": str(self.best_adapter) if self.best_adapter else None,
+            "command": calling.command("chat", "--adapter", path) if is_policy else None,
+            "train": None if is_policy else calling.command("train", "--reward", f"rm:{path}"),
+            "resume": None if status == "finished" else calling.command(
+                self.stage.command, "--resume", path
+            ),
+            "goes_on": None if status == "finished" else goes_on,
+            "wall_seconds": self.view.elapsed,
+            "was_resumed": run.resume is not None,
+            "report": str(path / REPORT),
+            "version": __version__,
+        }  # fmt: skip
+
+
+def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Any, Any]:
+    from unslothrl.offline import tables
+    from unslothrl.offline.sequences import Writer
+
+    if isinstance(options, SftOptions):
+        return Writer(tokenizer, options.assistant_only_loss), tables.SFT
+    return Writer(tokenizer), tables.DPO if isinstance(options, DpoOptions) else tables.RM
+
+
+def table_options(options: OfflineOptions) -> Any:
+    from unslothrl.offline.examples import ExampleColumns
+    from unslothrl.offline.tables import TableOptions
+
+    columns = ExampleColumns(
+        options.prompt_column,
+        *(getattr(options, f"{name}_column", None) for name in ("completion", "chosen", "rejected")),
+    )
+    return TableOptions(
+        dataset=options.dataset,
+        eval_dataset=() if options.eval_dataset is None else (options.eval_dataset,),
+        holdout=options.holdout,
+        eval_problems=options.eval_problems,
+        max_length=options.max_length,
+        seed=options.seed,
+        columns=columns,
+        system_prompt=options.system_prompt,
+    )
+
+
+def use_of(options: OfflineOptions, tokenizer: Any) -> Use:
+    """How what is trained is used: see `adapter_use`."""
+    use = adapter_use.of_base(options.model, options.system_prompt or "", tokenizer)
+    return replace(use, kind=REWARD_MODEL) if isinstance(options, RmOptions) else use
+
+
+def card_of(folder: RunFolder, use: Use, version: int) -> str:
+    from unslothrl.tracking import card
+
+    title = f"{folder.path.name} v{version:06d}"
+    return card.card(title, use, use.base, card.Run.read(folder.path))
+
+
+Progress = Callable[[int], None]
