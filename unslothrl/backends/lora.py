@@ -247,19 +247,21 @@ def version_name(key: int) -> str:
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
-    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
+    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config; a plain one,
+    whatever else is trained beside it."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY)
     weights = safetensors.torch.save(
         {
             name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
             for name in sorted(state)
+            if ".lora_" in name
         }
     )
     with tempfile.TemporaryDirectory() as folder:
         model.peft_config[POLICY].save_pretrained(folder)
         config = json.loads((Path(folder) / "adapter_config.json").read_text())
     config["target_modules"] = sorted(config["target_modules"])
-    config["inference_mode"] = True
+    config |= {"inference_mode": True, "modules_to_save": None, "task_type": "CAUSAL_LM"}
     config["base_model_name_or_path"] = base
     return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
 

@@ -29,10 +29,10 @@ class OfflineOptions:
         "embedded",
         "training rows: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
     )
-    eval_dataset: str | None = option(
-        None, "evaluation rows: a source; default: the training set's test split or held-out share",
-        TASK,
-    )  # fmt: skip
+    eval_dataset: tuple[str, ...] = same(
+        "eval_dataset",
+        help="evaluation rows, one source; default: the training set's test split or held-out share",
+    )
     holdout: float = same("holdout")
     prompt_column: str | None = same("prompt_column")
     system_prompt: str | None = same(

@@ -72,6 +72,9 @@ def reward_model(base: Path, shape: Shape) -> Any:
             task_type="SEQ_CLS",
         ),
     )
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.out_features == 1:
+            module.register_forward_pre_hook(as_float32)
     if shape.start is not None:
         tensors = safetensors.torch.load_file(shape.start / WEIGHTS_FILE)
         set_peft_model_state_dict(model, tensors)
@@ -80,6 +83,11 @@ def reward_model(base: Path, shape: Shape) -> Any:
         model.enable_input_require_grads()
     model.train()
     return model
+
+
+def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """A forward hook: the head is trained in float32, whatever its base computes in."""
+    return tuple(value.float() for value in inputs)
 
 
 def published(model: Any, version: int, name: str) -> Adapter:

@@ -94,11 +94,11 @@ def check(options: OfflineOptions) -> None:
     if options.model.startswith((".", "/", "~")) and not exists(options.model):
         raise UserError(f"model {options.model}: no such file or folder: check the path")
     check_source("dataset", options.dataset)
-    if options.eval_dataset is not None:
-        if len(sources.eval_sources((options.eval_dataset,))) != 1:
-            raise UserError("eval_dataset: a stage is evaluated on one set: give one source")
-        for source in sources.eval_sources((options.eval_dataset,)).values():
-            check_source("eval_dataset", source or options.dataset)
+    evals = sources.eval_sources(options.eval_dataset)
+    if len(evals) != 1:
+        raise UserError("eval_dataset: it is given more than once: give one source")
+    for source in evals.values():
+        check_source("eval_dataset", source or options.dataset)
     folder = adapter_folder(options.adapter)
     if folder is not None:
         lora = adapter_check.check_format(folder)

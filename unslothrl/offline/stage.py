@@ -295,7 +295,7 @@ def table_options(options: OfflineOptions) -> Any:
     )
     return TableOptions(
         dataset=options.dataset,
-        eval_dataset=() if options.eval_dataset is None else (options.eval_dataset,),
+        eval_dataset=options.eval_dataset,
         holdout=options.holdout,
         eval_problems=options.eval_problems,
         max_length=options.max_length,

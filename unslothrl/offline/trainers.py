@@ -4,8 +4,9 @@ Nothing of how they train is changed: of their methods only those are overridden
 ids of rows, write a checkpoint and evaluate.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +183,15 @@ class RmTrainer(Recorded, trl.RewardTrainer):
     """Over rows with chosen_ids and rejected_ids."""
 
 
-def in_float32(model: torch.nn.Module) -> None:
-    """What is trained in float32 again: over a 4-bit base TRL makes it bfloat16, in which steps of
-    a small learning rate are lost."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+@contextlib.contextmanager
+def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
+    """Inside it a trainer is made; afterwards what is trained is as it was. Over a 4-bit base TRL
+    makes it bfloat16, in which steps of a small learning rate are lost."""
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    yield
+    for name, value in before.items():
+        model.get_parameter(name).data = value

@@ -12,7 +12,7 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptio
 from unslothrl.embedded import adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.offline import models, plain_head, settings
-from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, in_float32
+from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, kept_in_float32
 
 if TYPE_CHECKING:
     from unslothrl.offline.stage import Begun
@@ -50,16 +50,16 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
         options.checkpoint_every,
         options.batch_size,
     )
-    trainer = TRAINERS[type(options)](
-        model=model,
-        args=config,
-        train_dataset=Dataset.from_list(tables.train),
-        eval_dataset=Dataset.from_list(tables.evaluation),
-        processing_class=begun.tokenizer,
-        callbacks=[recorder],
-    )
+    with kept_in_float32(model):
+        trainer = TRAINERS[type(options)](
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(tables.train),
+            eval_dataset=Dataset.from_list(tables.evaluation),
+            processing_class=begun.tokenizer,
+            callbacks=[recorder],
+        )
     trainer.remove_callback(transformers.PrinterCallback)
-    in_float32(trainer.model)
     if getattr(config, "precompute_ref_log_probs", False):
         trainer.model.delete_adapter("ref")  # its log-probabilities are there
     micro = config.per_device_eval_batch_size

@@ -17,7 +17,7 @@ NOT_COMPONENTS = {  # names under reward/ that are no reward's
 }
 EVALUATED = (  # label, key of `eval/<set>/<key>`
     ("pass@1", "pass@1"), ("best of n", "best_of_n"), ("loss", "loss"),
-    ("right", "token_accuracy"), ("chosen over rejected", "accuracy"),
+    ("tokens right", "token_accuracy"), ("chosen over rejected", "accuracy"),
 )  # fmt: skip
 BARS = "▁▂▃▄▅▆▇█"
 
