@@ -72,6 +72,9 @@ def reward_model(base: Path, shape: Shape) -> Any:
             task_type="SEQ_CLS",
         ),
     )
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.out_features == 1:
             module.register_forward_pre_hook(as_float32)

@@ -200,6 +200,12 @@ class Begun:
         rows = self.folder.read_metrics(lambda damaged: None)
         return [(row[key], row) for row in rows if is_number(row.get(key))]
 
+    @property
+    def tokens(self) -> int:
+        """That have been trained on."""
+        rows = self.folder.read_metrics(lambda damaged: None)
+        return max((row.get("train/tokens", 0) for row in rows), default=0)
+
     def save_adapter(self, step: int) -> Path:
         """adapters/v<step>/, with the head of a reward model."""
         from unslothrl.offline import models

@@ -1,8 +1,10 @@
 """A trainer for a stage, and its loop."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import datasets
 import torch
 import transformers
 from datasets import Dataset
@@ -24,6 +26,8 @@ NUMBER_BYTES = 4  # of a log-probability, and of a LoRA's weight
 def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -> Any:
     """TRL's trainer over the tables of `begun`. UserError."""
     transformers.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    os.environ["TQDM_DISABLE"] = "1"  # the terminal is the run's
     plain_head.install()
     dtype = getattr(torch, dtype_name(options))
     start = adapter_folder(options.adapter)
@@ -43,6 +47,8 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     if isinstance(options, DpoOptions) and options.reference == "auto":
         config.precompute_ref_log_probs, said = cheaper_reference(model, tables)
         begun.view.note(said)
+    if getattr(config, "precompute_ref_log_probs", False):
+        begun.view.stage("computing the reference's log-probabilities")
     recorder = Recorder(
         begun.finished,
         tables.evaluation_name,
@@ -79,6 +85,7 @@ def train(trainer: Any, begun: "Begun") -> None:
     if begun.checkpoint is None and begun.stage.options.eval_every:
         trainer.evaluate()
     checkpoint = str(begun.checkpoint) if begun.checkpoint else None
+    trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
     trainer.train(resume_from_checkpoint=checkpoint)
 
 
