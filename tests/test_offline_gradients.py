@@ -16,6 +16,7 @@ from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.stage import run
+from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
@@ -116,8 +117,7 @@ def test_sft(captured, tmp_path, base, tokens, packing):
         ("batch_size", "1" if packing else "4"),
     )  # fmt: skip
     rows = [
-        (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>"))
-        for row in ROWS
+        (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>")) for row in ROWS
     ]
     found = []
     for batch in batches:
@@ -126,7 +126,9 @@ def test_sft(captured, tmp_path, base, tokens, packing):
     if packing:
         ((ids, labels),) = found
         starts = (batches[0]["position_ids"][0] == 0).nonzero().flatten().tolist()
-        found = list(zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True))
+        found = list(
+            zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True)
+        )
         packed_rows = [pair for pair in rows if pair[0] + pair[1] in [i.tolist() for i, _ in found]]
         assert len(packed_rows) == len(found) >= 2
         rows = packed_rows
@@ -214,7 +216,7 @@ def test_rm(captured, tmp_path, base, tokens):
 def test_the_head_is_saved_beside_a_plain_adapter(captured, tmp_path):
     captured("rm", tmp_path)
     (folder,) = (tmp_path / "runs" / "rm" / "adapters").iterdir()
-    head = safetensors.torch.load_file(folder / models.HEAD_FILE)
+    head = safetensors.torch.load_file(folder / HEAD_FILE)
     assert head["weight"].shape == (1, 128) and head["weight"].dtype == torch.float32
     names = safetensors.torch.load_file(folder / "adapter_model.safetensors")
     assert names and all(".lora_" in name for name in names)

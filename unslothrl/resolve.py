@@ -33,6 +33,7 @@ from unslothrl.mirror import address
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
+from unslothrl.rewards import model as reward_model
 from unslothrl.weights import adapter_check
 from unslothrl.weights.adapter_check import Lora
 
@@ -149,7 +150,7 @@ def user_layers(
     if user.get("environment") is not None:
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
-        user["reward"] = tuple(map(_absolute_file, user["reward"]))
+        user["reward"] = tuple(map(absolute_reward, user["reward"]))
     if "tools" in user:
         user["tools"] = tuple(map(environments.absolute_tool, user["tools"]))
     if user.get("environment_python") is not None:
@@ -258,6 +259,12 @@ def _absolute_file(text: str) -> str:
     """`file.py:name` by its whole path: other processes read it too."""
     file, separator, rest = text.partition(".py:")
     return str(expanded(file).absolute()) + separator + rest if separator else text
+
+
+def absolute_reward(text: str) -> str:
+    """A function's file or a reward model's folder by its whole path."""
+    is_model = text.startswith(reward_model.PREFIX)
+    return reward_model.in_full(text) if is_model else _absolute_file(text)
 
 
 def absolute_program(text: str) -> str:

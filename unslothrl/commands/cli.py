@@ -17,9 +17,9 @@ from unslothrl.commands import completion, diagnosis, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import crash, one_line, unknown_command, usage_message
+from unslothrl.config.offline_options import TABLES
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.config.offline_options import TABLES
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop

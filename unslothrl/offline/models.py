@@ -1,5 +1,6 @@
 """What a stage trains: a LoRA over the 4-bit base, and of a reward model a head on top of it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.memory import prepare_card
 from unslothrl.policy_version import Adapter
+from unslothrl.rewards.model import MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 SCORE = "score"  # transformers' name of the head of a sequence classifier
-HEAD_FILE = "score_head.safetensors"  # beside the adapter of a reward model
+LEAST_STD = 1e-6  # of scores: below it all are equal
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,38 @@ def published(model: Any, version: int, name: str) -> Adapter:
     return lora.pack_adapter(model, version, name)
 
 
-def head_of(model: Any) -> bytes | None:
-    """The head of a reward model as a safetensors file: `weight`, float32 [1, hidden]; None of any
-    other model."""
+def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """The head of a reward model as a safetensors file (`rewards.model`): `weight` [1, hidden], and
+    `mean` and `std` [1] of what it gives `pairs`, all float32; None of any other model.
+
+    `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
+    """
     state = get_peft_model_state_dict(model, adapter_name=POLICY)
     found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
     if not found:
         return None
     (weight,) = found
-    return safetensors.torch.save({"weight": weight.detach().float().cpu().contiguous()})
+    scores = scores_of(model, [row[key] for row in pairs for key in ("chosen_ids", "rejected_ids")])
+    deviation = scores.std(correction=0) if len(scores) else torch.ones(())
+    tensors = {
+        WEIGHT: weight.detach().float().cpu().contiguous(),
+        MEAN: scores.mean().reshape(1) if len(scores) else torch.zeros(1),
+        STD: (deviation if deviation > LEAST_STD else torch.ones(())).reshape(1),
+    }
+    return safetensors.torch.save(tensors)
+
+
+@torch.no_grad()
+def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """What a reward model gives each sequence of ids, [rows] float32 on the CPU."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    found = []
+    for ids in rows:
+        batch = torch.tensor([list(map(int, ids))], device=device)
+        with lora.lora_precision(device.type, model.dtype):
+            scores = model(input_ids=batch, attention_mask=torch.ones_like(batch)).logits
+        found.append(scores.float().cpu().reshape(1))
+    model.train(was_training)
+    return torch.cat(found) if found else torch.zeros(0)

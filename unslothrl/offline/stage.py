@@ -6,7 +6,7 @@ Stops are held until a step or a batch of an evaluation is done; then what is re
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unslothrl.offline.checkpoints import StageCheckpoints, step_of
 from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
+from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.tracking import calling, origin, trackers
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
@@ -34,7 +35,7 @@ from unslothrl.weights import adapter_check, adapter_use, base_model, portable
 from unslothrl.weights.adapter_use import Use
 
 DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
-REWARD_MODEL = "reward_model"
+PAIRS_OF_HEAD = 200  # whose scores say what is usual
 
 
 def run(stage: Stage) -> int:
@@ -213,9 +214,9 @@ class Begun:
         use = self.use
         card = functools.partial(card_of, self.folder, use)
         beside = portable.beside(use, self.base, card)
-        head = models.head_of(self.model)
+        head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
         if head is not None:
-            beside = replace(beside, contents={models.HEAD_FILE: head})
+            beside = replace(beside, contents={HEAD_FILE: head})
         self.folder.beside_adapters = beside
         name = portable.base_name(use.base, self.base)
         self.adapter = self.folder.save_adapter(models.published(self.model, step, name))
@@ -297,7 +298,10 @@ def table_options(options: OfflineOptions) -> Any:
 
     columns = ExampleColumns(
         options.prompt_column,
-        *(getattr(options, f"{name}_column", None) for name in ("completion", "chosen", "rejected")),
+        *(
+            getattr(options, f"{name}_column", None)
+            for name in ("completion", "chosen", "rejected")
+        ),
     )
     return TableOptions(
         dataset=options.dataset,
@@ -314,7 +318,7 @@ def table_options(options: OfflineOptions) -> Any:
 def use_of(options: OfflineOptions, tokenizer: Any) -> Use:
     """How what is trained is used: see `adapter_use`."""
     use = adapter_use.of_base(options.model, options.system_prompt or "", tokenizer)
-    return replace(use, kind=REWARD_MODEL) if isinstance(options, RmOptions) else use
+    return replace(use, kind=adapter_use.REWARD_MODEL) if isinstance(options, RmOptions) else use
 
 
 def card_of(folder: RunFolder, use: Use, version: int) -> str:
@@ -322,6 +326,3 @@ def card_of(folder: RunFolder, use: Use, version: int) -> str:
 
     title = f"{folder.path.name} v{version:06d}"
     return card.card(title, use, use.base, card.Run.read(folder.path))
-
-
-Progress = Callable[[int], None]

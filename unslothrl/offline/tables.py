@@ -122,9 +122,7 @@ def rows_of(options: TableOptions, form: Form) -> tuple[Rows, Rows, str]:
     else:
         reader = _Reader(form, options.columns)
         given = (options.dataset, options.eval_dataset, options.holdout, options.seed)
-        train, held_out = splits.split(
-            _Split(*given, reader), sources.parse(options.dataset)
-        )
+        train, held_out = splits.split(_Split(*given, reader), sources.parse(options.dataset))
     if not options.eval_dataset:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
