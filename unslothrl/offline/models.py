@@ -7,7 +7,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForSequenceClassification
 
 from unslothrl.backends import lora, peft
@@ -81,13 +81,20 @@ def reward_model(base: Path, shape: Shape) -> Any:
         if isinstance(module, torch.nn.Linear) and module.out_features == 1:
             module.register_forward_pre_hook(as_float32)
     if shape.start is not None:
-        tensors = safetensors.torch.load_file(shape.start / WEIGHTS_FILE)
-        set_peft_model_state_dict(model, tensors)
+        start_from(model, shape.start)
     if device.type == "cuda":
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     model.train()
     return model
+
+
+@torch.no_grad()
+def start_from(model: Any, folder: Path) -> None:
+    """Puts a saved LoRA's weights in place; PEFT would also want those of the head."""
+    for name, tensor in safetensors.torch.load_file(folder / WEIGHTS_FILE).items():
+        own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
+        own.copy_(tensor.to(own.device))
 
 
 def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
