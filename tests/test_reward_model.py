@@ -143,10 +143,6 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
     whole = models.reward_model(base, shape)
     tensors = safetensors.numpy.load_file(folder / model.HEAD_FILE)
     assert tensors["std"][0] > 0
-    with torch.no_grad():
-        whole.get_base_model().score.modules_to_save["default"].weight.copy_(
-            torch.from_numpy(tensors["weight"])
-        )
     rows = [((5, 6, 7), (8, 9)), ((5, 6, 7), (10, 11, 12, 13)), ((20, 21), (22,))]
     wanted = models.scores_of(whole, [(*prompt, *reply) for prompt, reply in rows])
     backend = peft.load(
@@ -191,11 +187,6 @@ def test_a_run_is_rewarded_by_it(trained, tmp_path):
     rows = [json.loads(line) for line in (run / "rollouts/step_000001.jsonl").open()]
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
     whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder, "-"))
-    weight = safetensors.numpy.load_file(folder / model.HEAD_FILE)["weight"]
-    with torch.no_grad():
-        whole.get_base_model().score.modules_to_save["default"].weight.copy_(
-            torch.from_numpy(weight)
-        )
     tokenizer = base_model.load_tokenizer(base)
     for row in rows:
         end = "<|im_end|>" if row["finish_reason"] == "stop" else ""

@@ -34,7 +34,7 @@ from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
-from unslothrl.weights import adapter_check
+from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter_check import Lora
 
 PATHS = (
@@ -311,6 +311,7 @@ def check_paths(config: Config) -> None:
     folder = adapter_folder(config.adapter)
     if folder is not None:
         adapter_check.check_format(folder)
+        adapter_use.check_policy(expanded(folder))
     check_folders(config.output_dir, config.lora_save_path, config.run_name, config.resume)
 
 

@@ -34,8 +34,10 @@ def find(adapter: str) -> Found:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
         newest = max(versions, key=lambda each: int(each.name[1:]))
         adapter_check.check_format(str(newest))
+        adapter_use.check_policy(newest)
         return Found(newest, folder)
     adapter_check.check_format(adapter)
+    adapter_use.check_policy(folder)
     run = folder.resolve().parent.parent
     return Found(folder, run if (run / CONFIG).is_file() else None)
 

@@ -79,7 +79,6 @@ class OfflineOptions:
     )
     keep_checkpoints: int = same("keep_checkpoints")
 
-    backend: str = same("backend")
     dtype: str = same("dtype")
 
 

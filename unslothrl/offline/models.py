@@ -14,7 +14,7 @@ from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.memory import prepare_card
 from unslothrl.policy_version import Adapter
-from unslothrl.rewards.model import MEAN, STD, WEIGHT
+from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
@@ -91,10 +91,13 @@ def reward_model(base: Path, shape: Shape) -> Any:
 
 @torch.no_grad()
 def start_from(model: Any, folder: Path) -> None:
-    """Puts a saved LoRA's weights in place; PEFT would also want those of the head."""
+    """Puts a saved LoRA's weights in place, and those of a head if there is one."""
     for name, tensor in safetensors.torch.load_file(folder / WEIGHTS_FILE).items():
         own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
         own.copy_(tensor.to(own.device))
+    if (folder / HEAD_FILE).exists():  # it was a reward model already
+        weight = safetensors.torch.load_file(folder / HEAD_FILE)[WEIGHT]
+        model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
 
 
 def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:

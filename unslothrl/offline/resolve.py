@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.offline_options import TABLES, OfflineOptions
+from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
 from unslothrl.config.reading import read_recipe, read_toml
 from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
@@ -16,7 +16,7 @@ from unslothrl.files import exists, expanded
 from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
 from unslothrl.tracking.run_folder import CONFIG
-from unslothrl.weights import adapter_check
+from unslothrl.weights import adapter_check, adapter_use
 
 MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
     "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
@@ -102,6 +102,8 @@ def check(options: OfflineOptions) -> None:
     folder = adapter_folder(options.adapter)
     if folder is not None:
         lora = adapter_check.check_format(folder)
+        if not isinstance(options, RmOptions):
+            adapter_use.check_policy(expanded(folder))
         if lora.rank != options.max_lora_rank:
             raise UserError(
                 f"max_lora_rank {options.max_lora_rank}: adapter {options.adapter} has rank "

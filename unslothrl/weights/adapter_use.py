@@ -82,6 +82,16 @@ def read(folder: Path) -> Use | None:
         ) from None
 
 
+def check_policy(folder: Path) -> None:
+    """UserError for an adapter that was not trained to answer."""
+    use = read(folder)
+    if use is not None and use.kind == REWARD_MODEL:
+        raise UserError(
+            f"adapter {folder} is a reward model, which scores answers and gives none: use it with "
+            f"--reward rm:{folder}"
+        )
+
+
 def checked(settings: dict[str, Any]) -> Use:
     """Raises Unreadable for a value of the wrong type or outside of its limits."""
     wanted: dict[str, tuple[Any, float, float]] = {
