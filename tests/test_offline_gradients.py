@@ -116,8 +116,7 @@ def test_sft(captured, tmp_path, base, tokens, packing):
         ("batch_size", "1" if packing else "4"),
     )  # fmt: skip
     rows = [
-        (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>"))
-        for row in ROWS
+        (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>")) for row in ROWS
     ]
     found = []
     for batch in batches:
@@ -126,7 +125,9 @@ def test_sft(captured, tmp_path, base, tokens, packing):
     if packing:
         ((ids, labels),) = found
         starts = (batches[0]["position_ids"][0] == 0).nonzero().flatten().tolist()
-        found = list(zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True))
+        found = list(
+            zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True)
+        )
         packed_rows = [pair for pair in rows if pair[0] + pair[1] in [i.tolist() for i, _ in found]]
         assert len(packed_rows) == len(found) >= 2
         rows = packed_rows

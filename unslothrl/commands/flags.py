@@ -13,9 +13,7 @@ from unslothrl.config.values import RUN, Table, choices_of, limits_text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
 
-def with_options(
-    function: Any, names: Sequence[str] = tuple(OPTIONS), table: Table = RUN
-) -> Any:
+def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS), table: Table = RUN) -> Any:
     """`function`, which takes **flags, with one typed parameter for each option instead, which
     typer reads its flags from; its other parameters come first."""
     parameters = [

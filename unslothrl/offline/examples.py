@@ -6,7 +6,8 @@
                                                  solution | answer; Alpaca's instruction and input
     pair     a prompt as above                   with chosen and rejected: texts, or messages
              chosen and rejected                 whole conversations: what both begin with is the
-                                                 prompt; also Anthropic's "\\n\\nHuman: ... Assistant:"
+                                                 prompt; also as text, "\\n\\nHuman: ...
+                                                 \\n\\nAssistant: ...", which Anthropic writes
 
 Chosen and rejected may be called chosen_response and rejected_response, or response_j and
 response_k, as well. A column with dots, and any column that is named, as in `data.formats`.
@@ -14,7 +15,7 @@ response_k, as well. A column with dots, and any column that is named, as in `da
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.columns import UnusableRow, names_of, parsed, plain_value, value_of
@@ -48,6 +49,9 @@ class Example:
     text: str = ""
     tools: tuple[Any, ...] = ()  # schemas that the template shows
 
+    def under(self, system_prompt: str) -> "Example":
+        return replace(self, messages=under(system_prompt, self.messages))
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -58,6 +62,16 @@ class Pair:
     rejected: tuple[Message, ...]
     margin: float | None = None
     tools: tuple[Any, ...] = ()
+
+    def under(self, system_prompt: str) -> "Pair":
+        return replace(self, prompt=under(system_prompt, self.prompt))
+
+
+def under(system_prompt: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The turns with this system prompt in place of their own; "": without one."""
+    own: tuple[Message, ...] = ({"role": "system", "content": system_prompt},)
+    rest = messages[1:] if messages and messages[0]["role"] == "system" else messages
+    return (*(own if system_prompt and messages else ()), *rest)
 
 
 def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example:

@@ -7,7 +7,6 @@ reasoning), a turn begins a sequence of its own, with all before it as the templ
 as it does in an episode (`dialogue`).
 """
 
-import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,7 +88,7 @@ class Writer:
             prompt = self.template.written(messages[:number], tools)
             replies.append((prompt, self.up_to_end(text)))
         prompts = {prompt for prompt, _ in replies}
-        same = os.path.commonprefix([*prompts, *(text for _, text in replies)])
+        same = common_start(*prompts, *(text for _, text in replies))
         (prompt, *_) = prompts
         if same != prompt:
             begun = all(text.startswith(prompt) for _, text in replies)
@@ -104,7 +103,7 @@ class Writer:
         text = self.up_to_end(self.template.written([*before, message], tools, False))
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]
-        same = os.path.commonprefix([prompt, text])
+        same = common_start(prompt, text)
         self.note_on(prompt, same)
         return same, text[len(same) :]
 
@@ -143,3 +142,12 @@ class Writer:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         return tuple(encoded(self.tokenizer, text))
+
+
+def common_start(*texts: str) -> str:
+    """What all begin with."""
+    shortest = min(texts, key=len)
+    for number, character in enumerate(shortest):
+        if any(text[number] != character for text in texts):
+            return shortest[:number]
+    return shortest

@@ -12,7 +12,6 @@ from datasets import Dataset
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import adapter_folder
-from unslothrl.errors import UserError
 from unslothrl.offline import models, plain_head, settings
 from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, kept_in_float32
 
@@ -115,4 +114,3 @@ def dtype_name(options: OfflineOptions) -> str:
         return options.dtype
     has_card = torch.cuda.is_available()
     return half_precision(torch.cuda.get_device_capability() if has_card else None)
-
