@@ -15,7 +15,7 @@ from unslothrl import embedded
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
-from unslothrl.offline.stage import run
+from unslothrl.offline.run import run
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real

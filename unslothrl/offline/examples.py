@@ -14,6 +14,7 @@ response_k, as well. A column with dots, and any column that is named, as in `da
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -164,7 +165,7 @@ def prompt_of(row: Mapping, column: str | None) -> tuple[Message, ...]:
     column = column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
     if column is not None and column != formats.INSTRUCTION:
         as_json = parsed(value_of(row, column))
-        if isinstance(as_json, list):
+        if is_turns(as_json):
             messages = with_system(messages_of(as_json, column), row, column)
             if messages[-1]["role"] == "assistant":  # the conversation's own reply is not asked for
                 messages = messages[:-1]
@@ -187,6 +188,8 @@ def turns_of_reply(value: Any, column: str, prompt: Sequence[Message]) -> tuple[
     """What follows a prompt: a text is a turn of the assistant's. Messages may begin with the
     prompt itself. Raises UnusableRow."""
     as_json = parsed(value)
+    if is_turns([as_json]):  # a single turn
+        as_json = [as_json]
     if not is_turns(as_json):
         return ({"role": "assistant", "content": formats.text_of(value, column)},)
     messages = messages_of(as_json, column)
@@ -322,6 +325,9 @@ def margin_of(row: Mapping) -> float | None:
     if value is None:
         return None
     try:
-        return float(value)
+        margin = float(value)
     except (TypeError, ValueError):
-        raise UnusableRow(f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}") from None
+        margin = math.nan
+    if not math.isfinite(margin):
+        raise UnusableRow(f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}")
+    return margin

@@ -159,7 +159,15 @@ def table(
             skipped.too_long.append(longest)
         else:
             found += [{name: compact(value) for name, value in one.items()} for one in written]
-    return found, skipped
+    return with_margins(found), skipped
+
+
+def with_margins(rows: list[TableRow]) -> list[TableRow]:
+    """A margin of 0 for rows without one where others have one: a batch's rows are alike."""
+    if any(examples.MARGIN in row for row in rows):
+        for row in rows:
+            row.setdefault(examples.MARGIN, 0.0)
+    return rows
 
 
 def compact(value: Any) -> Any:
