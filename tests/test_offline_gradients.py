@@ -15,7 +15,7 @@ from unslothrl import embedded
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
-from unslothrl.offline.stage import run
+from unslothrl.offline.run import run
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.weights import base_model
 

@@ -47,6 +47,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
      "environment_memory_mb environment_python environment_options renderer"),
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--reward_timeout 9", "reward_timeout"),
+    ("--normalize_reward_model no", "normalize_reward_model"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
     ("--select all --topk 2", "topk"),
     ("--select max_variance", "select"),

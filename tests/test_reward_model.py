@@ -117,7 +117,7 @@ def test_only_a_model_makes_a_judge(tmp_path):
 def trained(tmp_path_factory):
     """A run of `unslothrl rm` in float32."""
     from unslothrl.offline.resolve import resolve
-    from unslothrl.offline.stage import run
+    from unslothrl.offline.run import run
 
     folder = tmp_path_factory.mktemp("rm")
     flags = {

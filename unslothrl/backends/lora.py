@@ -282,8 +282,8 @@ def version_name(key: int) -> str:
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
-    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config, of a plain
-    LoRA, whatever is trained beside it."""
+    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config, without
+    whatever else is trained beside it."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY)
     weights = safetensors.torch.save(
         {

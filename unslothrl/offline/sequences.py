@@ -7,7 +7,6 @@ reasoning), a turn begins a sequence of its own, with all before it as the templ
 as it does in an episode (`dialogue`).
 """
 
-import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,9 +86,9 @@ class Writer:
             number = len(messages) - len(said)
             text = self.template.written(messages, tools, False)
             prompt = self.template.written(messages[:number], tools)
-            replies.append((prompt, self.up_to_end(text)))
+            replies.append((prompt, self.up_to_end(text, prompt)))
         prompts = {prompt for prompt, _ in replies}
-        same = os.path.commonprefix([*prompts, *(text for _, text in replies)])
+        same = common_start(*prompts, *(text for _, text in replies))
         (prompt, *_) = prompts
         if same != prompt:
             begun = all(text.startswith(prompt) for _, text in replies)
@@ -101,10 +100,10 @@ class Writer:
     def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
         """-> (the text before a reply, the reply's own with the end of its turn)."""
         prompt = self.template.written(before, tools)
-        text = self.up_to_end(self.template.written([*before, message], tools, False))
+        text = self.up_to_end(self.template.written([*before, message], tools, False), prompt)
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]
-        same = os.path.commonprefix([prompt, text])
+        same = common_start(prompt, text)
         self.note_on(prompt, same)
         return same, text[len(same) :]
 
@@ -116,13 +115,17 @@ class Writer:
                 "it: what is learnt begins where the two part"
             ] = None
 
-    def up_to_end(self, text: str) -> str:
-        """A conversation's text without what the template writes after the end of the last turn."""
-        ids = self.tokens(text)
+    def up_to_end(self, text: str, prompt: str) -> str:
+        """A conversation's text without what the template writes after the end of the last turn,
+        which is that of a reply to `prompt`."""
+        ids, begin = self.tokens(text), len(common_start(text, prompt))
         for number in range(len(ids), 0, -1):
             if ids[number - 1] in self.template.ends:
                 rest = self.template.decode(ids[number:])
-                return text[: len(text) - len(rest)] if rest and text.endswith(rest) else text
+                end = len(text) - len(rest) if text.endswith(rest) else len(text)
+                if end > begin:
+                    return text[:end]
+                break  # it is the end of an earlier turn
         self.notes["the chat template ends no turn with a token: when to stop is not learnt"] = None
         return text
 
@@ -143,3 +146,12 @@ class Writer:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         return tuple(encoded(self.tokenizer, text))
+
+
+def common_start(*texts: str) -> str:
+    """What all begin with."""
+    shortest = min(texts, key=len)
+    for number, character in enumerate(shortest):
+        if any(text[number] != character for text in texts):
+            return shortest[:number]
+    return shortest

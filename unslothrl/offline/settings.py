@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import types
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import torch
 import trl
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.values import nearest
+from unslothrl.config.values import KINDS, nearest
 from unslothrl.errors import UserError
+from unslothrl.untrusted import shown
 
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
 CACHED = "cached"
+SAID = {**KINDS, type(None): "none"}
+SIMPLE = {bool, int, float, str, type(None)}  # what can be told without a look into TRL
 
 
 def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any:
@@ -89,8 +94,20 @@ def own(texts: Sequence[str], kind: type, ours: dict[str, Any]) -> dict[str, Any
             near = nearest(name, sorted(names))
             hint = f"did you mean {near}?" if near else f"see the fields of {kind.__name__}"
             raise UserError(f"trl {name}: {kind.__name__} has no such field: {hint}")
-        found[name] = parsed(value)
+        found[name] = typed(name, parsed(value), kind)
     return found
+
+
+def typed(name: str, value: Any, kind: type) -> Any:
+    """The value of a field of TRL's, which does not check it. UserError for one of another type."""
+    hint = typing.get_type_hints(kind).get(name)
+    types_ = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if isinstance(value, int) and not isinstance(value, bool) and float in types_:
+        return value
+    if not set(types_) <= SIMPLE or type(value) in types_:
+        return value
+    wanted = " or ".join(SAID[each] for each in types_ if each is not None)
+    raise UserError(f"trl {name} must be {wanted}, got {shown(value)}: set --trl {name}=VALUE")
 
 
 def parsed(value: str) -> Any:

@@ -1,7 +1,4 @@
-"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
-
-Stops are held until a step or a batch of an evaluation is done; then what is reached is saved.
-"""
+"""A run of `unslothrl sft`, `dpo` or `rm` whose data is read: what it records, how it ends."""
 
 import contextlib
 import functools
@@ -11,11 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import __version__, stopping, variables
+from unslothrl import __version__, stopping
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
-from unslothrl.embedded import EMBEDDED, adapter_folder
-from unslothrl.ending import unexpected
+from unslothrl.embedded import adapter_folder
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
@@ -25,7 +21,7 @@ from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards.model import HEAD_FILE
-from unslothrl.tracking import calling, origin, trackers
+from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
@@ -36,43 +32,6 @@ from unslothrl.weights.adapter_use import Use
 
 DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
-
-
-def run(stage: Stage) -> int:
-    """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
-    UserError before anything is loaded, RunError."""
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus), alone=True)
-    options = stage.options
-    trackers.check(options.track)
-    stopping.listen()
-    layout = layouts.of(stage.command)
-    with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
-        begun: Begun | None = None
-        try:
-            with stopping.held(may_hang=True):
-                begun = Begun.of(stage, machine, view, at_end)
-                if begun.is_finished:
-                    view.note("this run has finished: set --max_steps or --episodes higher")
-                    return 0
-                begun.train()
-            begun.close("finished")
-            return 0
-        except KeyboardInterrupt:
-            if begun is not None:
-                begun.close("interrupted")
-            else:
-                view.failed(f"stopped ({stopping.cause()}) before anything was begun")
-            return stopping.cause().exit_code
-        except (UserError, RunError) as error:
-            if begun is not None:
-                begun.close("failed", error)
-            raise
-        except Exception as error:
-            if begun is None:
-                raise
-            begun.close("failed", error)
-            raise unexpected(error, begun.folder) from None
 
 
 @dataclass
@@ -152,25 +111,6 @@ class Begun:
         options = self.stage.options
         done = options.max_steps is not None and self.step >= options.max_steps
         return done and self.folder.read_summary().get("status") == "finished"
-
-    def train(self) -> None:
-        """To the last step, or to the next boundary where a stop is asked for."""
-        from unslothrl.offline import training
-
-        self.view.stage("loading the base")
-        name = self.use.base
-        if name != EMBEDDED:
-            name = portable.base_name(name, self.base)
-        trainer = training.trainer_of(self.stage.options, self.base, name, self)
-        self.model = trainer.model
-        if self.checkpoint is not None:
-            origin.record_resume(self.folder.path, self.step, ())
-        if self.stage.options.resume is not None:
-            self.folder.truncate_after(self.step, self.step if self.checkpoint else -1)
-            self.checkpoints.delete_after(self.step)
-            self.view.resumed(self.folder.read_metrics())
-        self.trackers.start(self.step if self.checkpoint else None)
-        training.train(trainer, self)
 
     # What the trainer calls
 

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.offline import examples
-from unslothrl.offline.examples import Example, ExampleColumns, Message, Pair
+from unslothrl.offline.examples import Example, ExampleColumns, Pair
 from unslothrl.offline.sequences import Writer
 from unslothrl.types import seed_of
 
@@ -118,7 +118,8 @@ def rows_of(options: TableOptions, form: Form) -> tuple[Rows, Rows, str]:
     train: Rows
     if options.dataset == EMBEDDED:
         endless = form.embedded("train", seed_of(options.seed, "train"))
-        train, held_out = list(itertools.islice(endless, EMBEDDED_ROWS)), embedded_eval(form)
+        train = list(itertools.islice(endless, EMBEDDED_ROWS))
+        held_out: Rows = embedded_eval(form)
     else:
         reader = _Reader(form, options.columns)
         given = (options.dataset, options.eval_dataset, options.holdout, options.seed)
@@ -146,7 +147,9 @@ def table(
     for number, row in numbered(rows):
         skipped.rows += 1
         try:
-            read = with_system(form.read(row, options.columns), options.system_prompt)
+            read = form.read(row, options.columns)
+            if options.system_prompt is not None:
+                read = read.under(options.system_prompt)
             written = form.write(writer, read)
         except (UnusableRow, UserError) as error:  # a template may refuse some conversations
             skipped.add(str(error), number)
@@ -156,26 +159,20 @@ def table(
             skipped.too_long.append(longest)
         else:
             found += [{name: compact(value) for name, value in one.items()} for one in written]
-    return found, skipped
+    return with_margins(found), skipped
+
+
+def with_margins(rows: list[TableRow]) -> list[TableRow]:
+    """A margin of 0 for rows without one where others have one: a batch's rows are alike."""
+    if any(examples.MARGIN in row for row in rows):
+        for row in rows:
+            row.setdefault(examples.MARGIN, 0.0)
+    return rows
 
 
 def compact(value: Any) -> Any:
     """Ids in four bytes each: a list of Python's would take up to 36."""
     return np.asarray(value, np.int32) if isinstance(value, list) else value
-
-
-def with_system(read: Read, system_prompt: str | None) -> Read:
-    """With the user's system prompt in place of the row's own; "" leaves it out."""
-    if system_prompt is None:
-        return read
-    own = ({"role": "system", "content": system_prompt},) if system_prompt else ()
-
-    def replaced(messages: Sequence[Message]) -> tuple[Message, ...]:
-        return (*own, *messages[messages[0]["role"] == "system" :]) if messages else ()
-
-    if isinstance(read, Pair):
-        return replace(read, prompt=replaced(read.prompt))
-    return replace(read, messages=replaced(read.messages))
 
 
 def limited(rows: list[TableRow], most: int) -> list[TableRow]:
