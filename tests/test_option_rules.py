@@ -32,6 +32,8 @@ def notes(line: str) -> list[str]:
     for name in ("allow_unsandboxed_code", "shuffle_rewards", "partial_rollouts"):
         if name in flags:
             flags[name] = True
+    if "normalize_reward_model" in flags:
+        flags["normalize_reward_model"] = False
     found = resolve({"learner": "grpo", **flags}, CPU).notes
     return [note for note in found if "has no effect" in note]
 
