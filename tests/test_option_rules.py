@@ -29,11 +29,14 @@ def notes(line: str) -> list[str]:
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
     if "environment_options" in flags:
         flags["environment_options"] = (flags["environment_options"],)
-    for name in ("allow_unsandboxed_code", "shuffle_rewards", "partial_rollouts"):
+    for name in (
+        "allow_unsandboxed_code",
+        "shuffle_rewards",
+        "partial_rollouts",
+        "normalize_reward_model",
+    ):
         if name in flags:
             flags[name] = True
-    if "normalize_reward_model" in flags:
-        flags["normalize_reward_model"] = False
     found = resolve({"learner": "grpo", **flags}, CPU).notes
     return [note for note in found if "has no effect" in note]
 
@@ -49,7 +52,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
      "environment_memory_mb environment_python environment_options renderer"),
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--reward_timeout 9", "reward_timeout"),
-    ("--normalize_reward_model no", "normalize_reward_model"),
+    ("--normalize_reward_model yes", "normalize_reward_model"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
     ("--select all --topk 2", "topk"),
     ("--select max_variance", "select"),
