@@ -1,9 +1,11 @@
 """A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
 
-Stops are held until a step or a batch of an evaluation is done; then what is reached is saved.
+Once it trains, stops are held until a step or a batch of an evaluation is done; then what is
+reached is saved.
 """
 
 import contextlib
+from typing import Any
 
 from unslothrl import stopping, variables
 from unslothrl.embedded import EMBEDDED
@@ -30,12 +32,13 @@ def run(stage: Stage) -> int:
     with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
         begun: Begun | None = None
         try:
+            begun = Begun.of(stage, machine, view, at_end)
+            trainer = prepared(begun)
             with stopping.held(may_hang=True):
-                begun = Begun.of(stage, machine, view, at_end)
-                if begun.is_finished:
+                if begun.step >= trainer.args.max_steps and begun.was_finished:
                     view.note("this run has finished: set --max_steps or --episodes higher")
                     return 0
-                train(begun)
+                train(trainer, begun)
             begun.close("finished")
             return 0
         except KeyboardInterrupt:
@@ -55,15 +58,21 @@ def run(stage: Stage) -> int:
             raise unexpected(error, begun.folder) from None
 
 
-def train(begun: Begun) -> None:
-    """To the last step, or to the next boundary where a stop is asked for."""
+def prepared(begun: Begun) -> Any:
+    """A trainer, its base loaded. A stop ends this at once. UserError."""
     from unslothrl.offline import training
 
     begun.view.stage("loading the base")
     name = begun.use.base
     if name != EMBEDDED:
         name = portable.base_name(name, begun.base)
-    trainer = training.trainer_of(begun.stage.options, begun.base, name, begun)
+    return training.trainer_of(begun.stage.options, begun.base, name, begun)
+
+
+def train(trainer: Any, begun: Begun) -> None:
+    """To the last step, or to the next boundary where a stop is asked for."""
+    from unslothrl.offline import training
+
     begun.model = trainer.model
     if begun.checkpoint is not None:
         origin.record_resume(begun.folder.path, begun.step, ())

@@ -13,6 +13,7 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptio
 from unslothrl.data import fingerprint
 from unslothrl.embedded import adapter_folder
 from unslothrl.errors import RunError, UserError
+from unslothrl.files import write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.offline import layouts
@@ -24,13 +25,15 @@ from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
+from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
+from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable
 from unslothrl.weights.adapter_use import Use
 
 DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
+MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 
 
@@ -52,7 +55,6 @@ class Begun:
     model: Any = None
     step: int = 0
     adapter: Path | None = None
-    best_adapter: Path | None = None
 
     @classmethod
     def of(
@@ -79,17 +81,17 @@ class Begun:
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
         if options.resume is None:
-            folder = RunFolder.create(
-                options.output_dir, options.run_name or stage.command, to_toml(stage)
-            )
-            origin.record(folder.path, stage.recipe)
-            (folder.path / DATA_FILE).write_text(json.dumps(prints, indent=2) + "\n")
+            with stopping.held():
+                folder = RunFolder.create(
+                    options.output_dir, options.run_name or stage.command, to_toml(stage)
+                )
+                at_end.callback(folder.close)
+                origin.record(folder.path, stage.recipe)
+                write_whole(folder.path / DATA_FILE, encoded(prints))
         else:
             folder = RunFolder.reopen(options.resume)
             at_end.callback(folder.close)
-            before = json.loads((folder.path / DATA_FILE).read_text())
-            notes += fingerprint.check(before, prints, options.dataset)
-        at_end.callback(folder.close)
+            notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
         checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
         checkpoint = checkpoints.newest(notes.append) if options.resume else None
         view.header([*layouts.header(stage, found), *notes])
@@ -106,11 +108,16 @@ class Begun:
         )  # fmt: skip
 
     @property
-    def is_finished(self) -> bool:
-        """Whether the run that is resumed has no step left."""
-        options = self.stage.options
-        done = options.max_steps is not None and self.step >= options.max_steps
-        return done and self.folder.read_summary().get("status") == "finished"
+    def was_finished(self) -> bool:
+        """Whether the run that is resumed came to its end."""
+        return self.folder.read_summary().get("status") == "finished"
+
+    @property
+    def best_adapter(self) -> Path | None:
+        """That of the evaluation with the lowest loss after a step."""
+        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
+        found = self.folder.path / ADAPTERS / f"v{min(losses)[1]:06d}" if losses else None
+        return found if found is not None and found.is_dir() else None
 
     # What the trainer calls
 
@@ -125,7 +132,7 @@ class Begun:
         if evaluated:
             self.view.evaluation(step, row)
             if step and self.is_best():
-                self.best_adapter = self.save_adapter(step)
+                self.save_adapter(step)
         every = self.stage.options.save_every
         if step and every and step % every == 0:
             self.save_adapter(step)
@@ -172,6 +179,7 @@ class Begun:
             if self.stage.options.lora_save_path and self.adapter:
                 portable.copy_adapter(self.adapter, Path(self.stage.options.lora_save_path))
         if isinstance(error, UserError) and not self.step and self.stage.options.resume is None:
+            (self.folder.path / DATA_FILE).unlink(missing_ok=True)
             self.folder.discard()
             self.view.failed()
             return
@@ -221,6 +229,21 @@ class Begun:
             "report": str(path / REPORT),
             "version": __version__,
         }  # fmt: skip
+
+
+def encoded(prints: Mapping[str, str]) -> bytes:
+    return json.dumps(prints, indent=2).encode() + b"\n"
+
+
+def prints_of(folder: Path) -> dict[str, Any]:
+    """What the run that is resumed has noted of its tables. UserError."""
+    try:
+        return read_object(folder / DATA_FILE, MOST_PRINTS)
+    except Unreadable as error:
+        raise UserError(
+            f"resume {folder}: {DATA_FILE}: {error}: start a new run from its adapter with "
+            "--adapter"
+        ) from None
 
 
 def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import torch
 import transformers
 from datasets import Dataset
 
+from unslothrl import stopping
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import adapter_folder
@@ -83,6 +84,8 @@ def train(trainer: Any, begun: "Begun") -> None:
     """Evaluates before the first step, then trains to the last."""
     if begun.checkpoint is None and begun.stage.options.eval_every:
         trainer.evaluate()
+        if stopping.is_asked():
+            return
     checkpoint = str(begun.checkpoint) if begun.checkpoint else None
     trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
     trainer.train(resume_from_checkpoint=checkpoint)
