@@ -188,3 +188,10 @@ def test_a_run_that_cannot_end_is_refused_and_a_long_one_says_so():
     assert duration.least_seconds(Config(eval_every=1), 10**6, 10_000) == pytest.approx(
         (10**6 * 30 * 16 + (10**6 + 1) * 10_000 * 8) * 120 / 300_000
     )
+
+
+def test_a_runs_newest_adapter_is_meant_by_its_folder(tmp_path):
+    for name in ("v000009", "v000100"):
+        write(tmp_path / "runs" / "first" / "adapters" / name)
+    config = resolve({"learner": "grpo", "adapter": "runs/first"}, CPU).config
+    assert config.adapter == str(tmp_path / "runs" / "first" / "adapters" / "v000100")

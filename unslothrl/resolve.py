@@ -28,7 +28,7 @@ from unslothrl.config.values import read_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, adapter_folder
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, is_file
+from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.mirror import address
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
@@ -48,6 +48,7 @@ IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eva
 MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
 
 CONFIG_FILE = "config.toml"  # of a run's folder
+ADAPTERS = "adapters"  # there
 FIXED = {  # what a resumed run may not change, and why
     "model": "its checkpoint depends on that",
     "adapter": "its checkpoint depends on that",
@@ -147,6 +148,8 @@ def user_layers(
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
     if user.get("environment") is not None:
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
@@ -168,6 +171,8 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
     for name in MOVABLE:
         if full.get(name) not in (None, EMBEDDED_TURNS):
             full[name] = str(expanded(full[name]).absolute())
+    if full.get("adapter") is not None:
+        full["adapter"] = newest_of_run(full["adapter"])
     if _is_path(full.get("model") or ""):
         full["model"] = str(expanded(full["model"]).absolute())
     if full.get("dataset") is not None:
@@ -175,6 +180,12 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
     if full.get("eval_dataset"):
         full["eval_dataset"] = tuple(map(sources.absolute_eval, full["eval_dataset"]))
     return full
+
+
+def newest_of_run(adapter: str) -> str:
+    """The newest adapter where a run's folder is given, else what is given."""
+    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
+    return adapter if newest is None else str(newest)
 
 
 def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:

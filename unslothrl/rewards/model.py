@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 
 PREFIX, NAME = "rm:", "rm"
 HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
@@ -31,10 +31,10 @@ def folder_of(text: str) -> Path:
     named = text.removeprefix(PREFIX)
     folder = expanded(named).absolute()
     if is_folder(folder / ADAPTERS):
-        versions = [each for each in (folder / ADAPTERS).glob("v*") if each.name[1:].isdecimal()]
-        if not versions:
+        newest = newest_numbered(folder / ADAPTERS, "v")
+        if newest is None:
             raise UserError(f"reward {text}: this run has saved no adapter yet")
-        folder = max(versions, key=lambda each: int(each.name[1:]))
+        folder = newest
     if not is_folder(folder):
         raise UserError(f"reward {text}: no such folder: set --reward rm:runs/NAME")
     if not is_file(folder / HEAD_FILE):
