@@ -162,10 +162,11 @@ def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", ["sft", "rm"])
-def test_a_stage_that_was_killed_after_its_last_step_only_ends(command, tmp_path):
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo beside an adapter"])
+def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     """It does not take a step more, and what it saves is what was trained."""
-    words = arguments(command, "first")
+    words = arguments(kind, "first")
+    command = words[0]
     words[words.index("--max_steps") + 1] = "2"
     assert cli.main(words) == 0
     run = Path("runs/first")
