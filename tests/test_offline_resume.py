@@ -1,5 +1,7 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
+import importlib
+import itertools
 import json
 import os
 import random
@@ -12,13 +14,15 @@ import pytest
 from runs_compared import exact, rows
 
 from unslothrl.commands import cli
+from unslothrl.offline import tables
 
 KILLED = Path(__file__).parent / "stage_killed.py"
 STEPS = 6
-SMALL = "--batch_size 8 --eval_problems 12 --eval_every 2 --checkpoint_every 1"
+SMALL = "--model embedded --dataset rows.jsonl "
+SMALL += "--batch_size 8 --eval_problems 12 --eval_every 2 --checkpoint_every 1"
 KINDS = {
     "sft": "sft",
-    "sft, packed": "sft --packing --max_length 256",
+    "sft, packed": "sft --packing --max_length 256 --episodes 2",
     "sft with dropout": "sft --lora_dropout 0.1",
     "dpo": "dpo",
     "dpo beside an adapter": "dpo --reference adapter --lora_dropout 0.1",
@@ -27,8 +31,11 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def signals():
-    """As before: a run listens to them."""
+def signals(tmp_path, monkeypatch):
+    """As before: a run listens to them. And rows, in the folder where the commands are given."""
+    monkeypatch.chdir(tmp_path)
+    pairs = itertools.islice(tables.embedded_pairs("train", 0), 80)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     before = {number: signal.getsignal(number) for number in (2, 15, 1)}
     yield
     for number, handler in before.items():
@@ -76,8 +83,7 @@ def same(found: Path, whole: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
     assert cli.main(arguments(kind, "whole")) == 0
     draw = random.Random(kind)
     micro_steps = 2 * STEPS  # of 4 rows each, but for packed ones
@@ -94,7 +100,7 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
     ("sft", "unslothrl.offline.models.policy", 1, signal.SIGTERM, 0),
     ("rm", "unslothrl.offline.models.reward_model", 1, signal.SIGINT, 0),
     ("dpo", "unslothrl.offline.trainers.Recorded.prediction_step", 2, signal.SIGINT, 0),
-    ("sft", "unslothrl.offline.trainers.Recorded.prediction_step", 5, signal.SIGTERM, 2),
+    ("sft", "unslothrl.offline.trainers.Recorded.prediction_step", 3, signal.SIGTERM, 2),
     ("sft", "transformers.Trainer.training_step", 5, signal.SIGTERM, 3),
     ("dpo", "transformers.Trainer.training_step", 4, signal.SIGINT, 2),
     ("rm", "transformers.Trainer.training_step", 3, signal.SIGHUP, 2),
@@ -103,13 +109,8 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 
 @pytest.mark.real
 @pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), STOPS)
-def test_a_stopped_stage_says_how_to_go_on(
-    command, place, number, sent, steps, tmp_path, monkeypatch, capfd
-):
+def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
-    import importlib
-
-    monkeypatch.chdir(tmp_path)
     parts = place.split(".")
     depth = -2 if parts[-2][0].isupper() else -1
     owner = importlib.import_module(".".join(parts[:depth]))
@@ -145,8 +146,7 @@ def test_a_stopped_stage_says_how_to_go_on(
 
 
 @pytest.mark.real
-def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     data = tmp_path / "rows.jsonl"
     lines = [json.dumps({"prompt": f"{n}?", "completion": f"{n}."}) for n in range(20)]
     data.write_text("\n".join(lines))
@@ -159,3 +159,26 @@ def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, monkeypatch,
     assert cli.main(["sft", "--resume", "runs/first", "--episodes", "2"]) == 0
     steps = [row["step"] for row in rows(tmp_path / "runs/first/metrics.jsonl")]
     assert steps == list(range(len(steps))) and len(steps) > before.count(b"\n")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo beside an adapter"])
+def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
+    """It does not take a step more, and what it saves is what was trained."""
+    words = arguments(kind, "first")
+    command = words[0]
+    words[words.index("--max_steps") + 1] = "2"
+    assert cli.main(words) == 0
+    run = Path("runs/first")
+    before = (run / "metrics.jsonl").read_bytes()
+    names = [path.name for path in (run / "adapters/v000002").glob("*.safetensors")]
+    assert names
+    (run / "adapters/v000002").rename("whole")
+    (run / "summary.json").unlink()
+    assert cli.main([command, "--resume", "runs/first"]) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
+    for name in names:
+        saved = run / "adapters/v000002" / name
+        assert saved.read_bytes() == (Path("whole") / name).read_bytes()
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 2)

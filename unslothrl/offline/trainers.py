@@ -16,6 +16,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from unslothrl import stopping
+from unslothrl.backends.lora import POLICY
 from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.checkpoints import StageCheckpoints
 
@@ -143,6 +144,15 @@ class Recorded:
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
         self.checkpoints.seal(written, step, self.is_best())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """transformers loads none but the adapters in subfolders where there is one, such as DPO's
+        reference: the one that is trained would begin anew."""
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        trained = model or self.model
+        if len(trained.peft_config) > 1:
+            trained.load_adapter(resume_from_checkpoint, POLICY, is_trainable=True)
+            trained.set_adapter(POLICY)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         self.evaluated = 0

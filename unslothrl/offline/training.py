@@ -87,6 +87,9 @@ def train(trainer: Any, begun: "Begun") -> None:
         if stopping.is_asked():
             return
     checkpoint = str(begun.checkpoint) if begun.checkpoint else None
+    if checkpoint and begun.step >= trainer.args.max_steps:  # all but its end was reached
+        trainer._load_from_checkpoint(checkpoint)
+        return
     trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
     trainer.train(resume_from_checkpoint=checkpoint)
 
