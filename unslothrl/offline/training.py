@@ -1,5 +1,6 @@
 """A trainer for a stage, and its loop."""
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ NUMBER_BYTES = 4  # of a log-probability, and of a LoRA's weight
 def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -> Any:
     """TRL's trainer over the tables of `begun`. UserError."""
     transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("trl").setLevel(logging.ERROR)  # it warns of packing, which is tested here
     datasets.disable_progress_bars()
     os.environ["TQDM_DISABLE"] = "1"  # the terminal is the run's
     plain_head.install()
