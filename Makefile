@@ -13,7 +13,7 @@ setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
-.PHONY: help setup check train quick test slow document-test learn-test mutation-test unsloth-test \
+.PHONY: help setup check train quick test slow document-test learn-test offline-test mutation-test unsloth-test \
 	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
 
@@ -36,7 +36,7 @@ test: setup     ## set up, then run every test except the slow ones, each file i
 	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
 
 slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
-	mutation-test learn-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
+	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/objectives.py
@@ -45,6 +45,9 @@ slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test rep
 document-test: setup ## test what the documents show, and list committed results that are older than their code
 	$(PYTEST) tests/test_docs.py $(ARGS)
 	$(bin)/python bench/stale.py
+
+offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
+	$(PYTEST) -m slow tests/test_offline_resume.py $(ARGS)
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)

@@ -78,7 +78,7 @@ BAD = [
     ("--show_completion bash zsh", ["takes one shell, got bash zsh"]),
     ("trian --lr 1e-3", ["trian is not a command: did you mean train?"]),
     ("Plan --card 8", ["Plan is not a command: did you mean plan?"]),
-    ("qqq", ["qqq is not a command: use one of train, eval, plan, data, score, ask"]),
+    ("qqq", ["qqq is not a command: use one of train, eval, plan, data, sft, dpo, rm, score"]),
     ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
     ("--engine VLLM", ["engine", "'VLLM'", "set --engine vllm"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--help"]),
@@ -227,7 +227,8 @@ def test_help_imports_no_numerics():
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
-    commands = ("train", "eval", "plan", "data", "score", "ask", "chat", "export", "recipes")
+    of_models = ("train", "eval", "plan", "data", "sft", "dpo", "rm")
+    commands = (*of_models, "score", "ask", "chat", "export", "recipes")
     listed = out.partition("Commands:")[2].splitlines()
     named = [line.split()[0] for line in listed if re.match(r"  \w", line)]
     assert named[: len(commands)] == list(commands) and err == ""

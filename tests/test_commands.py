@@ -99,6 +99,9 @@ def arguments(command: str) -> list[str]:
     runs = "--resume" in words and "auto" not in words
     if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
+    if words[0] in ("sft", "dpo", "rm") and "--resume" not in words:
+        words += ["--max_steps", "2", "--batch_size", "2", "--eval_problems", "4"]
+        words += ["--reference", "adapter"] if words[0] == "dpo" else []
     if words[0] == "eval":
         words += ["--n", "2", "--eval_problems", "4", "--engine", "transformers"]
     return words

@@ -52,7 +52,7 @@ LAYERS = (
     ("actors", "learners"),
     ("cluster", "build", "embedded.make_base", "embedded.make_turns"),
     ("training",),
-    ("run", "ending", "earlier_run", "evaluation", "export", "doctor", "bundle"),
+    ("run", "ending", "offline", "earlier_run", "evaluation", "export", "doctor", "bundle"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it

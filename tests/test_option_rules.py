@@ -29,7 +29,12 @@ def notes(line: str) -> list[str]:
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
     if "environment_options" in flags:
         flags["environment_options"] = (flags["environment_options"],)
-    for name in ("allow_unsandboxed_code", "shuffle_rewards", "partial_rollouts"):
+    for name in (
+        "allow_unsandboxed_code",
+        "shuffle_rewards",
+        "partial_rollouts",
+        "normalize_reward_model",
+    ):
         if name in flags:
             flags[name] = True
     found = resolve({"learner": "grpo", **flags}, CPU).notes
@@ -47,6 +52,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
      "environment_memory_mb environment_python environment_options renderer"),
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--reward_timeout 9", "reward_timeout"),
+    ("--normalize_reward_model yes", "normalize_reward_model"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
     ("--select all --topk 2", "topk"),
     ("--select max_variance", "select"),
@@ -182,3 +188,10 @@ def test_a_run_that_cannot_end_is_refused_and_a_long_one_says_so():
     assert duration.least_seconds(Config(eval_every=1), 10**6, 10_000) == pytest.approx(
         (10**6 * 30 * 16 + (10**6 + 1) * 10_000 * 8) * 120 / 300_000
     )
+
+
+def test_a_runs_newest_adapter_is_meant_by_its_folder(tmp_path):
+    for name in ("v000009", "v000100"):
+        write(tmp_path / "runs" / "first" / "adapters" / name)
+    config = resolve({"learner": "grpo", "adapter": "runs/first"}, CPU).config
+    assert config.adapter == str(tmp_path / "runs" / "first" / "adapters" / "v000100")

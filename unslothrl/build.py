@@ -174,6 +174,9 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         backend = unsloth_backend(config, base, plan)
     else:
         backend = peft_backend(config, base)
+    for each in rewards.choose(config.reward):
+        if each.runs == rewards.IN_LEARNER:
+            backend.add_reward_model(Path(each.function), config.normalize_reward_model)
     from unslothrl.learners.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(

@@ -98,3 +98,9 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def newest_numbered(folder: Path, prefix: str) -> Path | None:
+    """The entry of a folder with the highest number after `prefix`, None where there is none."""
+    found = (each for each in folder.glob(f"{prefix}*") if each.name[len(prefix) :].isdecimal())
+    return max(found, key=lambda each: int(each.name[len(prefix) :]), default=None)

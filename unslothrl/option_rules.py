@@ -100,6 +100,11 @@ RULES = (
         "no reward of this run can stall",
     ),
     Rule(
+        ("normalize_reward_model",),
+        lambda run: not run.runs(rewards.IN_LEARNER),
+        "no reward of this run is a model",
+    ),
+    Rule(
         ("allow_unsandboxed_code",),
         lambda run: not run.runs(rewards.IN_SANDBOX),
         "no reward of this run executes programs",

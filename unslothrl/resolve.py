@@ -28,12 +28,13 @@ from unslothrl.config.values import read_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, adapter_folder
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, is_file
+from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.mirror import address
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
-from unslothrl.weights import adapter_check
+from unslothrl.rewards import model as reward_model
+from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter_check import Lora
 
 PATHS = (
@@ -47,6 +48,7 @@ IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eva
 MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
 
 CONFIG_FILE = "config.toml"  # of a run's folder
+ADAPTERS = "adapters"  # there
 FIXED = {  # what a resumed run may not change, and why
     "model": "its checkpoint depends on that",
     "adapter": "its checkpoint depends on that",
@@ -146,10 +148,12 @@ def user_layers(
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if objectives.is_file(user.get("learner") or ""):
         user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
     if user.get("environment") is not None:
         user["environment"] = _absolute_file(user["environment"])
     if "reward" in user:
-        user["reward"] = tuple(map(_absolute_file, user["reward"]))
+        user["reward"] = tuple(map(absolute_reward, user["reward"]))
     if "tools" in user:
         user["tools"] = tuple(map(environments.absolute_tool, user["tools"]))
     if user.get("environment_python") is not None:
@@ -167,6 +171,8 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
     for name in MOVABLE:
         if full.get(name) not in (None, EMBEDDED_TURNS):
             full[name] = str(expanded(full[name]).absolute())
+    if full.get("adapter") is not None:
+        full["adapter"] = newest_of_run(full["adapter"])
     if _is_path(full.get("model") or ""):
         full["model"] = str(expanded(full["model"]).absolute())
     if full.get("dataset") is not None:
@@ -174,6 +180,12 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
     if full.get("eval_dataset"):
         full["eval_dataset"] = tuple(map(sources.absolute_eval, full["eval_dataset"]))
     return full
+
+
+def newest_of_run(adapter: str) -> str:
+    """The newest adapter where a run's folder is given, else what is given."""
+    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
+    return adapter if newest is None else str(newest)
 
 
 def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -260,6 +272,12 @@ def _absolute_file(text: str) -> str:
     return str(expanded(file).absolute()) + separator + rest if separator else text
 
 
+def absolute_reward(text: str) -> str:
+    """A function's file or a reward model's folder by its whole path."""
+    is_model = text.startswith(reward_model.PREFIX)
+    return reward_model.in_full(text) if is_model else _absolute_file(text)
+
+
 def absolute_program(text: str) -> str:
     """A program by its whole path; one that is a bare name is looked for when it is started."""
     return str(expanded(text).absolute()) if "/" in text else text
@@ -300,22 +318,33 @@ def check_paths(config: Config) -> None:
     evals = sources.eval_sources(config.eval_dataset)
     named = [text for text in evals.values() if text is not None]
     for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
-        source = sources.parse(text)
-        if source.is_local and not exists(source.name):
-            raise UserError(f"{name} {source.name}: no such file or folder: check the path")
+        check_source(name, text)
     folder = adapter_folder(config.adapter)
     if folder is not None:
         adapter_check.check_format(folder)
-    for name in ("output_dir", "lora_save_path"):
-        value = getattr(config, name)
+        adapter_use.check_policy(expanded(folder))
+    check_folders(config.output_dir, config.lora_save_path, config.run_name, config.resume)
+
+
+def check_source(name: str, text: str) -> None:
+    """UserError where the source of option `name` is a file or folder that is not there."""
+    source = sources.parse(text)
+    if source.is_local and not exists(source.name):
+        raise UserError(f"{name} {source.name}: no such file or folder: check the path")
+
+
+def check_folders(
+    output_dir: str, lora_save_path: str | None, run_name: str | None, resume: str | None
+) -> None:
+    """UserError for a folder to write into that is a file, and a name that is no folder's."""
+    for name, value in (("output_dir", output_dir), ("lora_save_path", lora_save_path)):
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
-    is_new = config.resume is None  # else the folder is there, whatever its name
-    wanted = config.run_name
-    if is_new and wanted is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", wanted):
+    is_new = resume is None  # else the folder is there, whatever its name
+    if is_new and run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
-            f"{wanted[:120]!r}: set --run_name and put folders into --output_dir"
+            f"{run_name[:120]!r}: set --run_name and put folders into --output_dir"
         )
 
 
@@ -329,8 +358,13 @@ def name_run(config: Config) -> Config:
         return config
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     wanted = config.run_name or f"{Path(config.learner).stem}-{now}"
+    return replace(config, run_name=free_name(config.output_dir, wanted))
+
+
+def free_name(output_dir: str, wanted: str) -> str:
+    """A name under which there is no folder yet."""
     name, number = wanted, 1
-    while exists(str(Path(config.output_dir) / name)):
+    while exists(str(Path(output_dir) / name)):
         number += 1
         name = f"{wanted}-{number}"
-    return replace(config, run_name=name)
+    return name

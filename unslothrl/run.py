@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, stopping, variables
+from unslothrl import cluster, rewards, stopping, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
@@ -26,11 +26,12 @@ from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import Mirror
-from unslothrl.planning import duration, tensor_parallel
+from unslothrl.planning import duration, shapes, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.redaction import redacted_values
+from unslothrl.rewards import model
 from unslothrl.tracking import card as cards
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
@@ -165,6 +166,7 @@ def prepare(
     adapter = adapter_folder(config.adapter)
     if adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
+    check_reward_model(config)
     check_backend(config)
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
@@ -258,6 +260,23 @@ def check_rewards(config: Config) -> str | None:
         return scorer.level
     finally:
         scorer.close()
+
+
+def check_reward_model(config: Config) -> None:
+    """UserError where a reward model is of another base than the run's."""
+    for each in rewards.choose(config.reward):
+        if each.runs == rewards.IN_LEARNER:
+            base = base_model.find(config.model, weights=False)
+            adapter_check.check(each.function, base)
+            hidden, own = (
+                model.head_of(Path(each.function)).hidden,
+                shapes.read(base_model.read_config(base)).hidden,
+            )
+            if hidden != own:
+                raise UserError(
+                    f"reward rm: {each.function} is of a base of width {hidden}, and "
+                    f"{config.model} has {own}: train one on this base with `unslothrl rm`"
+                )
 
 
 def check_backend(config: Config) -> None:

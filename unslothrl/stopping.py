@@ -135,3 +135,8 @@ def is_urgent() -> bool:
 def begin() -> None:
     """The run is ending, whatever the reason."""
     _stops.is_stopping = True
+
+
+def is_asked() -> bool:
+    """Whether a stop waits until what is `held` has ended."""
+    return _stops.waiting is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +50,17 @@ class Backend(Protocol):
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The critic's LoRA and value head, in a fixed order; empty without a critic."""
+
+    def add_reward_model(self, folder: Path, normalize: bool) -> None:
+        """A trained reward model on the same base: its LoRA and its head, as `unslothrl rm` has
+        saved them; `normalize`: its scores less their mean, over their deviation."""
+
+    def reward_model(self) -> AbstractContextManager[None]:
+        """Where `sequence_scores` is called."""
+
+    def sequence_scores(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """The reward model's score of each whole sequence, [samples] float32: what its head makes
+        of the state at the last token."""
 
     def reference(self) -> AbstractContextManager[None]:
         """Inside it, `token_logprobs` is that of the base with the adapter off."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -15,12 +16,14 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_mode
 from unslothrl.backends import logprobs, packing, readback
 from unslothrl.memory import peak_memory_mb
 from unslothrl.policy_version import Adapter
+from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS, Sample
 from unslothrl.weights import base_model
 from unslothrl.weights.published import Published
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
 POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters
+REWARD_MODEL = "reward-model"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class LoraBackend:
         self.model, self.device, self.llm = loaded.model, loaded.device, loaded.llm
         self.packs, self.shares_prompts = loaded.pack_inputs is not None, loaded.shares_prompts
         self.value_head: torch.nn.Linear | None = None
+        self.score_head: dict[str, torch.Tensor] = {}
 
     def micro_batches(
         self, samples: Sequence[Sample], sequences: int, context: int
@@ -119,6 +123,23 @@ class LoraBackend:
         torch.nn.init.zeros_(self.value_head.weight)
         torch.nn.init.zeros_(self.value_head.bias)
         self.model.base_model.set_adapter(POLICY)
+
+    def add_reward_model(self, folder: Path, normalize: bool) -> None:
+        self.model.load_adapter(str(folder), adapter_name=REWARD_MODEL, is_trainable=False)
+        head = safetensors.torch.load_file(folder / HEAD_FILE, device=str(self.device))
+        if not normalize:
+            head |= {MEAN: torch.zeros_like(head[MEAN]), STD: torch.ones_like(head[STD])}
+        self.score_head = head
+        self.model.base_model.set_adapter(POLICY)
+
+    def reward_model(self) -> contextlib.AbstractContextManager[None]:
+        return self._adapter(REWARD_MODEL, is_frozen=True)
+
+    def sequence_scores(self, samples: Sequence[Sample]) -> torch.Tensor:
+        head = self.score_head
+        states, _ = self.states_before([one_longer(sample) for sample in samples])
+        scores = states.float() @ head[WEIGHT][0]
+        return (scores - head[MEAN]) / head[STD]
 
     def critic(self) -> contextlib.AbstractContextManager[None]:
         return self._adapter(CRITIC)
@@ -210,6 +231,20 @@ class LoraBackend:
         return peak_memory_mb()
 
 
+def one_longer(sample: Sample) -> Sample:
+    """The sample with any token more, the only one that was sampled: the state before that is the
+    one at its last token."""
+    ids = (*sample.completion_ids, 0)
+    return Sample(
+        sample.prompt_ids,
+        ids,
+        (0.0,),
+        np.zeros(1, np.float32),
+        sample.policy_version,
+        sampled=(*(False for _ in sample.completion_ids), True),
+    )
+
+
 @contextlib.contextmanager
 def measuring(decoder: torch.nn.Module) -> Iterator[None]:
     """Without gradients a training decoder is in eval mode, and back in training afterwards.
@@ -247,19 +282,21 @@ def version_name(key: int) -> str:
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
-    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
+    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config, without
+    whatever else is trained beside it."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY)
     weights = safetensors.torch.save(
         {
             name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
             for name in sorted(state)
+            if ".lora_" in name
         }
     )
     with tempfile.TemporaryDirectory() as folder:
         model.peft_config[POLICY].save_pretrained(folder)
         config = json.loads((Path(folder) / "adapter_config.json").read_text())
     config["target_modules"] = sorted(config["target_modules"])
-    config["inference_mode"] = True
+    config |= {"inference_mode": True, "modules_to_save": None, "task_type": "CAUSAL_LM"}
     config["base_model_name_or_path"] = base
     return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
 

@@ -102,6 +102,10 @@ class LearnerHandle(GeneratorHandle):
         """What it says of samples before an update, in their order."""
         return self.transport.call("measure", samples, reference)
 
+    def judge(self, samples: Sequence[Sample]) -> Call[list[float]]:
+        """What the reward model says of samples, in their order."""
+        return self.transport.call("judge", samples)
+
     def update(
         self,
         batch: Batch,

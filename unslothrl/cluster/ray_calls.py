@@ -14,7 +14,12 @@ from unslothrl.cluster.handles import Call
 from unslothrl.errors import ResultLost
 
 GET_S = 60.0  # in which a result that is there must arrive
-LARGE = ("update", "measure", "load_state")  # methods whose arguments fill the object store
+LARGE = (
+    "update",
+    "measure",
+    "judge",
+    "load_state",
+)  # methods whose arguments fill the object store
 
 Asked = str | bytes | tuple[str, tuple[Any, ...]]
 """A method, with its arguments where none is another call's result. They come in one piece because

@@ -17,6 +17,7 @@ from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.environments.corpus import Corpus
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, write_whole
+from unslothrl.rewards import model
 
 MOST_CODE = 8 << 20  # bytes, of a file and those beside it
 MOST_DATA = 4 << 30  # of an adapter, and of what a search looks in
@@ -29,9 +30,16 @@ def paths_of(config: Config) -> list[str]:
     """Every file and folder of the user's that a process of the run reads."""
     paths = [config.learner] if objectives.is_file(config.learner) else []
     paths += [file_of(text) for text in (*config.reward, config.environment) if SEPARATOR in text]
+    paths += [folder for folder in map(model_of, config.reward) if folder]
     paths += [tool for tool in config.tools if tool not in environments.tool_names()]
     paths += [config.adapter] if config.adapter not in (None, EMBEDDED_TURNS) else []
     return list(dict.fromkeys(paths))
+
+
+def model_of(text: str) -> str | None:
+    """The folder of a reward model, None of any other reward."""
+    is_model = text.startswith(model.PREFIX)
+    return model.parted(text)[0].removeprefix(model.PREFIX) if is_model else None
 
 
 def file_of(text: str) -> str:
@@ -107,6 +115,8 @@ def with_paths(config: Config, moved: Mapping[str, str]) -> Config:
     """The config as a node reads it, where files lie elsewhere."""
 
     def renamed(text: str) -> str:
+        if (folder := model_of(text)) is not None:
+            return text.replace(folder, moved.get(folder, folder), 1)
         if SEPARATOR not in text:
             return text
         file = file_of(text)

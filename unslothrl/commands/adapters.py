@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use
 
@@ -29,13 +29,14 @@ def find(adapter: str) -> Found:
     """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
     folder = expanded(adapter)
     if is_folder(folder / ADAPTERS) or is_file(folder / CONFIG):
-        versions = [each for each in (folder / ADAPTERS).glob("v*") if each.name[1:].isdecimal()]
-        if not versions:
+        newest = newest_numbered(folder / ADAPTERS, "v")
+        if newest is None:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
-        newest = max(versions, key=lambda each: int(each.name[1:]))
         adapter_check.check_format(str(newest))
+        adapter_use.check_policy(newest)
         return Found(newest, folder)
     adapter_check.check_format(adapter)
+    adapter_use.check_policy(folder)
     run = folder.resolve().parent.parent
     return Found(folder, run if (run / CONFIG).is_file() else None)
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from unslothrl import __version__, stopping
-from unslothrl.commands import completion, diagnosis, streams
+from unslothrl.commands import completion, diagnosis, offline, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import crash, one_line, unknown_command, usage_message
@@ -24,7 +24,6 @@ USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
-
 
 OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
 
@@ -393,6 +392,8 @@ app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
 app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
 app.command(cls=GroupedCommand)(with_options(plan))
 app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
+for stage in (offline.sft, offline.dpo, offline.rm):
+    app.command(cls=GroupedCommand)(offline.with_its_options(stage))
 for function in (score, ask, chat, export, recipes, report, cluster):
     app.command(cls=GroupedCommand)(function)
 for diagnose in (diagnosis.doctor, diagnosis.bundle):

@@ -24,6 +24,7 @@ from unslothrl.files import expanded, is_folder, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
+from unslothrl.rewards import model as reward_model
 from unslothrl.run import check_rewards
 from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
 from unslothrl.tracking.terminal import Terminal
@@ -106,6 +107,8 @@ def config_of(
     if found.run is not None:
         check_code(found.run, flags)
         layers["recipe"] = str(found.run / CONFIG)
+        if "reward" not in flags:
+            layers |= without_reward_model(found.run)
     else:
         use = adapter_use.read(found.folder)
         model = layers["model"] = base_of(found, flags.get("model"))
@@ -126,6 +129,18 @@ def config_of(
     notes = tuple(note for note in resolved.notes if note.split()[0] in flags)
     config, graded = with_reward(replace(resolved.config, adapter=None), flags)
     return config, (*notes, *graded)
+
+
+def without_reward_model(run: Path) -> dict[str, Any]:
+    """The run's rewards but a reward model, which only learners have; {} where it had none.
+    UserError where nothing else is left."""
+    texts = read_toml(run / CONFIG).get("reward", ())
+    kept = tuple(text for text in texts if not text.startswith(reward_model.PREFIX))
+    if kept == tuple(texts):
+        return {}
+    if not kept:
+        raise UserError("reward: this run was rewarded by a model alone: set --reward accuracy")
+    return {"reward": kept}
 
 
 def check_code(run: Path, flags: Mapping[str, Any]) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import typer
 
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.values import choices_of, kind, limits_text
+from unslothrl.config.values import RUN, Table, choices_of, limits_text
 
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
 
-def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS)) -> Any:
+def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS), table: Table = RUN) -> Any:
     """`function`, which takes **flags, with one typed parameter for each option instead, which
     typer reads its flags from; its other parameters come first."""
     parameters = [
@@ -21,22 +21,23 @@ def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS)) -> Any:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind != parameter.VAR_KEYWORD
     ]
-    parameters += [flag(name) for name in names]
+    parameters += [flag(name, table) for name in names]
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     return function
 
 
-def flag(name: str) -> inspect.Parameter:
+def flag(name: str, table: Table = RUN) -> inspect.Parameter:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
-    is_bool, is_list = kind(name) is bool, kind(name) is tuple
+    kind = table.kind(name)
+    is_bool, is_list = kind is bool, kind is tuple
     info = typer.Option(
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",
-        help=help_text(name),
-        metavar="NAME" if choices_of(name) else METAVARS[kind(name)],
+        help=help_text(name, table=table),
+        metavar="NAME" if choices_of(name, table) else METAVARS[kind],
         show_default=False,
-        rich_help_panel=OPTIONS[name].metadata["group"],
+        rich_help_panel=table.options[name].metadata["group"],
     )
     annotation = list[str] | None if is_list else (bool if is_bool else str) | None
     return inspect.Parameter(
@@ -44,12 +45,12 @@ def flag(name: str) -> inspect.Parameter:
     )
 
 
-def help_text(name: str, limits: bool = True) -> str:
+def help_text(name: str, limits: bool = True, table: Table = RUN) -> str:
     """The option's help, its choices, unit and default, and its limits if asked for."""
-    entry, choices = OPTIONS[name], choices_of(name)
+    entry, choices = table.options[name], choices_of(name, table)
     default = None if entry.default in (None, ()) else f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    bounds = limits_text(name) if limits else None
+    bounds = limits_text(name, table) if limits else None
     facts = [known_names, entry.metadata.get("unit"), bounds, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]

@@ -37,6 +37,8 @@ def score(
     """
     out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(tuple(texts))
+    if any(each.runs == rewards.IN_LEARNER for each in chosen):
+        raise UserError("reward rm: a reward model needs its base, which only training loads")
     reader = Reader(columns or Columns(), rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]

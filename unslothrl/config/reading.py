@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.options import RETIRED
-from unslothrl.config.values import read_value
+from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
 from unslothrl.untrusted import Unreadable, plain, read_text
@@ -39,19 +39,19 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError(f"{' '.join(str(error).split()):.200}") from None
 
 
-def read_recipe(name: str, notes: list[str] | None = None) -> dict[str, Any]:
+def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
     if exists(name):
-        return read_toml(expanded(name), notes)
+        return read_toml(expanded(name), notes, table)
     if name not in RECIPES:
         raise UserError(
             f"recipe {plain(name)} is neither a .toml file nor a recipe's name: set --recipe "
             f"FILE.toml or one of {', '.join(sorted(RECIPES))}"
         )
-    return read_toml(RECIPES[name], notes)
+    return read_toml(RECIPES[name], notes, table)
 
 
-def read_toml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
+def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options in a file: name -> value. Raises UserError.
 
     An option of earlier versions is left out, and `notes` gets a line that says so.
@@ -61,16 +61,16 @@ def read_toml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     except Unreadable as error:
         raise UserError(f"recipe {path}: {error}: give a .toml file") from None
     try:
-        table = parsed(text)
+        found = parsed(text)
     except ValueError as error:
         raise UserError(
             f"recipe {path} is not TOML ({error}): write lines like lr = 2e-5"
         ) from None
-    for name in sorted(table.keys() & RETIRED.keys()):
-        del table[name]
+    for name in sorted(found.keys() & RETIRED.keys()):
+        del found[name]
         if notes is not None:
             notes.append(f"{name} has no effect: it is no longer an option: {RETIRED[name]}")
     try:
-        return {name: read_value(name, value, is_flag=False) for name, value in table.items()}
+        return {name: read_value(name, value, False, table) for name, value in found.items()}
     except UserError as error:
         raise UserError(f"recipe {path}: {error}") from None

@@ -52,6 +52,12 @@ class TaskOptions:
         "first decides what is reported as correct; default: accuracy, format, tags",
         TASK,
     )
+    normalize_reward_model: bool = option(
+        True,
+        "score of a reward model, rm:runs/NAME, less its mean and over its standard deviation on "
+        "its own evaluation pairs",
+        TASK,
+    )
     reward_timeout: float = option(
         5.0, "a completion whose reward takes longer gets 0", TASK, over=0, at_most=3600, unit="s"
     )

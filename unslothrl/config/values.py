@@ -11,11 +11,12 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
 from typing import Any
 
 from unslothrl.algorithms import objectives
 from unslothrl.config import other_names
-from unslothrl.config.options import OPTIONS, RETIRED, Config
+from unslothrl.config.options import RETIRED, Config
 from unslothrl.errors import UserError
 from unslothrl.untrusted import plain, shown
 
@@ -27,43 +28,58 @@ KINDS = {
     bool: "true or false",
     tuple: "a list of text",
 }
-_TYPES = typing.get_type_hints(Config)
 
 
-def kind(name: str) -> type:
-    """int, float, str, bool or tuple (of text): the type of an option's value when it is set."""
-    hint = _TYPES[name]
-    if isinstance(hint, types.UnionType):
-        return typing.get_args(hint)[0]
-    return typing.get_origin(hint) or hint
+class Table:
+    """The options that a class of configs has."""
+
+    def __init__(self, config: type, command: str):
+        self.config, self.command = config, command
+        self.options: dict[str, Field] = {entry.name: entry for entry in fields(config)}
+        self.types = typing.get_type_hints(config)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.options
+
+    def kind(self, name: str) -> type:
+        """int, float, str, bool or tuple (of text): the type of a value when it is set."""
+        hint = self.types[name]
+        if isinstance(hint, types.UnionType):
+            return typing.get_args(hint)[0]
+        return typing.get_origin(hint) or hint
+
+    def is_optional(self, name: str) -> bool:
+        return isinstance(self.types[name], types.UnionType)
 
 
-def is_optional(name: str) -> bool:
-    return isinstance(_TYPES[name], types.UnionType)
+RUN = Table(Config, "train")
 
 
-def read_value(name: str, value: Any, is_flag: bool = True) -> Any:
+kind, is_optional = RUN.kind, RUN.is_optional
+
+
+def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) -> Any:
     """`value` of the option `name` in its own type and inside its limits. Raises UserError.
 
     A flag's number may be text; one from TOML must be a number.
     """
-    if name not in OPTIONS:
-        raise UserError(unknown_option(name, is_flag))
-    if value is None and is_optional(name):
+    if name not in table:
+        raise UserError(unknown_option(name, is_flag, table=table))
+    if value is None and table.is_optional(name):
         return None
-    typed = in_own_type(name, value, is_flag)
+    typed = in_own_type(name, value, is_flag, table)
     texts = typed if isinstance(typed, tuple) else (typed,) if isinstance(typed, str) else ()
     for problem in filter(None, map(text_problem, texts)):
         raise UserError(f"{name} must be text {problem}: shorten or rewrite it")
-    choices = choices_of(name)
+    choices = choices_of(name, table)
     if typed is None:
-        wanted, remedy = KINDS[kind(name)], example(name)
-    elif choices and not is_choice(name, typed):
+        wanted, remedy = KINDS[table.kind(name)], example(name, table=table)
+    elif choices and not is_choice(name, typed, choices):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        first = next(each for each in each_of(typed) if not is_choice(name, each))
+        first = next(each for each in each_of(typed) if not is_choice(name, each, choices))
         remedy = nearest(str(first), choices) or choices[0]
-    elif not is_inside(typed, OPTIONS[name].metadata):
-        wanted, remedy = limits_text(name), example(name, typed)
+    elif not is_inside(typed, table.options[name].metadata):
+        wanted, remedy = limits_text(name, table), example(name, typed, table)
     else:
         return typed
     raise UserError(
@@ -94,15 +110,17 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-def choices_of(name: str) -> tuple[str, ...]:
+def choices_of(name: str, table: Table = RUN) -> tuple[str, ...]:
     """What an option may be, where that is a list; `--learner` may be a file besides."""
-    return objectives.names() if name == "learner" else OPTIONS[name].metadata.get("choices", ())
+    if name == "learner":
+        return objectives.names()
+    return table.options[name].metadata.get("choices", ())
 
 
-def is_choice(name: str, value: Any) -> bool:
+def is_choice(name: str, value: Any, choices: Sequence[str]) -> bool:
     """Of several values, whether all are."""
     return all(
-        each in choices_of(name) or (name == "learner" and objectives.is_file(each))
+        each in choices or (name == "learner" and objectives.is_file(each))
         for each in each_of(value)
     )
 
@@ -111,9 +129,9 @@ def each_of(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def in_own_type(name: str, value: Any, is_flag: bool) -> Any:
+def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any:
     """`value` in the option's own type, or None where it is of another."""
-    wanted = kind(name)
+    wanted = table.kind(name)
     if is_flag and isinstance(value, str) and wanted in (int, float):
         try:
             return wanted(value)
@@ -153,9 +171,9 @@ def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:
     )
 
 
-def limits_text(name: str) -> str:
+def limits_text(name: str, table: Table = RUN) -> str:
     """The limits of a number in words, e.g. "over 0 and at most 1"; "" where there are none."""
-    limits = OPTIONS[name].metadata
+    limits = table.options[name].metadata
     words = [
         f"{word} {limits[key]:g}" if isinstance(limits[key], float) else f"{word} {limits[key]}"
         for key, word in (("over", "over"), ("at_least", "at least"), ("at_most", "at most"))
@@ -164,25 +182,29 @@ def limits_text(name: str) -> str:
     return " and ".join(words)
 
 
-def example(name: str, typed: Any = None) -> Any:
+def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
     """A value that would do: the limit that was passed, where it is one, else the default."""
-    limits, default = OPTIONS[name].metadata, OPTIONS[name].default
+    limits, default = table.options[name].metadata, table.options[name].default
     if isinstance(typed, int | float) and abs(typed) < math.inf:
         if typed > limits.get("at_most", math.inf):
             return limits["at_most"]
         if typed < limits.get("at_least", -math.inf) and limits["at_least"] >= 1:
             return limits["at_least"]
     if default is None:
-        return "TEXT" if kind(name) is str else limits.get("at_least", 1)
+        return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
     return default
 
 
-def unknown_option(name: str, is_flag: bool = True, also: Sequence[str] = ()) -> str:
+def unknown_option(
+    name: str, is_flag: bool = True, also: Sequence[str] = (), table: Table = RUN
+) -> str:
     """The message for an option that does not exist; `also`: what else there is besides a run's."""
     style = "--{}" if is_flag else "{}"
     name = plain(name, 80)
     last = name.rpartition(".")[2]
-    if last == "top_k":
+    if table is not RUN and last in RUN:
+        return f"{style.format(name)} is an option of train, not of {table.command}: leave it out"
+    if last == "top_k" and table is RUN:
         topk, top_k = style.format("topk"), style.format("sampling_top_k")
         return (
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
@@ -190,13 +212,14 @@ def unknown_option(name: str, is_flag: bool = True, also: Sequence[str] = ()) ->
         )
     if last in RETIRED:
         return f"{style.format(name)} is no longer an option: {RETIRED[last]}: leave it out"
-    if (known := other_names.answer(name, style)) is not None:
+    if (known := other_names.answer(name, style)) is not None and table is RUN:
         return f"{style.format(name)} is not an option: {known}"
-    ours = [*OPTIONS, *also]
+    ours = [*table.options, *also]
+    others = other_names.NAMES if table is RUN else ()
     typed = name.replace("-", "_").lower()
-    near = next(iter(difflib.get_close_matches(typed, [*ours, *other_names.NAMES], 1)), None)
+    near = next(iter(difflib.get_close_matches(typed, [*ours, *others], 1)), None)
     if near is None:
-        hint = "see unslothrl train --help_all"
+        hint = f"see unslothrl {table.command} --help{'_all' if table is RUN else ''}"
     elif near in ours:
         hint = f"did you mean {style.format(near)}?"
     else:

@@ -105,7 +105,14 @@ def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
 
 
 def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str = "") -> None:
-    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`.
+    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
+    check_unusable(name, skipped, source)
+    if not kept:
+        raise_all_dropped(name, skipped.too_long, limit)
+
+
+def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
+    """UserError where there are no rows, or more than half of them cannot be used.
 
     `source` is what the rows were read from, if their `name` does not say so.
     """
@@ -120,8 +127,6 @@ def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str
         raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
-    if not kept:
-        raise_all_dropped(name, skipped.too_long, limit)
 
 
 def raise_all_dropped(name: str, lengths: Sequence[int], limit: int) -> NoReturn:

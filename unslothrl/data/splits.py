@@ -2,20 +2,42 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from unslothrl.columns import UnusableRow
 from unslothrl.data import sources
-from unslothrl.data.options import DataOptions
-from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
 from unslothrl.types import seed_of
 
 
-def split(options: DataOptions, source: Source) -> tuple[Rows, Rows]:
+class Reader(Protocol):
+    """Reads what makes a problem of a row."""
+
+    def prompt(self, row: Mapping, /) -> Sequence[Any]:
+        """In JSON's types, the same for the same problem. Raises UnusableRow."""
+
+
+class SplitOptions(Protocol):
+    """See `data.options.DataOptions`."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def eval_dataset(self) -> tuple[str, ...]: ...
+    @property
+    def holdout(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def reader(self) -> Reader: ...
+
+
+def split(options: SplitOptions, source: Source) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single

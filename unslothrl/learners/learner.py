@@ -107,6 +107,13 @@ class Learner:
         with self.profiler.part("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
+    def judge(self, samples: Sequence[Sample]) -> list[float]:
+        """See `Passes.judge`."""
+        self.backend.to_device()
+        self.progress.set(0, 0)
+        with self.profiler.part("measuring"):
+            return self.passes.within_memory(lambda: self.passes.judge(samples))
+
     def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
         """The gradient of this learner's part of a batch: see `Passes.forward_backward`."""
         self.backend.to_device()

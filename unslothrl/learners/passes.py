@@ -100,6 +100,17 @@ class Passes:
             self.progress(len(measured), 0)
         return [measured[i] for i in range(len(samples))]
 
+    @torch.no_grad()
+    def judge(self, samples: Sequence[Sample]) -> list[float]:
+        """What the reward model says of each whole sequence, in order."""
+        found: dict[int, float] = {}
+        for indices in self._micro_batches(samples):
+            with self.backend.reward_model():
+                scores = self.backend.sequence_scores([samples[i] for i in indices])
+            found.update(zip(indices, scores.tolist(), strict=True))
+            self.progress(len(found), 0)
+        return [found[i] for i in range(len(samples))]
+
     def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
         """Adds the gradient of a batch, or of one learner's part of it, to the parameters'.
 

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from unslothrl import stopping
 from unslothrl.checkpoints.store import Checkpoints
-from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.mirror import address
 from unslothrl.mirror.sending import STEP, Sender
@@ -135,7 +135,18 @@ def is_over(end: float) -> bool:
     return time.monotonic() >= end or stopping.is_urgent()
 
 
-def of_run(config: Config) -> Target | None:
+class Mirrored(Protocol):
+    """The options of a run that say where it is copied to."""
+
+    @property
+    def mirror(self) -> str | None: ...
+    @property
+    def output_dir(self) -> str: ...
+    @property
+    def run_name(self) -> str | None: ...
+
+
+def of_run(config: Mirrored) -> Target | None:
     """The target of a run that is about to begin, None without `--mirror`. UserError where its
     package is missing, it cannot be written, or it holds another run of this name."""
     if config.mirror is None:

@@ -15,6 +15,7 @@ from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
 from unslothrl.planning.machine import Gpu
 from unslothrl.planning.shapes import HALF, Shape
+from unslothrl.rewards import model
 
 MB = 2**20
 LEAST_SEQS = 8
@@ -78,6 +79,9 @@ def learner(
     trained = loras * shape.lora_weights(config.max_lora_rank) * TRAINED[on]
     weights = shape.engine_bytes() if gpu and engine else shape.weight_bytes()
     stays: Parts = {"weights": weights / MB, "adapter and optimiser": trained / MB}
+    if any(text.startswith(model.PREFIX) for text in config.reward):
+        # float32, of its own rank, which is not known to be another
+        stays["reward model"] = shape.lora_weights(config.max_lora_rank) * 4 / MB
     generating: Parts = {}
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from unslothrl.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
-from unslothrl.rewards import builtin, overlong
+from unslothrl.rewards import builtin, model, overlong
 from unslothrl.rewards.custom import Signature, signature_of
-from unslothrl.rewards.reward import IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
+from unslothrl.rewards.reward import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
 from unslothrl.untrusted import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
@@ -26,6 +26,7 @@ TAKEN = (  # in metrics
 
 __all__ = [
     "DEFAULTS",
+    "IN_LEARNER",
     "IN_PLACE",
     "IN_PROCESS",
     "IN_SANDBOX",
@@ -43,8 +44,8 @@ class Chosen:
 
     name: str
     weight: float
-    function: str  # "module:function" or "file.py:function"
-    runs: str  # IN_PLACE, IN_PROCESS or IN_SANDBOX
+    function: str  # "module:function", "file.py:function", or a reward model's folder
+    runs: str  # IN_PLACE, IN_PROCESS, IN_SANDBOX or IN_LEARNER
     needs_answer: bool
     reward: Reward | None = None  # of the package
     signature: Signature | None = None  # of a custom function
@@ -101,6 +102,11 @@ def _choose(text: str) -> Chosen:
         weight = float("nan")
     if weight is not None and not -1e6 < weight < 1e6:
         raise UserError(f"reward {text}: its weight must be a number: set --reward {name}=0.5")
+    if name.startswith(model.PREFIX):
+        folder = model.folder_of(name)
+        model.head_of(folder)
+        weight = 1.0 if weight is None else weight
+        return Chosen(model.NAME, weight, str(folder), IN_LEARNER, needs_answer=False)
     if ".py:" in name:
         return _custom(name, 1.0 if weight is None else weight)
     if name.endswith(".py"):
@@ -108,8 +114,8 @@ def _choose(text: str) -> Chosen:
     if name not in builtin.names():
         near = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
         raise UserError(
-            f"reward must be one of {', '.join(builtin.names())}, or file.py:function, got "
-            f"{name!r}: set --reward {near[0]}"
+            f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
+            f"rm:runs/NAME, got {name!r}: set --reward {near[0]}"
         )
     reward = builtin.load(name)
     weight = reward.weight if weight is None else weight

@@ -11,6 +11,7 @@ from unslothrl.columns import UnusableRow, names_of, plain_value, value_of
 IN_PLACE = "in place"  # in the process that asks: plain text work that cannot stall
 IN_PROCESS = "process"  # in a process that is killed at its deadline
 IN_SANDBOX = "sandbox"  # there too, and it runs programs of the model's in the sandbox
+IN_LEARNER = "learner"  # by a reward model on the learner's base, before the update
 
 WALL_OF_CPU = 2.0  # wall time that a sandboxed program gets for each second of CPU time
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from unslothrl import sandbox
 from unslothrl.errors import UserError
-from unslothrl.rewards import IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
+from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
 from unslothrl.rewards.calls import Call, Result
 from unslothrl.rewards.custom import ALL, Known, Signature
 from unslothrl.rewards.functions import reason
@@ -147,6 +147,8 @@ class Scorer:
         """A result for each completion."""
         if chosen.signature is not None:
             return self._custom(chosen.function, chosen.signature, completed)
+        if chosen.runs == IN_LEARNER:  # a learner says it later
+            return [Result(0.0, None, 0.0)] * len(completed)
         assert chosen.reward is not None
         given = [arguments(chosen.reward, *pair) for pair in completed]
         if chosen.runs == IN_PLACE:

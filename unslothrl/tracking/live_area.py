@@ -20,13 +20,14 @@ def area(
     printer: Printer,
     schedule: Schedule,
     phase: Phase | None,
-    rewards: Sequence[float],
+    label: str,
+    values: Sequence[float],
     now: float,
     elapsed: float,
 ) -> Group:
     """All lines of it, each in the columns that a line may fill."""
     lines = [
-        reward_line(printer, rewards),
+        curve_line(printer, label, values),
         phase_line(printer, schedule, phase, now),
         time_line(schedule, elapsed),
     ]
@@ -34,13 +35,14 @@ def area(
     return Group("", *(cut(line, printer.width, printer.unicode) for line in shown))
 
 
-def reward_line(printer: Printer, rewards: Sequence[float]) -> Text | None:
-    if len(rewards) < 2:
+def curve_line(printer: Printer, label: str, values: Sequence[float]) -> Text | None:
+    """How the steps' figure has gone so far."""
+    if len(values) < 2:
         return None
-    ends = f"  {short(rewards[0])} {printer.arrow} {short(rewards[-1])}"
+    ends = f"  {short(values[0])} {printer.arrow} {short(values[-1])}"
     room = printer.width - LABEL - len(ends)
-    curve = sparkline(rewards, room) if printer.unicode else ""
-    return Text.assemble((f"{'reward':>9} ", "dim"), (curve, "green"), ends)
+    curve = sparkline(values, room) if printer.unicode else ""
+    return Text.assemble((f"{label:>9} ", "dim"), (curve, "green"), ends)
 
 
 def phase_line(printer: Printer, schedule: Schedule, phase: Phase | None, now: float) -> Text:

@@ -15,6 +15,10 @@ NOT_COMPONENTS = {  # names under reward/ that are no reward's
     "reward/filtered_groups",
     "reward/failed",
 }
+EVALUATED = (  # label, key of `eval/<set>/<key>`
+    ("pass@1", "pass@1"), ("best of n", "best_of_n"), ("loss", "loss"),
+    ("tokens right", "token_accuracy"), ("chosen over rejected", "accuracy"),
+)  # fmt: skip
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -30,12 +34,15 @@ def components(rows: Iterable[Row]) -> list[str]:
 
 
 def eval_sets(rows: Iterable[Row]) -> list[str]:
-    """The names of the evaluation sets: the <set> of every `eval/<set>/pass@1`."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    """The names of the evaluation sets: the <set> of every `eval/<set>/pass@1`, or, where nothing
+    is drawn, `eval/<set>/loss`."""
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/"))
+    ends = ("/pass@1", "/loss")
     return [
-        name.removeprefix("eval/").removesuffix("/pass@1")
+        name.removeprefix("eval/").removesuffix(end)
         for name in names
-        if name.startswith("eval/") and name.endswith("/pass@1")
+        for end in ends
+        if name.endswith(end)
     ]
 
 

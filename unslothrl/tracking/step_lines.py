@@ -44,12 +44,23 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What is shown of a run's steps."""
+
+    columns: Sequence[Column] = COLUMNS
+    curve: tuple[str, str] = ("reward", "reward/mean")  # label, metric: from step to step
+
+
+OF_A_RUN = Layout()
+
+
 class StepTable:
     """Rows of steps under a heading, which is repeated now and then and where its columns
     change."""
 
-    def __init__(self, groups: int = 0) -> None:
-        self.groups = groups  # of a step; 0: not known
+    def __init__(self, groups: int = 0, columns: Sequence[Column] = COLUMNS) -> None:
+        self.groups, self.columns = groups, columns  # groups of a step; 0: not known
         self.rows_since_heading = 0
         self.heading = ""
 
@@ -57,7 +68,7 @@ class StepTable:
         """-> (the heading, None where it still stands close above; the row), each shorter than
         `width`."""
         labels, cells = [f"{'step':>{STEP_WIDTH}}"], [f"{f'{step}/{total}':>{STEP_WIDTH}}"]
-        for column in columns_of(metrics):
+        for column in columns_of(metrics, self.columns):
             labels.append(f"{column.label:>{column.width}}")
             value = cell(metrics.get(column.metric), column, self.groups)
             cells.append(f" {value:>{column.width - 1}}")
@@ -72,21 +83,28 @@ class StepTable:
         return heading, "".join(cells)
 
 
-def columns_of(metrics: Row) -> Sequence[Column]:
+def columns_of(metrics: Row, columns: Sequence[Column] = COLUMNS) -> Sequence[Column]:
     """The columns that a step has something for."""
     return [
         column
-        for column in COLUMNS
+        for column in columns
         if not (column.is_optional and column.metric not in metrics)
         and not (column.hides_zero and not metrics.get(column.metric))
     ]
 
 
-def plain_step(metrics: Row, step: int, total: int, to_end: float | None, groups: int = 0) -> str:
+def plain_step(
+    metrics: Row,
+    step: int,
+    total: int,
+    to_end: float | None,
+    groups: int = 0,
+    columns: Sequence[Column] = COLUMNS,
+) -> str:
     """A step as a line for a log."""
     parts = [
         column.plain.format(label=column.label, value=cell(metrics[column.metric], column, groups))
-        for column in columns_of(metrics)
+        for column in columns_of(metrics, columns)
         if is_number(metrics.get(column.metric))
     ]
     if to_end is not None and step < total:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.metrics import duration, eval_sets, is_number, short
+from unslothrl.tracking.metrics import EVALUATED, duration, eval_sets, is_number, short
 
 SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
+    ("best", "best_adapter"),
     ("use it", "command"),
+    ("reward", "train"),
     ("evaluate", "evaluate"),
     ("export", "export"),
     ("resume", "resume"),
@@ -28,23 +30,25 @@ def is_whole(summary: Mapping[str, Any]) -> bool:
 
 
 def summary_lines(
-    summary: Mapping[str, Any], rewards: Sequence[float], arrow: str
+    summary: Mapping[str, Any], values: Sequence[float], arrow: str, curve: str = "reward"
 ) -> list[tuple[str, str]]:
     """(label, text): status, steps and times; evaluations before and after; what can be done now.
 
-    `rewards`: the mean reward of every step; `arrow` stands between before and after.
+    `values`: the figure of every step that `curve` names; `arrow` stands between before and after.
     """
     lines = [(str(summary["status"]), times(summary))]
     first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
     for name in eval_sets([first]):
-        for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
+        for label, key in EVALUATED:
             before = first.get(f"eval/{name}/{key}")
+            if before is None:
+                continue
             after = last.get(f"eval/{name}/{key}") if last != first else None
             lines.append((label, f"{change(before, after, arrow)}  {name}"))
-    if rewards:
-        last_reward = rewards[-1] if len(rewards) > 1 else None
-        said = "in training, first and last step" if len(rewards) > 1 else "in training"
-        lines.append(("reward", f"{change(rewards[0], last_reward, arrow)}  {said}"))
+    if values:
+        last_value = values[-1] if len(values) > 1 else None
+        said = "in training, first and last step" if len(values) > 1 else "in training"
+        lines.append((curve, f"{change(values[0], last_value, arrow)}  {said}"))
     return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
 
 

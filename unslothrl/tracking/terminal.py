@@ -17,11 +17,11 @@ from rich.text import Text
 
 from unslothrl import types
 from unslothrl.tracking import live_area, samples
-from unslothrl.tracking.metrics import Row, duration, eval_sets, is_number, short
+from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, short
 from unslothrl.tracking.output import Output
 from unslothrl.tracking.printer import Printer, can_redraw
 from unslothrl.tracking.schedule import Phase, Schedule
-from unslothrl.tracking.step_lines import StepTable, plain_step
+from unslothrl.tracking.step_lines import OF_A_RUN, Layout, StepTable, plain_step
 from unslothrl.tracking.summary_lines import SHOWN, summary_lines
 from unslothrl.untrusted import for_terminal
 
@@ -45,16 +45,18 @@ class Terminal:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
         groups: int = 0,
+        layout: Layout = OF_A_RUN,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
         self.printer = Printer(self.console, self.live_area)
         self.clock, self.started = clock, clock()
         self.schedule = Schedule(eval_every, clock)
-        self.rewards: list[float] = []
+        self.layout = layout
+        self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
         self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.table = StepTable(groups)
+        self.table = StepTable(groups, layout.columns)
         self.never_right = samples.NeverRight()
         self.sampled_at: float | None = None
         self.last_plain = clock()
@@ -116,9 +118,9 @@ class Terminal:
             self.printer.line("")
 
     def resumed(self, rows: Sequence[Row]) -> None:
-        """Takes over the rewards of the steps before, from the rows of metrics.jsonl."""
-        values = [row.get("reward/mean") for row in rows]
-        self.rewards = [float(value) for value in values if is_number(value)]
+        """Takes over the curve of the steps before, from the rows of metrics.jsonl."""
+        values = [row.get(self.layout.curve[1]) for row in rows]
+        self.values = [float(value) for value in values if is_number(value)]
         self.never_right.was_right = any(row.get("rollout/score") for row in rows)
 
     def stage(self, name: str) -> None:
@@ -156,8 +158,8 @@ class Terminal:
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
         """Shows a finished step."""
         self._end_phase()
-        if is_number(metrics.get("reward/mean")):
-            self.rewards.append(metrics["reward/mean"])
+        if is_number(value := metrics.get(self.layout.curve[1])):
+            self.values.append(value)
         self.schedule.stepped(step, total_steps, metrics["timing/step_s"])
         if self.live_area:
             heading, row = self.table.add(metrics, step, total_steps, self.console.width)
@@ -166,7 +168,10 @@ class Terminal:
             self.printer.line(row)
         else:
             to_end = self.schedule.to_end()
-            self.printer.line(plain_step(metrics, step, total_steps, to_end, self.table.groups))
+            line = plain_step(
+                metrics, step, total_steps, to_end, self.table.groups, self.layout.columns
+            )
+            self.printer.line(line)
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
 
@@ -191,8 +196,9 @@ class Terminal:
         self.schedule.evaluated(step, seconds)
         for name in eval_sets([metrics]):
             parts = [
-                f"pass@1 {short(metrics[f'eval/{name}/pass@1'])}",
-                f"best of n {short(metrics.get(f'eval/{name}/best_of_n'))}",
+                f"{label} {short(metrics.get(f'eval/{name}/{key}'))}"
+                for label, key in EVALUATED
+                if f"eval/{name}/{key}" in metrics
             ]
             if is_number(metrics.get(f"eval/{name}/mean_length")):
                 parts.append(f"length {metrics[f'eval/{name}/mean_length']:.0f}")
@@ -211,7 +217,7 @@ class Terminal:
         style = {"finished": "bold green", "failed": "bold red"}.get(summary["status"], "bold")
         if self.live_area:
             self.printer.line("")
-        lines = summary_lines(summary, self.rewards, self.printer.arrow)
+        lines = summary_lines(summary, self.values, self.printer.arrow, self.layout.curve[0])
         if self.never_right.is_so:
             lines.insert(1, ("score", "no completion was ever right"))
         for number, (label, text) in enumerate(lines):
@@ -233,7 +239,13 @@ class Terminal:
     def area(self) -> Group:
         """The live area, always narrower than the terminal."""
         return live_area.area(
-            self.printer, self.schedule, self.phase, self.rewards, self.clock(), self.elapsed
+            self.printer,
+            self.schedule,
+            self.phase,
+            self.layout.curve[0],
+            self.values,
+            self.clock(),
+            self.elapsed,
         )
 
     def _labelled(self, label: str, text: str) -> None:

@@ -4,10 +4,12 @@ import itertools
 import time
 from collections.abc import Mapping
 
+from unslothrl import rewards
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.training.judging import Judge, RewardModel
 from unslothrl.training.metrics import Metrics, eval_metrics
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Group, Task
@@ -23,9 +25,13 @@ class Evaluation:
         stream: RolloutStream,
         failures: FailureReport,
         view: Terminal,
+        judge: Judge | None = None,
     ):
+        """`judge` asks the run's reward model, where it has one."""
         self.config, self.sets, self.stream = config, sets, stream
         self.failures, self.view = failures, view
+        self.model = RewardModel.of(rewards.choose(config.reward)) if judge else None
+        self.judge = judge
 
     def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
         """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what
@@ -43,6 +49,8 @@ class Evaluation:
         groups = self.stream.wait(
             indices, lambda done, tokens: self.view.progress(kind, done, total, tokens)
         )
+        if self.model is not None and self.judge is not None:
+            groups = self.model.judged(groups, self.judge)
         self.failures.check(groups)
         rest, sizes = iter(groups), {name: len(of_set) for name, of_set in self.sets.items()}
         return {name: list(itertools.islice(rest, size)) for name, size in sizes.items()}

@@ -5,6 +5,7 @@ import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unslothrl import rewards
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.ahead import Ahead
@@ -16,6 +17,7 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.judging import Judge, RewardModel
 from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Group, Task, seed_of
@@ -47,10 +49,14 @@ class GroupSource(abc.ABC):
         failures: FailureReport,
         view: Terminal,
         total_steps: int,
+        judge: Judge | None = None,
     ):
+        """`judge` asks the run's reward model, where it has one."""
         self.config, self.objective, self.tasks = config, objective, tasks
         self.stream, self.failures, self.view = stream, failures, view
         self.total_steps = total_steps
+        self.model = RewardModel.of(rewards.choose(config.reward)) if judge else None
+        self.judge = judge
 
     def draw(self, state: RunState, timer: Timer) -> StepGroups:
         """The groups of the step after `state`, which then says where the data stands."""
@@ -62,7 +68,8 @@ class GroupSource(abc.ABC):
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
             count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            groups = self._shuffled(self._roll_out(state, count, draws, timer), step)
+            drawn_now = self._judged(self._roll_out(state, count, draws, timer), timer)
+            groups = self._shuffled(drawn_now, step)
             if draws == 0:
                 wanted = len(groups)  # less than asked for at the end of an episode
             for group in groups:
@@ -109,6 +116,12 @@ class GroupSource(abc.ABC):
         return [
             credit.shuffle_rewards(group, seed_of(seed_of_step, group.task.id)) for group in groups
         ]
+
+    def _judged(self, groups: list[Group], timer: Timer) -> list[Group]:
+        if self.model is None or self.judge is None:
+            return groups
+        with timer("reward"):
+            return self.model.judged(groups, self.judge)
 
     @property
     def _is_filtering(self) -> bool:

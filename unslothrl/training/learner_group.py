@@ -4,16 +4,19 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from unslothrl.cluster.base import Cluster, Progress
-from unslothrl.cluster.handles import Call
+from unslothrl.cluster.handles import Call, LearnerHandle
 from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
 from unslothrl.training.pace import Pace
-from unslothrl.types import Batch, Measured, Sample, StepResult, UpdateStats
+from unslothrl.types import Batch, Sample, StepResult, UpdateStats
+
+T = TypeVar("T")
 
 
 class LearnerGroup:
@@ -34,21 +37,35 @@ class LearnerGroup:
         self, samples: Sequence[Sample], reference: bool, progress: Progress
     ) -> list[Sample]:
         """The samples with what the learners say of them before an update, in order."""
+        measured = self._shared(
+            samples, lambda learner, share: learner.measure(share, reference), progress
+        )
+        return [
+            dataclasses.replace(sample, measured=each)
+            for sample, each in zip(samples, measured, strict=True)
+        ]
+
+    def judge(self, samples: Sequence[Sample], progress: Progress) -> list[float]:
+        """What the reward model says of each, in order."""
+        return self._shared(samples, lambda learner, share: learner.judge(share), progress)
+
+    def _shared(
+        self,
+        samples: Sequence[Sample],
+        ask: Callable[[LearnerHandle, list[Sample]], Call[list[T]]],
+        progress: Progress,
+    ) -> list[T]:
+        """What the learners answer of the samples, each of its share; in order."""
         shares = balancing.balanced(samples, len(self.learners), self.costs)
         shares = [share for share in shares if share]
-        calls = [
-            learner.measure([samples[i] for i in share], reference)
-            for learner, share in zip(self.learners, shares, strict=False)
-        ]
-        largest = self._largest([[samples[i] for i in share] for share in shares])
-        with self._timed(self.measure_pace, largest) as deadline_s:
+        parts = [[samples[i] for i in share] for share in shares]
+        calls = [ask(learner, part) for learner, part in zip(self.learners, parts, strict=False)]
+        with self._timed(self.measure_pace, self._largest(parts)) as deadline_s:
             answers = self.cluster.gather(calls, progress, deadline_s)
-        measured: dict[int, Measured] = {}
+        found: dict[int, T] = {}
         for share, answer in zip(shares, answers, strict=True):
-            measured.update(zip(share, answer, strict=True))
-        return [
-            dataclasses.replace(sample, measured=measured[i]) for i, sample in enumerate(samples)
-        ]
+            found.update(zip(share, answer, strict=True))
+        return [found[i] for i in range(len(samples))]
 
     def update(
         self, batch: Batch, lrs: dict[str, float], train_policy: bool, progress: Progress

@@ -84,10 +84,10 @@ class Trainer:
         )
         source = OverlappedSource if config.max_staleness else SynchronousSource
         self.source: GroupSource = source(
-            config, self.objective, self.tasks, self.stream, failures, view, steps
+            config, self.objective, self.tasks, self.stream, failures, view, steps, self.judge
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
-        self.evaluation = Evaluation(config, data.evals, self.stream, failures, view)
+        self.evaluation = Evaluation(config, data.evals, self.stream, failures, view, self.judge)
         self.saving = Saving(
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
@@ -278,6 +278,13 @@ class Trainer:
         """The samples with what the learners say of them before the update, in order."""
         with self.timer("update"):
             return self.updates.measure(samples, self.objective.kl != "none")
+
+    def judge(self, samples: Sequence[Sample]) -> list[float]:
+        """What the run's reward model says of samples, in order."""
+        total = len(samples)
+        return self.learners.judge(
+            samples, lambda done, tokens: self.view.progress("judging", done, total)
+        )
 
     def publish(self) -> Metrics:
         """Has every generator load the learners' LoRA as this policy version. -> metrics: bytes,

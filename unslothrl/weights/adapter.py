@@ -31,6 +31,7 @@ class Beside:
 
     texts: Mapping[str, str] = field(default_factory=dict)  # name -> content
     files: Mapping[str, Path] = field(default_factory=dict)  # name, folder/name -> its source
+    contents: Mapping[str, bytes] = field(default_factory=dict)  # name -> content
     base: str | None = None  # the folder among them that has the adapter's base
     card: Callable[[int], str] | None = None  # the model card of a version
 
@@ -60,6 +61,8 @@ def write_adapter(
             link_or_copy(source, earlier and earlier / name, temporary / name)
         for name, text in beside.texts.items():
             write_whole(temporary / name, text.encode())
+        for name, content in beside.contents.items():
+            write_whole(temporary / name, content)
         if beside.card is not None:
             write_whole(temporary / CARD_FILE, beside.card(adapter.version).encode())
         replace_folder(temporary, target)

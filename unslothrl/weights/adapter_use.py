@@ -5,7 +5,7 @@ is copied to.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes
 FORMAT = 1  # of the file
 MOST_NEW_TOKENS = 1 << 20
+POLICY, REWARD_MODEL = "policy", "reward_model"  # kinds of adapters
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,27 @@ class Use:
     top_p: float = 0.95
     max_new_tokens: int = 1200
     base_hash: str = ""  # of the 4-bit weights that it was trained over; "": not known
+    kind: str = POLICY
 
 
 def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
     """How the adapters of a run are used."""
-    is_folder = config.model != EMBEDDED and exists(config.model)
-    template = tokenizer.chat_template  # some models have several, by name
-    return Use(
-        base=str(expanded(config.model).resolve()) if is_folder else config.model,
-        system_prompt=system_prompt,
-        chat_template=template if isinstance(template, str) else None,
+    return replace(
+        of_base(config.model, system_prompt, tokenizer),
         temperature=config.eval_temperature,
         top_p=config.eval_top_p,
         max_new_tokens=config.max_new_tokens,
+    )
+
+
+def of_base(model: str, system_prompt: str, tokenizer: Any) -> Use:
+    """How adapters over a base are used where nothing has been drawn from them yet."""
+    is_folder = model != EMBEDDED and exists(model)
+    template = tokenizer.chat_template  # some models have several, by name
+    return Use(
+        base=str(expanded(model).resolve()) if is_folder else model,
+        system_prompt=system_prompt,
+        chat_template=template if isinstance(template, str) else None,
     )
 
 
@@ -73,6 +82,16 @@ def read(folder: Path) -> Use | None:
         ) from None
 
 
+def check_policy(folder: Path) -> None:
+    """UserError for an adapter that was not trained to answer."""
+    use = read(folder)
+    if use is not None and use.kind == REWARD_MODEL:
+        raise UserError(
+            f"adapter {folder} is a reward model, which scores answers and gives none: use it with "
+            f"--reward rm:{folder}"
+        )
+
+
 def checked(settings: dict[str, Any]) -> Use:
     """Raises Unreadable for a value of the wrong type or outside of its limits."""
     wanted: dict[str, tuple[Any, float, float]] = {
@@ -90,6 +109,8 @@ def checked(settings: dict[str, Any]) -> Use:
             raise Unreadable(f"{key} must be text, got {shown(value)}")
         if value and not is_utf8(value):
             raise Unreadable(f"{key} has half a surrogate pair")
+    if settings.get("kind", POLICY) not in (POLICY, REWARD_MODEL):
+        raise Unreadable(f"kind must be {POLICY} or {REWARD_MODEL}, got {shown(settings['kind'])}")
     if not isinstance(settings.get("base_hash", ""), str):
         raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
     known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}

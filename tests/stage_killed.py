@@ -1,0 +1,42 @@
+"""A run of `unslothrl sft`, `dpo` or `rm` that tells when it enters a phase; see `killed`.
+
+python tests/stage_killed.py PHASE NUMBER DESCRIPTOR -- arguments
+"""
+
+import sys
+
+from killed import tell
+
+PHASES = {  # name -> module, class or "", function
+    "none": ("unslothrl.offline.stage", "", "card_of"),
+    "read": ("unslothrl.offline.tables", "", "load"),
+    "load": ("unslothrl.offline.training", "", "trainer_of"),
+    "step": ("unslothrl.offline.trainers", "Recorded", "training_step"),
+    "evaluation": ("unslothrl.offline.trainers", "Recorded", "prediction_step"),
+    "log": ("unslothrl.offline.stage", "Begun", "finished"),
+    "checkpoint": ("unslothrl.offline.checkpoints", "StageCheckpoints", "seal"),
+    "rename": ("unslothrl.offline.checkpoints", "", "replace_folder"),
+    "latest": ("unslothrl.offline.checkpoints", "", "write_whole"),
+    "adapter": ("unslothrl.offline.stage", "Begun", "save_adapter"),
+}
+
+
+def main() -> None:
+    phase, number, descriptor, _, *arguments = sys.argv[1:]
+    module, owner, name = PHASES[phase]
+    found = __import__(module, fromlist=["x"])
+    target = getattr(found, owner) if owner else found
+    if phase == "step":  # which is transformers'
+
+        def training_step(self, *given, **named):
+            return super(found.Recorded, self).training_step(*given, **named)
+
+        target.training_step = training_step
+    setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))
+    from unslothrl.__main__ import program
+
+    program(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The checkpoints of a stage: whole or not used, and which are kept."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from unslothrl.checkpoints.store import Damaged
+from unslothrl.offline.checkpoints import StageCheckpoints, check, step_of
+
+FILES = {
+    "adapter_model.safetensors": b"weights",
+    "optimizer.pt": b"moments",
+    "rng_state.pth": b"numbers",
+    "deep/er.bin": b"more",
+}
+
+
+def write(checkpoints: StageCheckpoints, step: int, is_best: bool = False, state_of=None) -> Path:
+    written = checkpoints.writing / f"checkpoint-{step}"
+    for name, content in FILES.items():
+        (written / name).parent.mkdir(parents=True, exist_ok=True)
+        (written / name).write_bytes(content)
+    state = {"global_step": step if state_of is None else state_of}
+    (written / "trainer_state.json").write_text(json.dumps(state))
+    return checkpoints.seal(written, step, is_best)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return StageCheckpoints(tmp_path, keep=2)
+
+
+def test_a_checkpoint_is_summed_and_named(checkpoints):
+    folder = write(checkpoints, 3)
+    assert folder == checkpoints.folder / "step_000003" and step_of(folder) == 3
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    names = [line.partition("  ")[2] for line in lines]
+    assert sorted(names) == sorted([*FILES, "trainer_state.json"])
+    assert (checkpoints.folder / "latest").read_text() == "step_000003\n"
+    assert not list(checkpoints.writing.iterdir()) and checkpoints.best() is None
+    check(folder)
+    assert checkpoints.newest(pytest.fail) == folder
+
+
+@pytest.mark.parametrize("name", [*FILES, "trainer_state.json", "SHA256SUMS"])
+def test_a_flipped_bit_anywhere_is_seen(checkpoints, name):
+    """The checkpoint before is used, and why is said."""
+    earlier, folder = write(checkpoints, 1), write(checkpoints, 2)
+    path = folder / name
+    content = path.read_bytes()
+    for at in range(len(content)):
+        for bit in (2, 128):
+            path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+            with pytest.raises((Damaged, OSError)):
+                check(folder)
+    notes = []
+    assert checkpoints.newest(notes.append) == earlier
+    assert len(notes) == 1 and notes[0].startswith("checkpoint step_000002 is damaged (")
+    assert notes[0].endswith("): an earlier one is used")
+
+
+@pytest.mark.parametrize("name", [*FILES, "trainer_state.json", "SHA256SUMS"])
+def test_a_missing_file_is_seen(checkpoints, name):
+    earlier, folder = write(checkpoints, 1), write(checkpoints, 2)
+    (folder / name).unlink()
+    notes = []
+    assert checkpoints.newest(notes.append) == earlier and Path(name).name in notes[0]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x"])
+def test_no_file_outside_of_the_checkpoint_is_read(checkpoints, name):
+    folder = write(checkpoints, 1)
+    sums = folder / "SHA256SUMS"
+    sums.write_text(sums.read_text() + f"{'0' * 64}  {name}\n")
+    with pytest.raises(Damaged, match=f"SHA256SUMS lists {name}"):
+        check(folder)
+    assert checkpoints.newest(lambda line: None) is None
+
+
+def test_a_checkpoint_is_of_the_step_of_its_name(checkpoints):
+    write(checkpoints, 5, state_of=4)
+    notes = []
+    assert checkpoints.newest(notes.append) is None
+    assert "trainer_state.json is of another step" in notes[0]
+
+
+@pytest.mark.parametrize("state", ["[]", "{", "[" * 100_000, ""])
+def test_a_state_that_is_none_is_damage_even_with_its_sum(checkpoints, state):
+    written = checkpoints.writing / "checkpoint-1"
+    written.mkdir(parents=True)
+    (written / "trainer_state.json").write_text(state)
+    folder = checkpoints.seal(written, 1, False)
+    with pytest.raises(Damaged):
+        check(folder)
+
+
+def test_a_pipe_in_a_files_place_is_not_opened(checkpoints):
+    folder = write(checkpoints, 1)
+    (folder / "optimizer.pt").unlink()
+    os.mkfifo(folder / "optimizer.pt")
+    with pytest.raises(Damaged, match="is no file"):
+        check(folder)
+
+
+def test_the_newest_and_the_best_are_kept(checkpoints):
+    for step in range(1, 7):
+        write(checkpoints, step, is_best=step == 2)
+    assert checkpoints.steps() == [2, 5, 6]
+    assert checkpoints.best() == checkpoints.of_step(2)
+    assert (checkpoints.folder / "best").read_text() == "step_000002\n"
+    write(checkpoints, 7, is_best=True)
+    assert checkpoints.steps() == [6, 7] and checkpoints.best() == checkpoints.of_step(7)
+
+
+def test_a_name_under_best_that_is_no_checkpoints_is_none(checkpoints):
+    write(checkpoints, 1)
+    for name in (b"step_000009\n", b"../x", b"", b"\xff" * 10, b"x" * 10_000):
+        (checkpoints.folder / "best").write_bytes(name)
+        assert checkpoints.best() is None
+
+
+def test_what_is_later_is_deleted(checkpoints):
+    for step in (1, 2):
+        write(checkpoints, step)
+    (checkpoints.writing / "checkpoint-3").mkdir()
+    checkpoints.delete_after(1)
+    assert checkpoints.steps() == [1] and not checkpoints.writing.exists()
+
+
+def test_folders_of_other_names_are_left_alone(checkpoints):
+    write(checkpoints, 1)
+    (checkpoints.folder / "step_mine").mkdir()
+    (checkpoints.folder / "step_000009").write_text("a file")
+    assert checkpoints.steps() == [1]

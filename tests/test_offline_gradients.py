@@ -1,0 +1,227 @@
+"""What a run of `unslothrl sft`, `dpo` or `rm` trains on, against losses written out here.
+
+Each test runs the command with its own data for one step in float32, captures what the trainer gave
+the model and the gradient before the optimiser, and computes both again from the rows.
+"""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+
+from unslothrl import embedded
+from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
+from unslothrl.offline import models, training
+from unslothrl.offline.resolve import resolve
+from unslothrl.offline.run import run
+from unslothrl.rewards.model import HEAD_FILE
+from unslothrl.weights import base_model
+
+pytestmark = pytest.mark.real
+
+TOLERANCE = 1e-6  # of the gradient's norm
+ROWS = [
+    {"prompt": "What is 1 + 2?", "chosen": "It is 3.", "rejected": "It is 12, I would say."},
+    {"prompt": "Say hello.", "chosen": "Hello to you!", "rejected": "No."},
+    {"prompt": "Why?", "chosen": "Because.", "rejected": "Why not?"},
+    {"prompt": "Count to three, please.", "chosen": "1 2 3", "rejected": "3 2 1 0"},
+]
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """-> run(command, *options): (the batches of the step, its gradients by name)."""
+    kept = {"batches": [], "gradients": {}}
+    for options, trainer in list(training.TRAINERS.items()):
+
+        class Capturing(trainer):
+            def training_step(self, model, inputs, *rest):
+                batch = {k: v.clone() for k, v in inputs.items() if torch.is_tensor(v)}
+                kept["batches"].append(batch)
+                return super().training_step(model, inputs, *rest)
+
+            def _get_grad_norm(self, model, grad_norm=None):
+                kept["gradients"] = {
+                    name: parameter.grad.clone()
+                    for name, parameter in model.named_parameters()
+                    if parameter.grad is not None
+                }
+                return super()._get_grad_norm(model, grad_norm)
+
+        monkeypatch.setitem(training.TRAINERS, options, Capturing)
+
+    def one_step(command, folder, *flags, rows=ROWS):
+        kept["batches"].clear()
+        data = folder / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given = {
+            "model": "embedded", "dataset": str(data), "eval_dataset": (str(data),),
+            "output_dir": str(folder / "runs"), "run_name": command, "max_steps": "1",
+            "batch_size": "4", "dtype": "float32", "max_grad_norm": "0", "eval_every": "0",
+            "max_lora_rank": "8", **dict(flags),
+        }  # fmt: skip
+        assert run(resolve(command, given)) == 0
+        return kept["batches"], kept["gradients"]
+
+    return one_step
+
+
+def by_hand(model, loss, gradients):
+    """Compares the gradient of `loss` with what the trainer had. Everything trained is compared."""
+    model.zero_grad()
+    loss.backward()
+    mine = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert mine.keys() == gradients.keys() and len(mine) >= 4 * 7 * 2
+    norm = torch.sqrt(sum((g**2).sum() for g in mine.values()))
+    gap = torch.sqrt(sum(((mine[n] - gradients[n]) ** 2).sum() for n in mine))
+    assert norm > 1e-3
+    assert gap / norm < TOLERANCE
+
+
+def shape(start=None, seed=3407):
+    return models.Shape(torch.float32, 8, 16, 0.0, seed, start, "embedded")
+
+
+@pytest.fixture
+def base():
+    return base_model.prepare("embedded")
+
+
+@pytest.fixture
+def tokens(base):
+    tokenizer = base_model.load_tokenizer(base)
+    return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def log_probs(model, prompt, reply):
+    """[reply's tokens]: of each after what stands before it, alone in its batch."""
+    ids = torch.tensor([prompt + reply])
+    logits = model(input_ids=ids).logits[0].float()
+    return torch.stack(
+        [F.log_softmax(logits[at - 1], -1)[ids[0, at]] for at in range(len(prompt), ids.shape[1])]
+    )
+
+
+def seed_of(options):
+    return options().seed
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_sft(captured, tmp_path, base, tokens, packing):
+    batches, gradients = captured(
+        "sft", tmp_path, ("packing", packing), ("max_length", "120"),
+        ("train_batch_size", "1" if packing else "2"),
+        ("batch_size", "1" if packing else "4"),
+    )  # fmt: skip
+    rows = [
+        (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>")) for row in ROWS
+    ]
+    found = []
+    for batch in batches:
+        for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+            found.append((ids, labels))
+    if packing:
+        ((ids, labels),) = found
+        starts = (batches[0]["position_ids"][0] == 0).nonzero().flatten().tolist()
+        found = list(
+            zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True)
+        )
+        packed_rows = [pair for pair in rows if pair[0] + pair[1] in [i.tolist() for i, _ in found]]
+        assert len(packed_rows) == len(found) >= 2
+        rows = packed_rows
+    trained = {}
+    for ids, labels in found:
+        kept = [(i, x) for i, x in zip(ids.tolist(), labels.tolist(), strict=True) if i != 0]
+        trained[tuple(i for i, _ in kept)] = tuple(x for _, x in kept)
+    # the first token of a row in a pack follows another row: it is no label
+    expected = {tuple(p + r): (*[-100] * len(p), *r) for p, r in rows}
+    assert trained == expected
+    model = models.policy(base, shape(seed=seed_of(SftOptions)))
+    every = torch.cat([log_probs(model, p, r) for p, r in rows])
+    by_hand(model, -every.sum() / len(every), gradients)
+
+
+@pytest.mark.parametrize("reference", ["adapter", "cached"])
+def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
+    start = embedded.TURNS  # an adapter that is not the base
+    batches, gradients = captured(
+        "dpo", tmp_path, ("adapter", str(start)), ("reference", reference), ("beta", "0.3"),
+        ("train_batch_size", "2"), ("max_lora_rank", str(rank_of(start))),
+    )  # fmt: skip
+    pairs = [
+        (
+            tokens(PROMPT.format(row["prompt"])),
+            tokens(row["chosen"] + "<|im_end|>"),
+            tokens(row["rejected"] + "<|im_end|>"),
+        )
+        for row in ROWS
+    ]
+    trained = {
+        tuple(ids[mask.bool()].tolist())
+        for batch in batches
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    }
+    assert trained == {tuple(p + r) for p, *both in pairs for r in both}
+    model = models.policy(base, shape(start))
+    losses = []
+    for prompt, chosen, rejected in pairs:
+        better, worse = (log_probs(model, prompt, each).sum() for each in (chosen, rejected))
+        with torch.no_grad():  # the reference: the adapter as it was before the step
+            was = [log_probs(model, prompt, each).sum() for each in (chosen, rejected)]
+        losses.append(-F.logsigmoid(0.3 * ((better - was[0]) - (worse - was[1]))))
+    # the policy still is the reference: every loss is log 2
+    assert torch.stack(losses).detach().sub(torch.log(torch.tensor(2.0))).abs().max() < 1e-5
+    trained_only = {n: g for n, g in gradients.items() if ".default." in n}
+    by_hand(model, torch.stack(losses).mean(), trained_only)
+
+
+def rank_of(folder):
+    return json.loads((folder / "adapter_config.json").read_text())["r"]
+
+
+def test_rm(captured, tmp_path, base, tokens):
+    batches, gradients = captured("rm", tmp_path, ("train_batch_size", "2"))
+    pairs = [
+        [
+            tokens(PROMPT.format(row["prompt"]) + row[which] + "<|im_end|>")
+            for which in ("chosen", "rejected")
+        ]
+        for row in ROWS
+    ]
+    trained = {
+        tuple(ids[mask.bool()].tolist())
+        for batch in batches
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    }
+    assert trained == {tuple(each) for both in pairs for each in both}
+    model = models.reward_model(base, shape(seed=seed_of(RmOptions)))
+    body, head = model.get_base_model().model, model.get_base_model().score
+    scores = [
+        [
+            F.linear(
+                body(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].float(),
+                head.modules_to_save["default"].weight,
+            )[0]
+            for ids in both
+        ]
+        for both in pairs
+    ]
+    loss = torch.stack([-F.logsigmoid(better - worse) for better, worse in scores]).mean()
+    by_hand(model, loss, gradients)
+
+
+def test_the_head_is_saved_beside_a_plain_adapter(captured, tmp_path):
+    captured("rm", tmp_path)
+    (folder,) = (tmp_path / "runs" / "rm" / "adapters").iterdir()
+    head = safetensors.torch.load_file(folder / HEAD_FILE)
+    assert head["weight"].shape == (1, 128) and head["weight"].dtype == torch.float32
+    names = safetensors.torch.load_file(folder / "adapter_model.safetensors")
+    assert names and all(".lora_" in name for name in names)
+    assert json.loads((folder / "adapter_config.json").read_text())["modules_to_save"] is None
+
+
+def test_options_have_the_classes():
+    assert set(training.TRAINERS) == {SftOptions, DpoOptions, RmOptions}

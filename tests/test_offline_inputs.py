@@ -1,0 +1,139 @@
+"""Bad input of every kind to `unslothrl sft`, `dpo` and `rm`, through the command line."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from unslothrl.commands import cli
+from unslothrl.weights import base_model
+
+pytestmark = pytest.mark.real
+
+TEMPLATE = "chat_template.jinja"
+GOOD = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
+TURNS = [{"role": "user", "content": "1?"}, {"role": "user", "content": "2?"}]
+OUT_OF_ORDER = {
+    "messages": [*TURNS, {"role": "assistant", "content": "a"}],
+    "chosen": [*TURNS, {"role": "assistant", "content": "a"}],
+    "rejected": [*TURNS, {"role": "assistant", "content": "b"}],
+}
+BAD = {  # name -> (commands, row, what is said of it)
+    "equal pairs": (("dpo", "rm"), {**GOOD, "rejected": "a"}, "chosen and rejected are equal"),
+    "empty replies": (("dpo", "rm"), {**GOOD, "chosen": " "}, "column chosen is empty"),
+    "empty turns": (
+        ("sft",),
+        {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "a"}]},
+        "column messages is empty",
+    ),
+    "roles out of order": (("sft", "dpo", "rm"), OUT_OF_ORDER, "a turn of the user after user"),
+    "no reply": (("sft",), {"prompt": "1?"}, "set --completion_column"),
+    "no pair": (("dpo", "rm"), {"prompt": "1?", "completion": "a"}, "set --chosen_column"),
+    "a row that is too long": (
+        ("sft", "dpo", "rm"),
+        {**GOOD, "prompt": "long " * 200},
+        "longer than 120 tokens",
+    ),
+}
+CASES = [(name, command) for name, (commands, *_) in BAD.items() for command in commands]
+SMALL = "--model embedded --batch_size 2 --max_steps 1 --max_length 120 --run_name x --output_dir"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def file_of(rows, name="rows.jsonl"):
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def refused(words, capfd):
+    """-> the one line that a command says before it ends with exit code 2."""
+    assert cli.main(words) == 2
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("unslothrl: ")]
+    assert len(lines) == 1 and "Traceback" not in out + err
+    assert not Path("runs").exists() or not list(Path("runs").rglob("*"))
+    return lines[0]
+
+
+@pytest.mark.parametrize(("name", "command"), CASES)
+def test_a_file_of_bad_rows_is_refused_in_one_line(name, command, capfd):
+    _, row, said = BAD[name]
+    data = file_of([row, row, row])
+    words = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
+    if name == "a row that is too long":
+        said = "set --max_length"
+    assert said in refused(words, capfd)
+
+
+@pytest.mark.parametrize(("name", "command"), CASES)
+def test_bad_rows_among_good_ones_are_left_out_and_counted(name, command, capfd):
+    _, row, said = BAD[name]
+    others = [{**GOOD, "prompt": f"{n}?"} for n in range(4)]
+    data, good = file_of([row, *others]), file_of(others, "good.jsonl")
+    words = [command, "--dataset", data, "--eval_dataset", good, *SMALL.split(), "runs"]
+    assert cli.main(words) == 0
+    out, err = capfd.readouterr()
+    text = " ".join(out.split())
+    assert f"of 5 rows not used: 1 {said}" in text or re.search(
+        rf"of 5 rows not used: 1 .*{re.escape(said)}", text
+    )
+    assert "4 rows to train on" in text and "Traceback" not in out + err
+
+
+def without_template(folder):
+    """The embedded base without a chat template."""
+    shutil.copytree(base_model.prepare("embedded"), folder)
+    (folder / TEMPLATE).unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_a_base_without_a_chat_template(command, tmp_path, capfd):
+    without_template(tmp_path / "plain")
+    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    words = [command, "--model", "./plain", "--dataset", data, "--output_dir", "runs"]
+    assert "chat template" in refused(words, capfd)
+
+
+@pytest.mark.parametrize("command", ["sft", "rm"])
+def test_an_adapter_of_another_base(command, bases, capfd):
+    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    words = ["sft", "--dataset", data, *SMALL.split(), "first"]
+    assert cli.main(words) == 0
+    capfd.readouterr()
+    words = [command, "--model", str(bases["biases"]), "--dataset", data]
+    words += ["--adapter", "first/x", "--output_dir", "runs"]
+    assert "adapter" in refused(words, capfd)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("adam_bata1=1", "did you mean adam_beta1?"),
+        ("adam_beta1=abc", "must be a number, got 'abc'"),
+        ("max_steps=3", "use the option for it"),
+    ],
+)
+def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):
+    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    words = ["dpo", "--dataset", data, "--trl", given, *SMALL.split(), "runs"]
+    assert said in refused(words, capfd)
+
+
+def test_a_resume_with_other_rows_is_refused(capfd):
+    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    assert cli.main(["sft", "--dataset", data, *SMALL.split(), "first"]) == 0
+    capfd.readouterr()
+    file_of([{**GOOD, "prompt": f"{n}!"} for n in range(8)])
+    words = ["sft", "--resume", "first/x", "--max_steps", "2"]
+    assert "is not what the run was trained on" in refused(words, capfd)
+    Path("first/x/data.json").write_text("{")
+    assert "data.json" in refused(words, capfd)

@@ -1,0 +1,216 @@
+"""The options of `unslothrl sft`, `dpo` and `rm`: flags, recipes, the run that is resumed."""
+
+import shutil
+import tomllib
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+
+from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
+from unslothrl.errors import UserError
+from unslothrl.offline import resolve as resolving
+from unslothrl.offline.resolve import resolve, to_toml
+
+COMMANDS = ["sft", "dpo", "rm"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_of(command, **flags):
+    """A run's folder as far as a resume reads it. -> (its path, its options)."""
+    stage = resolve(command, {"run_name": "first", **flags})
+    folder = Path(stage.options.output_dir) / stage.options.run_name
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(to_toml(stage))
+    return folder, stage.options
+
+
+def test_the_defaults_are_of_the_command():
+    assert resolve("sft", {}).options.lr == 2e-4
+    assert resolve("dpo", {}).options.lr == 1e-5
+    assert resolve("rm", {}).options.lr == 1e-4
+    options = resolve("sft", {}).options
+    assert (options.model, options.dataset) == ("embedded", "embedded")
+    assert options.run_name.startswith("sft-") and options.assistant_only_loss
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_config_toml_reads_back_as_the_same_options(command, here):
+    data = here / "rows.jsonl"
+    data.write_text('{"prompt": "a", "completion": "b"}\n')
+    flags = {
+        "dataset": str(data), "model": "org/model", "lr": "3e-5", "max_steps": "7",
+        "trl": ["adam_beta1=0.8", "neftune_noise_alpha=5"], "system_prompt": 'say "hi"\n\x7f',
+        "track": ["tensorboard"], "warmup_steps": "3", "max_length": "512",
+    }  # fmt: skip
+    stage = resolve(command, flags)
+    text = to_toml(stage, ("a fact",))
+    assert "# a fact" in text
+    (here / "again.toml").write_text(text)
+    again = resolve(command, {"recipe": str(here / "again.toml"), "output_dir": "other"})
+    given = {**asdict(stage.options), "recipe": str(here / "again.toml"), "output_dir": "other"}
+    assert asdict(again.options) == given
+    read = tomllib.loads(text)
+    assert not read.keys() - {entry.name for entry in fields(TABLES[command].config)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_resume_goes_on_with_the_same_options(command):
+    folder, options = run_of(command, lr="1e-3", batch_size="8")
+    again = resolve(command, {"resume": "runs/first"}).options
+    where = {"resume": str(folder.absolute()), "output_dir": str(folder.absolute().parent)}
+    assert again == replace(options, **where)
+
+
+def test_a_run_that_was_moved_is_resumed_where_it_is(here):
+    folder, _ = run_of("sft", lora_save_path="saved")
+    (here / "elsewhere").mkdir()
+    shutil.move(folder, here / "elsewhere" / "second")
+    again = resolve("sft", {"resume": "elsewhere/second"}).options
+    assert again.run_name == "second" and again.output_dir == str(here / "elsewhere")
+    assert again.lora_save_path == str(here / "saved")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"lr": "1e-3"}, ["lr 0.001", "has 0.0002", "leave --lr out", "--adapter"]),
+        ({"packing": True}, ["packing True", "has False", "leave --packing out"]),
+        ({"system_prompt": "x"}, ["system_prompt x", "has none", "leave --system_prompt out"]),
+        ({"trl": ["adam_beta1=0.5"]}, ["trl", "leave --trl out"]),
+        ({"seed": "3"}, ["seed 3", "leave --seed out"]),
+    ],
+)
+def test_a_resume_with_another_training_is_refused_by_name(flags, words):
+    run_of("sft")
+    with pytest.raises(UserError) as caught:
+        resolve("sft", {"resume": "runs/first", **flags})
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_what_a_resume_may_change(here):
+    run_of("sft", max_steps="3")
+    flags = {"max_steps": "9", "keep_checkpoints": "5", "train_batch_size": "2", "lr": "2e-4"}
+    options = resolve("sft", {"resume": "runs/first", **flags}).options
+    assert (options.max_steps, options.keep_checkpoints, options.train_batch_size) == (9, 5, 2)
+    names = {name for table in TABLES.values() for name in table.options}
+    assert names >= resolving.MAY_CHANGE
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("other", COMMANDS)
+def test_a_run_of_another_command_is_not_resumed(command, other):
+    """Though `sft` knows every option that a run of `rm` usually has."""
+    run_of(other)
+    if command != other:
+        with pytest.raises(UserError) as caught:
+            resolve(command, {"resume": "runs/first"})
+        assert f"a run of unslothrl {other}, not of {command}: use" in str(caught.value)
+    else:
+        resolve(command, {"resume": "runs/first"})
+
+
+def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
+    (here / "runs" / "rl").mkdir(parents=True)
+    (here / "runs" / "rl" / "config.toml").write_text('learner = "grpo"\n')
+    with pytest.raises(UserError, match="learner is an option of train, not of sft"):
+        resolve("sft", {"resume": "runs/rl"})
+    with pytest.raises(UserError, match="resume must be a run's folder, got nowhere"):
+        resolve("sft", {"resume": "nowhere"})
+
+
+BAD = [
+    ("sft", {"lr": "abc"}, ["lr must be a number", "set --lr 0.0002"]),
+    ("dpo", {"lr": "0"}, ["lr must be over 0", "set --lr 1e-05"]),
+    ("dpo", {"beta": "0"}, ["beta must be over 0", "--beta 0.1"]),
+    ("dpo", {"loss_type": "sigmod"}, ["one of sigmoid, hinge", "--loss_type sigmoid"]),
+    ("dpo", {"reference": "cache"}, ["one of auto, adapter, cached", "--reference cached"]),
+    ("sft", {"max_length": "1"}, ["max_length must be at least 2", "--max_length 2"]),
+    ("sft", {"dataset": "no.jsonl"}, ["dataset", "no.jsonl", "no such file"]),
+    ("sft", {"eval_dataset": ["no.jsonl"]}, ["eval_dataset", "no such file"]),
+    ("sft", {"eval_dataset": ["a=embedded", "b=embedded"]}, ["give one source"]),
+    ("sft", {"model": "org/model"}, ["dataset embedded: these problems are for its own model"]),
+    ("sft", {"model": "./nowhere", "dataset": "a/b"}, ["nowhere", "no such file or folder"]),
+    ("sft", {"adapter": "nowhere"}, ["adapter", "nowhere", "no such folder"]),
+    ("sft", {"learner": "grpo"}, ["--learner is an option of train, not of sft"]),
+    ("sft", {"larning_rate": "1"}, ["--larning_rate is not an option"]),
+    ("rm", {"run_name": "a/b"}, ["run_name", "--output_dir"]),
+]
+
+
+@pytest.mark.parametrize(("command", "flags", "words"), BAD)
+def test_a_bad_option_is_refused_with_what_to_set(command, flags, words):
+    with pytest.raises(UserError) as caught:
+        resolve(command, flags)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_name_that_is_taken_gets_a_number_and_a_note():
+    run_of("sft")
+    stage = resolve("sft", {"run_name": "first"})
+    assert stage.options.run_name == "first-2"
+    assert stage.notes == ("run_name first -> first-2: it is taken",)
+
+
+def test_what_the_user_set_is_the_recipe():
+    stage = resolve("sft", {"lr": "1e-3", "max_steps": "3", "batch_size": "8"})
+    assert stage.recipe == {"batch_size": 8, "lr": 1e-3, "model": "embedded"}
+
+
+# TRL's own
+
+
+def config_of(options, *given, tmp_path=None):
+    import torch
+
+    from unslothrl.offline import settings
+
+    return settings.config_of(replace(options, trl=given), tmp_path or "out", torch.float32)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("options", [SftOptions(), DpoOptions(), RmOptions()])
+def test_fields_of_trl_are_set(options):
+    config = config_of(
+        options, "adam_beta1=0.8", "neftune_noise_alpha=5", "average_tokens_across_devices=false"
+    )
+    assert (config.adam_beta1, config.neftune_noise_alpha) == (0.8, 5)
+    assert config.average_tokens_across_devices is False
+    assert config.learning_rate == options.lr
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("adam_bata1=1", ["SFTConfig has no such field", "did you mean adam_beta1?"]),
+        ("zzz=1", ["has no such field", "see the fields of SFTConfig"]),
+        ("learning_rate=1", ["use the option for it"]),
+        ("save_strategy=steps", ["not TRL's to say here"]),
+        ("adam_beta1", ["write KEY=VALUE"]),
+        ("adam_beta1=abc", ["adam_beta1 must be a number, got 'abc'"]),
+        ("adam_beta1=true", ["adam_beta1 must be a number, got True"]),
+        ("neftune_noise_alpha=[1]", ["neftune_noise_alpha must be a number or none, got [1]"]),
+        ("use_liger_kernel=3", ["use_liger_kernel must be true or false, got 3"]),
+        ("hub_strategy=abc", ["abc", "leave it out"]),
+        ("bf16_full_eval=maybe", ["must be true or false, got 'maybe'"]),
+    ],
+)
+def test_a_field_of_trls_that_cannot_be(given, words):
+    with pytest.raises(UserError) as caught:
+        config_of(SftOptions(), given)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.real
+def test_a_step_is_parted_into_micro_batches():
+    for batch, micro, expected in ((16, 4, 4), (6, 4, 3), (7, 4, 1), (2, 4, 2)):
+        options = replace(SftOptions(), batch_size=batch, train_batch_size=micro)
+        config = config_of(options)
+        assert config.per_device_train_batch_size == expected
+        assert config.gradient_accumulation_steps == batch // expected

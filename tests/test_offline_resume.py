@@ -1,0 +1,184 @@
+"""Stages that are killed or stopped go on as if nothing had happened."""
+
+import importlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs_compared import exact, rows
+
+from unslothrl.commands import cli
+from unslothrl.offline import tables
+
+KILLED = Path(__file__).parent / "stage_killed.py"
+STEPS = 6
+SMALL = "--model embedded --dataset rows.jsonl "
+SMALL += "--batch_size 8 --eval_problems 12 --eval_every 2 --checkpoint_every 1"
+KINDS = {
+    "sft": "sft",
+    "sft, packed": "sft --packing --max_length 256 --episodes 2",
+    "sft with dropout": "sft --lora_dropout 0.1",
+    "dpo": "dpo",
+    "dpo beside an adapter": "dpo --reference adapter --lora_dropout 0.1",
+    "rm": "rm",
+}
+
+
+@pytest.fixture(autouse=True)
+def signals(tmp_path, monkeypatch):
+    """As before: a run listens to them. And rows, in the folder where the commands are given."""
+    monkeypatch.chdir(tmp_path)
+    pairs = itertools.islice(tables.embedded_pairs("train", 0), 80)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    before = {number: signal.getsignal(number) for number in (2, 15, 1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def arguments(kind: str, name: str) -> list[str]:
+    return f"{KINDS[kind]} {SMALL} --max_steps {STEPS} --run_name {name}".split()
+
+
+def killed(phase: str, number: int, words: list[str]) -> int:
+    """Runs the program until it enters `phase` for the `number`th time. -> its exit code"""
+    reading, writing = os.pipe()
+    command = [sys.executable, str(KILLED), phase, str(number), str(writing), "--", *words]
+    with open("log.txt", "ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, pass_fds=[writing])
+    os.close(writing)
+    entered = os.read(reading, 1)
+    process.kill()
+    process.wait(30)
+    os.close(reading)
+    assert entered, Path("log.txt").read_text()[-2000:]
+    return process.returncode
+
+
+def same(found: Path, whole: Path) -> None:
+    ours, theirs = ([exact(row) for row in rows(each / "metrics.jsonl")] for each in (found, whole))
+    assert ours == theirs and [row["step"] for row in ours] == list(range(STEPS + 1))
+    names = sorted(path.name for path in (whole / "adapters").iterdir())
+    for name in names:
+        for file in ("adapter_model.safetensors", "score_head.safetensors"):
+            path = Path("adapters") / name / file
+            assert (whole / path).exists() == (found / path).exists()
+            if (whole / path).exists():
+                assert (found / path).read_bytes() == (whole / path).read_bytes(), path
+    summaries = [json.loads((each / "summary.json").read_text()) for each in (found, whole)]
+    for name in ("status", "steps", "first_eval", "best_eval", "last_eval"):
+        ours, theirs = (summary[name] for summary in summaries)
+        assert (exact(ours) if isinstance(ours, dict) else ours) == (
+            exact(theirs) if isinstance(theirs, dict) else theirs
+        )
+    ours, theirs = (Path(each["best_adapter"]).name for each in summaries)
+    assert ours == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
+    assert cli.main(arguments(kind, "whole")) == 0
+    draw = random.Random(kind)
+    micro_steps = 2 * STEPS  # of 4 rows each, but for packed ones
+    assert killed("step", draw.randint(3, micro_steps - 2), arguments(kind, "killed")) == -9
+    phase = draw.choice(["checkpoint", "rename", "latest", "log", "adapter"])
+    again = KINDS[kind].split()[0]
+    assert killed(phase, 2, [again, "--resume", "runs/killed"]) == -9
+    assert cli.main([again, "--resume", "runs/killed"]) == 0
+    same(Path("runs/killed"), Path("runs/whole"))
+
+
+STOPS = [  # of which command, where, in which call of it, the signal, steps that are done then
+    ("sft", "unslothrl.offline.tables.load", 1, signal.SIGINT, None),
+    ("sft", "unslothrl.offline.models.policy", 1, signal.SIGTERM, 0),
+    ("rm", "unslothrl.offline.models.reward_model", 1, signal.SIGINT, 0),
+    ("dpo", "unslothrl.offline.trainers.Recorded.prediction_step", 2, signal.SIGINT, 0),
+    ("sft", "unslothrl.offline.trainers.Recorded.prediction_step", 3, signal.SIGTERM, 2),
+    ("sft", "transformers.Trainer.training_step", 5, signal.SIGTERM, 3),
+    ("dpo", "transformers.Trainer.training_step", 4, signal.SIGINT, 2),
+    ("rm", "transformers.Trainer.training_step", 3, signal.SIGHUP, 2),
+]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), STOPS)
+def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
+    """What is loading is left at once, a step is finished; the command that is printed goes on."""
+    parts = place.split(".")
+    depth = -2 if parts[-2][0].isupper() else -1
+    owner = importlib.import_module(".".join(parts[:depth]))
+    for name in parts[depth:-1]:
+        owner = getattr(owner, name)
+    function, calls = getattr(owner, parts[-1]), 0
+
+    def told(*given, **named):
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), sent)
+        return function(*given, **named)
+
+    monkeypatch.setattr(owner, parts[-1], told)
+    assert cli.main(arguments(command, "stopped")) == 128 + sent
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    run = Path("runs/stopped")
+    if steps is None:  # before its folder was made
+        assert not run.exists() and "before anything was begun" in out
+        return
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("interrupted", steps)
+    assert (run / "report.html").exists()
+    assert (run / "checkpoints" / f"step_{steps:06d}").is_dir() == bool(steps)
+    (line,) = [line for line in out.splitlines() if line.startswith("resume: ")]
+    words = line.partition(f" {command} ")[2].split()
+    assert words == ["--resume", "runs/stopped"]
+    assert cli.main([command, *words]) == 0
+    assert [row["step"] for row in rows(run / "metrics.jsonl")] == list(range(STEPS + 1))
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.real
+def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
+    data = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"prompt": f"{n}?", "completion": f"{n}."}) for n in range(20)]
+    data.write_text("\n".join(lines))
+    flags = f"--model embedded --dataset {data} --batch_size 8 --run_name first"
+    assert cli.main(["sft", *flags.split()]) == 0
+    before = (tmp_path / "runs/first/metrics.jsonl").read_bytes()
+    assert cli.main(["sft", "--resume", "runs/first"]) == 0
+    assert "this run has finished" in capfd.readouterr().out
+    assert (tmp_path / "runs/first/metrics.jsonl").read_bytes() == before
+    assert cli.main(["sft", "--resume", "runs/first", "--episodes", "2"]) == 0
+    steps = [row["step"] for row in rows(tmp_path / "runs/first/metrics.jsonl")]
+    assert steps == list(range(len(steps))) and len(steps) > before.count(b"\n")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["sft", "rm", "dpo beside an adapter"])
+def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
+    """It does not take a step more, and what it saves is what was trained."""
+    words = arguments(kind, "first")
+    command = words[0]
+    words[words.index("--max_steps") + 1] = "2"
+    assert cli.main(words) == 0
+    run = Path("runs/first")
+    before = (run / "metrics.jsonl").read_bytes()
+    names = [path.name for path in (run / "adapters/v000002").glob("*.safetensors")]
+    assert names
+    (run / "adapters/v000002").rename("whole")
+    (run / "summary.json").unlink()
+    assert cli.main([command, "--resume", "runs/first"]) == 0
+    assert (run / "metrics.jsonl").read_bytes() == before
+    for name in names:
+        saved = run / "adapters/v000002" / name
+        assert saved.read_bytes() == (Path("whole") / name).read_bytes()
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 2)

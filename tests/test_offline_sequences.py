@@ -1,0 +1,213 @@
+"""Conversations as token ids: which are learnt, with chat templates of different habits.
+
+The tokenizer has a token for every byte, and one for each marker.
+"""
+
+import pytest
+from byte_tokenizers import ByteTokenizer
+
+from unslothrl.errors import UserError
+from unslothrl.offline.examples import Example, Pair
+from unslothrl.offline.sequences import Writer, Written, common_start
+
+START, END = "<|im_start|>", "<|im_end|>"
+TURN = START + "{{ message.role }}\n{{ message.content }}" + END + "\n"
+EACH = "{% for message in messages %}" + TURN + "{% endfor %}"
+OPEN = "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"
+
+CHATML = EACH + OPEN
+THINKING = EACH + OPEN.replace("assistant\n", "assistant\n<think>\n")
+DROPPING = CHATML.replace(  # Qwen3's habit: the reasoning of earlier turns is left out
+    "{{ message.content }}",
+    "{{ message.content if loop.last else message.content.split('</think>\n')[-1] }}",
+)
+APPENDING = EACH + "{% if not add_generation_prompt %}<|end|>Thanks.{% endif %}" + OPEN
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + CHATML
+)
+ENDLESS = (  # only what the user says has an end
+    "{% for message in messages %}{% if message.role == 'user' %}User: {{ message.content }}"
+    + END
+    + "{% else %}Bot: {{ message.content }}{% endif %}{% endfor %}"
+    + "{% if add_generation_prompt %}Bot: {% endif %}"
+)
+
+
+def tokenizer_of(template):
+    return ByteTokenizer((START, END, "<|end|>", "<think>", "</think>"), END, template)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def written(tokenizer, *parts):
+    """A sequence of texts: those that are learnt stand in lists of their own."""
+    ids, learnt = [], []
+    for part in parts:
+        tokens = tokenizer.encode(part[0] if isinstance(part, list) else part)
+        ids += tokens
+        learnt += [isinstance(part, list)] * len(tokens)
+    return Written(tuple(ids), tuple(learnt))
+
+
+def asked(text, role="user"):
+    return f"{START}{role}\n{text}{END}\n"
+
+
+BOT = f"{START}assistant\n"
+TWO = (user("1?"), assistant("a"), user("2?"), assistant("b"))
+HM, SO = "<think>\nhm\n</think>\na", "<think>\nso\n</think>\nb"
+THOUGHT = (user("1?"), assistant(HM), user("2?"), assistant(SO))
+
+
+SEQUENCES = {
+    "one turn": (
+        CHATML, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
+    ),
+    "a system turn": (
+        CHATML, (system("s"), *TWO[:2]),
+        [(asked("s", "system") + asked("1?") + BOT, ["a" + END])],
+    ),
+    "the turns of a conversation are one sequence": (
+        CHATML, TWO,
+        [(asked("1?") + BOT, ["a" + END], "\n" + asked("2?") + BOT, ["b" + END])],
+    ),
+    "a template that drops earlier reasoning": (
+        DROPPING, THOUGHT,
+        [
+            (asked("1?") + BOT, [HM + END]),
+            (asked("1?") + BOT + f"a{END}\n" + asked("2?") + BOT, [SO + END]),
+        ],
+    ),
+    "a template that drops reasoning where there is none": (
+        DROPPING, TWO,
+        [(asked("1?") + BOT, ["a" + END], "\n" + asked("2?") + BOT, ["b" + END])],
+    ),
+    "text after the end of the last turn": (
+        APPENDING, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
+    ),
+    "a prompt that opens reasoning": (
+        THINKING, (user("1?"), assistant("<think>\nhm\n</think>\na")),
+        [(asked("1?") + BOT + "<think>\n", ["hm\n</think>\na" + END])],
+    ),
+    "a prompt that opens reasoning, a reply without": (
+        THINKING, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
+    ),
+    "no end of a turn": (
+        ENDLESS, TWO[:2], [(f"User: 1?{END}Bot: ", ["a"])],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_ids_and_what_is_learnt(name):
+    template, messages, expected = SEQUENCES[name]
+    tokenizer = tokenizer_of(template)
+    found = Writer(tokenizer).sequences(Example(messages))
+    assert found == [written(tokenizer, *parts) for parts in expected]
+
+
+@pytest.mark.parametrize("template", [CHATML, DROPPING, THINKING])
+def test_what_is_learnt_is_what_a_policy_would_sample(template):
+    """Before each reply stands the prompt that a rollout gets, to the token."""
+    tokenizer = tokenizer_of(template)
+    writer = Writer(tokenizer)
+    found = writer.sequences(Example(THOUGHT[:2]))
+    (one,) = found
+    prompt = tokenizer.apply_chat_template(list(THOUGHT[:1]), add_generation_prompt=True)
+    begun = len(tokenizer.encode(prompt))
+    assert list(one.ids[:begun]) == tokenizer.encode(prompt)
+    assert not any(one.learnt[:begun]) and all(one.learnt[begun:])
+    assert one.ids[-1] == tokenizer.eos_token_id and not writer.notes
+
+
+def test_what_a_reader_must_know_is_noted_once():
+    writer = Writer(tokenizer_of(THINKING))
+    for _ in range(2):
+        writer.sequences(Example(TWO[:2]))
+    (note,) = writer.notes
+    assert r"ends a prompt with '<think>\n', and writes a reply without it" in note
+    writer = Writer(tokenizer_of(ENDLESS))
+    writer.sequences(Example(TWO[:2]))
+    (note,) = writer.notes
+    assert "when to stop is not learnt" in note
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM, None])
+def test_a_conversation_that_the_template_refuses(template):
+    with pytest.raises(UserError, match="its chat template refuses turns of system, user"):
+        Writer(tokenizer_of(template)).sequences(Example((system("s"), *TWO[:2])))
+
+
+def test_all_of_a_conversation_can_be_learnt():
+    tokenizer = tokenizer_of(CHATML)
+    (found,) = Writer(tokenizer, only_replies=False).sequences(Example(TWO[:2]))
+    assert found == written(tokenizer, [asked("1?") + BOT + f"a{END}\n"])
+
+
+def test_a_text_gets_one_end():
+    tokenizer = tokenizer_of(None)
+    for text in ("Once.", "Once." + END):
+        assert Writer(tokenizer).sequences(Example(text=text)) == [
+            written(tokenizer, ["Once." + END])
+        ]
+
+
+def test_calls_are_learnt_and_their_results_are_not():
+    """By a template without tools, in Hermes' form."""
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    turns = (
+        user("1?"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+        assistant("It is 2."),
+    )
+    tokenizer = tokenizer_of(CHATML)
+    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    result = asked("<tool_response>\n2\n</tool_response>")
+    assert Writer(tokenizer).sequences(Example(turns)) == [
+        written(tokenizer, asked("1?") + BOT, [said + END], "\n" + result + BOT, ["It is 2." + END])
+    ]
+
+
+def texts(tokenizer, ids):
+    return tuple(tokenizer.decode(part) for part in (ids.prompt, ids.chosen, ids.rejected))
+
+
+PAIRS = {
+    "replies": (CHATML, ("3", "4"), (asked("1?") + BOT, "3" + END, "4" + END)),
+    "replies that begin alike": (CHATML, ("30", "31"), (asked("1?") + BOT, "30" + END, "31" + END)),
+    "one that begins the other": (CHATML, ("3", "31"), (asked("1?") + BOT, "3" + END, "31" + END)),
+    "reasoning that the prompt opens": (
+        THINKING, ("<think>\na</think>3", "<think>\n</think>4"),
+        (asked("1?") + BOT + "<think>\n", "a</think>3" + END, "</think>4" + END),
+    ),
+    "reasoning in one of them": (
+        THINKING, ("<think>\na</think>3", "4"),
+        (asked("1?") + BOT, "<think>\na</think>3" + END, "4" + END),
+    ),
+    "no end": (ENDLESS, ("3", "4"), (f"User: 1?{END}Bot: ", "3", "4")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair(name):
+    template, (chosen, rejected), expected = PAIRS[name]
+    tokenizer = tokenizer_of(template)
+    given = Pair((user("1?"),), (assistant(chosen),), (assistant(rejected),))
+    assert texts(tokenizer, Writer(tokenizer).pair(given)) == expected
+
+
+def test_what_texts_begin_with():
+    assert common_start("abc", "abd", "ab") == "ab"
+    assert common_start("abc") == "abc" and common_start("a", "b") == common_start("", "b") == ""

@@ -1,0 +1,191 @@
+"""Rows of a file as the tables that a trainer reads: what is left out, what is held out."""
+
+import json
+
+import numpy as np
+import pytest
+from byte_tokenizers import ByteTokenizer
+from test_offline_sequences import BOT, CHATML, END, NO_SYSTEM, START, asked
+
+from unslothrl.embedded import task as arithmetic
+from unslothrl.errors import UserError
+from unslothrl.offline import tables
+from unslothrl.offline.sequences import Writer
+from unslothrl.offline.tables import DPO, RM, SFT, TableOptions
+
+TOKENIZER = ByteTokenizer((START, END), END, CHATML)
+
+
+def options(dataset, **changed):
+    given = {
+        "dataset": str(dataset), "eval_dataset": (), "holdout": 0.1, "eval_problems": 0,
+        "max_length": 1000, "seed": 0,
+    }  # fmt: skip
+    return TableOptions(**given | changed)
+
+
+def file_of(folder, rows, name="rows.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def load(given, form=SFT, tokenizer=TOKENIZER):
+    return tables.load(given, form, Writer(tokenizer))
+
+
+def texts(rows, name="input_ids"):
+    return [TOKENIZER.decode(row[name].tolist()) for row in rows]
+
+
+def example(number, reply="yes"):
+    return {"prompt": f"{number}?", "completion": reply}
+
+
+def test_a_row_of_each_kind(tmp_path):
+    row = {"prompt": "1?", "chosen": "a", "rejected": "b"}
+    data = file_of(tmp_path, [row])
+    given = options(data, eval_dataset=(str(data),))
+    prompt = asked("1?") + BOT
+    (sft,) = load(given, SFT).train
+    assert texts([sft]) == [f"{prompt}a{END}"]
+    begun = len(TOKENIZER.encode(prompt))
+    assert sft["labels"].tolist() == [-100] * begun + TOKENIZER.encode("a" + END)
+    assert sft["labels"].dtype == sft["input_ids"].dtype == np.int32
+    (dpo,) = load(given, DPO).train
+    assert [texts([dpo], name) for name in ("prompt_ids", "chosen_ids", "rejected_ids")] == [
+        [prompt], ["a" + END], ["b" + END],
+    ]  # fmt: skip
+    (rm,) = load(given, RM).train
+    assert sorted(rm) == ["chosen_ids", "rejected_ids"]
+    assert texts([rm], "chosen_ids") == [f"{prompt}a{END}"]
+    assert texts([rm], "rejected_ids") == [f"{prompt}b{END}"]
+
+
+def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
+    pairs = [{"prompt": f"{n}?", "chosen": "a", "rejected": "b"} for n in range(6)]
+    pairs[1]["rejected"] = pairs[3]["rejected"] = "a"
+    pairs[4]["chosen"] = ""
+    data = file_of(tmp_path, pairs)
+    found = load(options(data, eval_dataset=(f"mine={data}",)), DPO)
+    assert len(found.train) == len(found.evaluation) == 3
+    assert found.evaluation_name == "mine"
+    assert found.notes == (
+        f"dataset {data}: of 6 rows not used: 2 chosen and rejected are equal (row 2)",
+        f"dataset {data}: of 6 rows not used: 1 column chosen is empty (row 5)",
+        "eval set mine: of 6 rows not used: 2 chosen and rejected are equal (row 2)",
+        "eval set mine: of 6 rows not used: 1 column chosen is empty (row 5)",
+    )
+
+
+def test_more_than_half_unusable_is_an_error(tmp_path):
+    data = file_of(tmp_path, [example(1), example(2, ""), {"prompt": "3?"}])
+    with pytest.raises(UserError, match=r"row 2: no column .* \(2 of 3 rows cannot be used\)"):
+        load(options(data, eval_dataset=(str(data),)))
+
+
+def test_a_template_that_refuses_some_rows_leaves_those_out(tmp_path):
+    turns = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "a"}]
+    with_system = {"messages": [{"role": "system", "content": "s"}, *turns]}
+    data = file_of(tmp_path, [{"messages": turns}, with_system])
+    tokenizer = ByteTokenizer((START, END), END, NO_SYSTEM)
+    given = options(data, eval_dataset=(str(data),))
+    found = load(given, tokenizer=tokenizer)
+    assert len(found.train) == 1 and "no system role" in found.notes[0]
+    found = load(options(data, eval_dataset=(str(data),), system_prompt=""), tokenizer=tokenizer)
+    assert len(found.train) == 2 and found.notes == ()
+
+
+def test_rows_that_are_too_long_are_dropped_not_cut(tmp_path):
+    data = file_of(tmp_path, [example(1), example(2, "y" * 100), example(3)])
+    length = len(TOKENIZER.encode(asked("1?") + BOT + "yes" + END))
+    found = load(options(data, eval_dataset=(str(data),), max_length=length))
+    assert texts(found.train) == [f"{asked(f'{n}?')}{BOT}yes{END}" for n in (1, 3)]
+    assert found.notes[0] == (
+        f"dataset {data}: of 3 rows not used: 1 longer than {length} tokens "
+        f"(the longest: {length + 97})"
+    )
+    with pytest.raises(UserError) as caught:
+        load(options(data, eval_dataset=(str(data),), max_length=10))
+    assert str(caught.value) == (
+        f"max_length 10: all 3 rows of dataset {data} are longer (the shortest has {length} "
+        f"tokens): set --max_length {length + 97} to keep every one"
+    )
+
+
+@pytest.mark.parametrize("form", [DPO, RM])
+def test_the_length_of_a_pair_is_that_of_its_longer_row(form, tmp_path):
+    data = file_of(tmp_path, [{"prompt": "1?", "chosen": "a", "rejected": "b" * 9}])
+    length = len(TOKENIZER.encode(asked("1?") + BOT + "b" * 9 + END))
+    given = {"eval_dataset": (str(data),)}
+    assert len(load(options(data, max_length=length, **given), form).train) == 1
+    with pytest.raises(UserError, match="--max_length"):
+        load(options(data, max_length=length - 1, **given), form)
+
+
+def test_what_is_held_out_is_not_trained_on(tmp_path):
+    """Not even where a problem is repeated with another reply."""
+    rows = [example(number % 20, f"reply {number}") for number in range(60)]
+    data = file_of(tmp_path, rows)
+    found = load(options(data, holdout=0.2))
+    train, held_out = (
+        {text.partition(BOT)[0] for text in texts(part)} for part in (found.train, found.evaluation)
+    )
+    assert len(held_out) == 4 and len(train) == 16 and not train & held_out
+    assert len(found.train) == 48 and len(found.evaluation) == 12
+    assert texts(load(options(data, holdout=0.2)).evaluation) == texts(found.evaluation)
+    other = load(options(data, holdout=0.2, seed=1))
+    assert texts(other.evaluation) != texts(found.evaluation)
+
+
+def test_at_most_so_many_rows_are_evaluated(tmp_path):
+    data = file_of(tmp_path, [example(number) for number in range(30)])
+    given = {"eval_dataset": (str(data),)}
+    some = load(options(data, eval_problems=5, **given)).evaluation
+    everything = texts(load(options(data, **given)).evaluation)
+    assert len(set(texts(some))) == 5 and set(texts(some)) < set(everything)
+    assert texts(load(options(data, eval_problems=5, seed=9, **given)).evaluation) == texts(some)
+
+
+def test_the_users_system_prompt_replaces_the_rows_own(tmp_path):
+    data = file_of(tmp_path, [{**example(1), "instruction": "", "system": "Rhyme."}])
+    found = load(options(data, eval_dataset=(str(data),), system_prompt="Be brief."))
+    assert texts(found.train) == [f"{asked('Be brief.', 'system')}{asked('1?')}{BOT}yes{END}"]
+
+
+@pytest.mark.parametrize("form", [SFT, DPO, RM])
+def test_the_embedded_rows_are_never_held_out_problems(form):
+    """Nor are those of the evaluation among the training rows, whatever the seed."""
+    given = options("embedded", seed=3)
+    train, evaluation, _ = tables.rows_of(given, form)
+    held_out = {row["prompt"] for row in tables.embedded_eval(form)}
+    assert len(train) == tables.EMBEDDED_ROWS and len(evaluation) == tables.EMBEDDED_EVAL_ROWS
+    assert not held_out & {row["prompt"] for row in train}
+    assert held_out == {row["prompt"] for row in evaluation}
+    problems = arithmetic.problems("test", 0)
+    tested = {next(problems)["problem"] for _ in range(200)}
+    assert not tested & {row["prompt"] for row in train}
+    found = load(given, form)
+    assert len(found.train) == len(train) and found.notes == ()
+
+
+def test_a_margin_is_in_every_row_or_in_none(tmp_path):
+    row = {"prompt": "1?", "chosen": "a", "rejected": "b"}
+    data = file_of(tmp_path, [row, {**row, "margin": 2}])
+    found = load(options(data, eval_dataset=(str(data),)), RM)
+    assert [each["margin"] for each in found.train] == [0.0, 2.0]
+
+
+def test_an_empty_file_is_named(tmp_path):
+    data = file_of(tmp_path, [])
+    with pytest.raises(UserError, match="it is empty: give a file with at least 2 rows"):
+        load(options(data))
+
+
+def test_the_fingerprint_is_of_every_number(tmp_path):
+    row = {"input_ids": np.array([1, 2], np.int32), "labels": np.array([-100, 2], np.int32)}
+    print_ = tables.fingerprint([row])
+    assert print_.startswith("1 rows, ") and print_ == tables.fingerprint([dict(row)])
+    changed = {**row, "labels": np.array([1, 2], np.int32)}
+    assert tables.fingerprint([changed]) != print_
+    assert tables.fingerprint([row, row]) != print_

@@ -1,0 +1,144 @@
+"""The options of `unslothrl sft`, `dpo` and `rm`: some are a run's, by the same names."""
+
+import dataclasses
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unslothrl.config.option import TASK, TRAINING, option
+from unslothrl.config.options import Config
+from unslothrl.config.values import Table
+
+_OF_A_RUN = {entry.name: entry for entry in fields(Config)}
+
+
+def same(name: str, default: Any = dataclasses.MISSING, help: str | None = None) -> Any:
+    """An option of a run, with another default or help where that is given."""
+    entry = _OF_A_RUN[name]
+    metadata = dict(entry.metadata) | ({} if help is None else {"help": help})
+    usual = entry.default if default is dataclasses.MISSING else default
+    return dataclasses.field(default=usual, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class OfflineOptions:
+    """What the three have in common. None means: not set, see the option's help."""
+
+    model: str = same("model")
+    dataset: str = same(
+        "dataset",
+        "embedded",
+        "training rows: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
+    )
+    eval_dataset: tuple[str, ...] = same(
+        "eval_dataset",
+        help="evaluation rows, one source; default: the training set's test split or held-out rows",
+    )
+    holdout: float = same("holdout")
+    prompt_column: str | None = same("prompt_column")
+    system_prompt: str | None = same(
+        "system_prompt", help="system prompt, which replaces the data's own; default: the data's"
+    )
+    max_length: int = option(
+        1024, "longest row; longer ones are dropped and counted", TASK, at_least=2, unit="tokens"
+    )
+
+    run_name: str | None = same("run_name", help="folder of the run; default: <command>-<date>")
+    output_dir: str = same("output_dir")
+    recipe: str | None = same("recipe")
+    resume: str | None = same("resume")
+    seed: int = same("seed")
+    max_steps: int | None = same("max_steps")
+    episodes: int = same("episodes", 1, "passes over the training rows")
+    track: tuple[str, ...] = same("track")
+    mirror: str | None = same("mirror")
+
+    batch_size: int = option(16, "rows per step", TRAINING, at_least=1, at_most=65_536)
+    train_batch_size: int = same(
+        "train_batch_size", 4, "micro-batch: rows per forward pass; affects memory and speed only"
+    )
+    lr: float = same("lr", 2e-4)
+    lr_schedule: str = same("lr_schedule", "linear")
+    warmup_steps: int = same("warmup_steps")
+    weight_decay: float = same("weight_decay")
+    max_grad_norm: float = same("max_grad_norm")
+    trl: tuple[str, ...] = option(
+        (), "KEY=VALUE of TRL's own config, where nothing here sets it; may be repeated", TRAINING
+    )
+
+    max_lora_rank: int = same("max_lora_rank")
+    lora_alpha: int = same("lora_alpha")
+    lora_dropout: float = same("lora_dropout", help="LoRA dropout")
+    adapter: str | None = same("adapter")
+    lora_save_path: str | None = same("lora_save_path")
+
+    eval_every: int = same("eval_every", 50)
+    eval_problems: int = same("eval_problems", 500, "largest number of evaluation rows, 0 = all")
+    save_every: int = same("save_every")
+    checkpoint_every: int = option(
+        50, "steps between checkpoints", "Evaluation and saving", at_least=1, unit="steps"
+    )
+    keep_checkpoints: int = same("keep_checkpoints")
+
+    dtype: str = same("dtype")
+
+
+@dataclass(frozen=True)
+class SftOptions(OfflineOptions):
+    """Of `unslothrl sft`."""
+
+    completion_column: str | None = option(
+        None, "column of the reply to learn; default: detected", TASK
+    )
+    packing: bool = option(
+        False,
+        "put several rows into one of max_length tokens; they do not see each other",
+        TRAINING,
+    )
+    assistant_only_loss: bool = option(
+        True, "learn what the assistant says, not what it reads", TRAINING
+    )
+
+
+@dataclass(frozen=True)
+class PreferenceOptions(OfflineOptions):
+    """What pairs have."""
+
+    chosen_column: str | None = option(None, "column of the better reply; default: detected", TASK)
+    rejected_column: str | None = option(None, "column of the worse reply; default: detected", TASK)
+
+
+@dataclass(frozen=True)
+class DpoOptions(PreferenceOptions):
+    """Of `unslothrl dpo`."""
+
+    lr: float = same("lr", 1e-5)
+    beta: float = option(
+        0.1, "how much the policy is held near its reference", TRAINING, over=0, at_most=100
+    )
+    loss_type: str = option(
+        "sigmoid",
+        "TRL's name of the loss on a pair",
+        TRAINING,
+        choices=("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down", "sppo_hard"),
+    )
+    reference: str = option(
+        "auto",
+        "what holds the reference: adapter a frozen copy of what training begins with, cached its "
+        "log-probabilities of every row, auto the smaller",
+        TRAINING,
+        choices=("auto", "adapter", "cached"),
+    )
+
+
+@dataclass(frozen=True)
+class RmOptions(PreferenceOptions):
+    """Of `unslothrl rm`."""
+
+    lr: float = same("lr", 1e-4)
+
+
+TABLES = {
+    "sft": Table(SftOptions, "sft"),
+    "dpo": Table(DpoOptions, "dpo"),
+    "rm": Table(RmOptions, "rm"),
+}

@@ -1,0 +1,147 @@
+"""What a stage trains: a LoRA over the 4-bit base, and of a reward model a head on top of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from transformers import AutoModelForSequenceClassification
+
+from unslothrl.backends import lora, peft
+from unslothrl.backends.lora import POLICY, REFERENCE
+from unslothrl.memory import prepare_card
+from unslothrl.policy_version import Adapter
+from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
+from unslothrl.types import LORA_TARGETS
+from unslothrl.weights.adapter import WEIGHTS_FILE
+
+SCORE = "score"  # transformers' name of the head of a sequence classifier
+LEAST_STD = 1e-6  # of scores: below it all are equal
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What to put on the base."""
+
+    dtype: torch.dtype  # what the base computes in
+    rank: int
+    alpha: int
+    dropout: float
+    seed: int
+    start: Path | None  # an adapter to go on from
+    name: str  # what published adapters call their base
+
+
+def policy(base: Path, shape: Shape) -> Any:
+    """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
+    backend = peft.load(
+        base,
+        dtype=shape.dtype,
+        rank=shape.rank,
+        alpha=shape.alpha,
+        dropout=shape.dropout,
+        seed=shape.seed,
+        start=shape.start,
+        name=shape.name,
+        packs=False,
+    )
+    if shape.start is not None:  # a stage's reference is its trainer's
+        backend.model.delete_adapter(REFERENCE)
+    return backend.model
+
+
+def reward_model(base: Path, shape: Shape) -> Any:
+    """A model whose head gives a conversation a score, with a trainable LoRA under it."""
+    prepare_card()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(shape.seed)  # the head's
+    plain = AutoModelForSequenceClassification.from_pretrained(
+        base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
+    )
+    peft.keep_4bit_weights_packed(plain, shape.dtype)
+    torch.manual_seed(shape.seed)
+    model = get_peft_model(
+        plain,
+        LoraConfig(
+            r=shape.rank,
+            lora_alpha=shape.alpha,
+            lora_dropout=shape.dropout,
+            target_modules=list(LORA_TARGETS),
+            modules_to_save=[SCORE],
+            task_type="SEQ_CLS",
+        ),
+    )
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.out_features == 1:
+            module.register_forward_pre_hook(as_float32)
+    if shape.start is not None:
+        start_from(model, shape.start)
+    if device.type == "cuda":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    model.train()
+    return model
+
+
+@torch.no_grad()
+def start_from(model: Any, folder: Path) -> None:
+    """Puts a saved LoRA's weights in place, and those of a head if there is one."""
+    for name, tensor in safetensors.torch.load_file(folder / WEIGHTS_FILE).items():
+        own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
+        own.copy_(tensor.to(own.device))
+    if (folder / HEAD_FILE).exists():  # it was a reward model already
+        weight = safetensors.torch.load_file(folder / HEAD_FILE)[WEIGHT]
+        model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
+
+
+def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """A forward hook: the head is trained in float32, whatever its base computes in."""
+    return tuple(value.float() for value in inputs)
+
+
+def published(model: Any, version: int, name: str) -> Adapter:
+    """The LoRA as it is now, without a head, in the form that every engine loads."""
+    return lora.pack_adapter(model, version, name)
+
+
+def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """The head of a reward model as a safetensors file (`rewards.model`): `weight` [1, hidden], and
+    `mean` and `std` [1] of what it gives `pairs`, all float32; None of any other model.
+
+    `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
+    """
+    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
+    if not found:
+        return None
+    (weight,) = found
+    scores = scores_of(model, [row[key] for row in pairs for key in ("chosen_ids", "rejected_ids")])
+    deviation = scores.std(correction=0) if len(scores) else torch.ones(())
+    tensors = {
+        WEIGHT: weight.detach().float().cpu().contiguous(),
+        MEAN: scores.mean().reshape(1) if len(scores) else torch.zeros(1),
+        STD: (deviation if deviation > LEAST_STD else torch.ones(())).reshape(1),
+    }
+    return safetensors.torch.save(tensors)
+
+
+@torch.no_grad()
+def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """What a reward model gives each sequence of ids, [rows] float32 on the CPU."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    found = []
+    for ids in rows:
+        batch = torch.tensor([list(map(int, ids))], device=device)
+        with lora.lora_precision(device.type, model.dtype):
+            scores = model(input_ids=batch, attention_mask=torch.ones_like(batch)).logits
+        found.append(scores.float().cpu().reshape(1))
+    model.train(was_training)
+    return torch.cat(found) if found else torch.zeros(0)

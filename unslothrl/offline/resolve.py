@@ -1,0 +1,148 @@
+"""The options of a stage, from recipe, flags and the run that is resumed."""
+
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
+from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.values import read_value, toml_value
+from unslothrl.data import sources
+from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.errors import UserError
+from unslothrl.files import exists, expanded
+from unslothrl.redaction import redacted_values
+from unslothrl.resolve import check_folders, check_source, free_name, in_full
+from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.weights import adapter_check, adapter_use
+
+MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
+    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
+    "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path", "train_batch_size",
+}  # fmt: skip
+
+OPENING = "# All options of this run of unslothrl "
+OF_COMMAND, MOST_LINE = re.compile(re.escape(OPENING) + r"(\w+)"), 200
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is to be run: the command's name, its options, and what the user set of them."""
+
+    command: str
+    options: OfflineOptions
+    recipe: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
+    """Raises UserError."""
+    table = TABLES[command]
+    notes: list[str] = []
+    flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
+    recipe = flags.get("recipe")
+    user = {**({} if recipe is None else read_recipe(recipe, notes, table)), **flags}
+    user = in_full(user)
+    if user.get("resume") is not None:
+        path = config_file(user["resume"])
+        check_command(path, command)
+        before = read_toml(path, notes, table)
+        check_unchanged(before, user)
+        user = {**before, **user, **place_of(user["resume"])}
+    if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
+        user.setdefault("model", EMBEDDED)
+    options = table.config(**user)
+    check(options)
+    if options.resume is None:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = free_name(options.output_dir, options.run_name or f"{command}-{now}")
+        if options.run_name not in (None, name):
+            notes.append(f"run_name {options.run_name} -> {name}: it is taken")
+        options = replace(options, run_name=name)
+    set_by_user = {name: user[name] for name in sorted(user.keys() - MAY_CHANGE)}
+    return Stage(command, options, redacted_values(set_by_user), tuple(notes))
+
+
+def config_file(folder: str) -> Path:
+    path = expanded(folder) / CONFIG
+    if not path.is_file():
+        raise UserError(
+            f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
+            "set --resume runs/<run_name>"
+        )
+    return path
+
+
+def check_command(path: Path, command: str) -> None:
+    """UserError for a run of another command, whose options may all be known to this one."""
+    with path.open(errors="replace") as file:
+        found = OF_COMMAND.match(file.readline(MOST_LINE))
+    if found is not None and found[1] != command:
+        raise UserError(
+            f"resume {path.parent}: this is a run of unslothrl {found[1]}, not of {command}: use "
+            f"unslothrl {found[1]} --resume {path.parent}"
+        )
+
+
+def place_of(folder: str) -> dict[str, str]:
+    """Where the run lies now: it may have been moved."""
+    path = expanded(folder).absolute()
+    return {"output_dir": str(path.parent), "run_name": path.name, "resume": str(path)}
+
+
+def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
+    """UserError where a resume would not go on with the same training."""
+    for name, value in user.items():
+        was = before.get(name)
+        if name not in MAY_CHANGE and redacted_values(value) != was:
+            raise UserError(
+                f"{name} {value}: the run that is resumed has {'none' if was is None else was}: "
+                f"leave --{name} out, or start a new run from its adapter with --adapter"
+            )
+
+
+def check(options: OfflineOptions) -> None:
+    """What can be seen before anything is loaded. UserError."""
+    if options.model != EMBEDDED and options.dataset == EMBEDDED:
+        raise UserError(f"dataset {EMBEDDED}: these problems are for its own model: set --dataset")
+    if options.model.startswith((".", "/", "~")) and not exists(options.model):
+        raise UserError(f"model {options.model}: no such file or folder: check the path")
+    check_source("dataset", options.dataset)
+    evals = sources.eval_sources(options.eval_dataset)
+    if len(evals) != 1:
+        raise UserError("eval_dataset: it is given more than once: give one source")
+    for source in evals.values():
+        check_source("eval_dataset", source or options.dataset)
+    folder = adapter_folder(options.adapter)
+    if folder is not None:
+        lora = adapter_check.check_format(folder)
+        if not isinstance(options, RmOptions):
+            adapter_use.check_policy(expanded(folder))
+        if lora.rank != options.max_lora_rank:
+            raise UserError(
+                f"max_lora_rank {options.max_lora_rank}: adapter {options.adapter} has rank "
+                f"{lora.rank}: set --max_lora_rank {lora.rank}"
+            )
+    check_folders(options.output_dir, options.lora_save_path, options.run_name, options.resume)
+
+
+def to_toml(stage: Stage, facts: tuple[str, ...] = ()) -> str:
+    """All options as a recipe that reads back as the same; see `config.writing`."""
+    lines = [
+        f"{OPENING}{stage.command}, as resolved. Usable as a recipe,",
+        "# --recipe FILE.toml, from any folder: only output_dir is relative to where it is used.",
+        *(f"# {fact}" for fact in facts),
+    ]
+    table = TABLES[stage.command]
+    for group in dict.fromkeys(entry.metadata["group"] for entry in table.options.values()):
+        lines.append(f"\n# {group}")
+        for name, entry in table.options.items():
+            if entry.metadata["group"] == group and name != "resume":
+                value = redacted_values(getattr(stage.options, name))
+                lines.append(
+                    f"# {name} is not set" if value is None else f"{name} = {toml_value(value)}"
+                )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,84 @@
+"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
+
+Once it trains, stops are held until a step or a batch of an evaluation is done; then what is
+reached is saved.
+"""
+
+import contextlib
+from typing import Any
+
+from unslothrl import stopping, variables
+from unslothrl.embedded import EMBEDDED
+from unslothrl.ending import unexpected
+from unslothrl.errors import RunError, UserError
+from unslothrl.offline import layouts
+from unslothrl.offline.resolve import Stage
+from unslothrl.offline.stage import Begun
+from unslothrl.planning.machine import Machine
+from unslothrl.tracking import origin, trackers
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.weights import portable
+
+
+def run(stage: Stage) -> int:
+    """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
+    UserError before anything is loaded, RunError."""
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus), alone=True)
+    options = stage.options
+    trackers.check(options.track)
+    stopping.listen()
+    layout = layouts.of(stage.command)
+    with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
+        begun: Begun | None = None
+        try:
+            begun = Begun.of(stage, machine, view, at_end)
+            trainer = prepared(begun)
+            with stopping.held(may_hang=True):
+                if begun.step >= trainer.args.max_steps and begun.was_finished:
+                    view.note("this run has finished: set --max_steps or --episodes higher")
+                    return 0
+                train(trainer, begun)
+            begun.close("finished")
+            return 0
+        except KeyboardInterrupt:
+            if begun is not None:
+                begun.close("interrupted")
+            else:
+                view.failed(f"stopped ({stopping.cause()}) before anything was begun")
+            return stopping.cause().exit_code
+        except (UserError, RunError) as error:
+            if begun is not None:
+                begun.close("failed", error)
+            raise
+        except Exception as error:
+            if begun is None:
+                raise
+            begun.close("failed", error)
+            raise unexpected(error, begun.folder) from None
+
+
+def prepared(begun: Begun) -> Any:
+    """A trainer, its base loaded. A stop ends this at once. UserError."""
+    from unslothrl.offline import training
+
+    begun.view.stage("loading the base")
+    name = begun.use.base
+    if name != EMBEDDED:
+        name = portable.base_name(name, begun.base)
+    return training.trainer_of(begun.stage.options, begun.base, name, begun)
+
+
+def train(trainer: Any, begun: Begun) -> None:
+    """To the last step, or to the next boundary where a stop is asked for."""
+    from unslothrl.offline import training
+
+    begun.model = trainer.model
+    if begun.checkpoint is not None:
+        origin.record_resume(begun.folder.path, begun.step, ())
+    if begun.stage.options.resume is not None:
+        begun.folder.truncate_after(begun.step, begun.step if begun.checkpoint else -1)
+        begun.checkpoints.delete_after(begun.step)
+        begun.view.resumed(begun.folder.read_metrics())
+    begun.trackers.start(begun.step if begun.checkpoint else None)
+    training.train(trainer, begun)

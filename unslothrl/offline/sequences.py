@@ -1,0 +1,157 @@
+"""Conversations as the token ids that a trainer gets, and which of them are learnt.
+
+What is learnt of a reply is what a policy would have sampled: the tokens after the prompt that the
+chat template writes before it, up to the one that ends the turn. Prompt and reply are tokenised
+apart, as they are in a rollout. Where the template rewrites earlier turns (Qwen3 leaves out their
+reasoning), a turn begins a sequence of its own, with all before it as the template then writes it,
+as it does in an episode (`dialogue`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unslothrl.dialogue import hermes
+from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.dialogue.tokens import encoded
+from unslothrl.offline.examples import Example, Message, Pair
+
+
+@dataclass(frozen=True)
+class Written:
+    """A row of the trainer's: `learnt` says of each token whether it counts in the loss."""
+
+    ids: tuple[int, ...]
+    learnt: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class PairIds:
+    """A prompt's tokens and those of its two replies."""
+
+    prompt: tuple[int, ...]
+    chosen: tuple[int, ...]
+    rejected: tuple[int, ...]
+
+
+class Writer:
+    """Writes examples by a tokenizer and its chat template. `notes`: what a reader of the run must
+    know of them, each once."""
+
+    def __init__(self, tokenizer, only_replies: bool = True):
+        self.tokenizer, self.only_replies = tokenizer, only_replies
+        self.template = TemplateDialogue(tokenizer)
+        self.notes: dict[str, None] = {}
+
+    def sequences(self, example: Example) -> list[Written]:
+        """UserError where the template refuses the conversation."""
+        if not example.messages:
+            return [self.of_text(example.text)]
+        messages, tools = self.written_form(example.messages, example.tools)
+        if not self.only_replies:
+            ids = self.tokens(self.template.written(messages, tools, False))
+            return [Written(ids, (True,) * len(ids))]
+        return self.of_replies(messages, tools)
+
+    def of_text(self, text: str) -> Written:
+        """A text with the tokens that the tokenizer puts around it, and an end."""
+        (ids,) = self.tokenizer([text], verbose=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        if end is not None and ids[-1:] != [end]:
+            ids = [*ids, end]
+        return Written(tuple(ids), (True,) * len(ids))
+
+    def of_replies(self, messages: list[Message], tools: list) -> list[Written]:
+        found: list[Written] = []
+        written, ids, learnt = "", list[int](), list[bool]()
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before, said = self.reply(messages[:number], message, tools)
+            if not written or not before.startswith(written):
+                if written:
+                    found.append(Written(tuple(ids), tuple(learnt)))
+                written, ids, learnt = "", [], []
+            for text, is_learnt in ((before[len(written) :], False), (said, True)):
+                tokens = self.tokens(text)
+                ids += tokens
+                learnt += [is_learnt] * len(tokens)
+            written = before + said
+        return [*found, Written(tuple(ids), tuple(learnt))]
+
+    def pair(self, pair: Pair) -> PairIds:
+        """UserError where the template refuses it."""
+        replies = []
+        for said in (pair.chosen, pair.rejected):
+            messages, tools = self.written_form((*pair.prompt, *said), pair.tools)
+            number = len(messages) - len(said)
+            text = self.template.written(messages, tools, False)
+            prompt = self.template.written(messages[:number], tools)
+            replies.append((prompt, self.up_to_end(text, prompt)))
+        prompts = {prompt for prompt, _ in replies}
+        same = common_start(*prompts, *(text for _, text in replies))
+        (prompt, *_) = prompts
+        if same != prompt:
+            begun = all(text.startswith(prompt) for _, text in replies)
+            same = prompt if begun else same
+            self.note_on(prompt, same)
+        chosen, rejected = (self.tokens(text[len(same) :]) for _, text in replies)
+        return PairIds(self.tokens(same), chosen, rejected)
+
+    def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
+        """-> (the text before a reply, the reply's own with the end of its turn)."""
+        prompt = self.template.written(before, tools)
+        text = self.up_to_end(self.template.written([*before, message], tools, False), prompt)
+        if text.startswith(prompt):
+            return prompt, text[len(prompt) :]
+        same = common_start(prompt, text)
+        self.note_on(prompt, same)
+        return same, text[len(same) :]
+
+    def note_on(self, prompt: str, same: str) -> None:
+        rest = prompt[len(same) :]
+        if rest:
+            self.notes[
+                f"the chat template ends a prompt with {rest[-40:]!r}, and writes a reply without "
+                "it: what is learnt begins where the two part"
+            ] = None
+
+    def up_to_end(self, text: str, prompt: str) -> str:
+        """A conversation's text without what the template writes after the end of the last turn,
+        which is that of a reply to `prompt`."""
+        ids, begin = self.tokens(text), len(common_start(text, prompt))
+        for number in range(len(ids), 0, -1):
+            if ids[number - 1] in self.template.ends:
+                rest = self.template.decode(ids[number:])
+                end = len(text) - len(rest) if text.endswith(rest) else len(text)
+                if end > begin:
+                    return text[:end]
+                break  # it is the end of an earlier turn
+        self.notes["the chat template ends no turn with a token: when to stop is not learnt"] = None
+        return text
+
+    def written_form(
+        self, messages: Sequence[Message], tools: Sequence
+    ) -> tuple[list[Message], list]:
+        """What the template is given: calls and tools as text, where it has no form of its own."""
+        template = self.template
+        if not tools and not hermes.has_tools(list(messages)):
+            return list(messages), []
+        if template.native is not None:
+            return list(messages), list(tools)
+        texts = list(hermes.as_texts(list(messages)))
+        if tools:
+            role = "system" if template.has_system else "user"
+            texts = list(hermes.with_tools(texts, list(tools), role))
+        return texts, []
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(encoded(self.tokenizer, text))
+
+
+def common_start(*texts: str) -> str:
+    """What all begin with."""
+    shortest = min(texts, key=len)
+    for number, character in enumerate(shortest):
+        if any(text[number] != character for text in texts):
+            return shortest[:number]
+    return shortest

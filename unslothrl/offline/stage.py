@@ -1,0 +1,291 @@
+"""A run of `unslothrl sft`, `dpo` or `rm` whose data is read: what it records, how it ends."""
+
+import contextlib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unslothrl import __version__, stopping
+from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
+from unslothrl.data import fingerprint
+from unslothrl.embedded import adapter_folder
+from unslothrl.errors import RunError, UserError
+from unslothrl.files import write_whole
+from unslothrl.mirror import mirror as mirrors
+from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
+from unslothrl.offline import layouts
+from unslothrl.offline.checkpoints import StageCheckpoints, step_of
+from unslothrl.offline.resolve import Stage, to_toml
+from unslothrl.planning.machine import Machine
+from unslothrl.redaction import redacted_values
+from unslothrl.rewards.model import HEAD_FILE
+from unslothrl.tracking import calling, origin
+from unslothrl.tracking.metrics import is_number
+from unslothrl.tracking.report.page import noting_errors, write_report
+from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.tracked import Trackers
+from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights.adapter_use import Use
+
+DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
+MOST_PRINTS = 1 << 20  # bytes
+PAIRS_OF_HEAD = 200  # whose scores say what is usual
+
+
+@dataclass
+class Begun:
+    """A stage whose data is read and whose folder is open."""
+
+    stage: Stage
+    view: Terminal
+    folder: RunFolder
+    checkpoints: StageCheckpoints
+    checkpoint: Path | None  # to go on from
+    base: Path
+    use: Use
+    tables: Any  # offline.tables.Tables
+    tokenizer: Any
+    trackers: Trackers
+    mirror: Mirror
+    model: Any = None
+    step: int = 0
+    adapter: Path | None = None
+
+    @classmethod
+    def of(
+        cls, stage: Stage, machine: Machine, view: Terminal, at_end: contextlib.ExitStack
+    ) -> "Begun":
+        """Everything that can be checked before the base is loaded. UserError."""
+        options = stage.options
+        view.stage("importing libraries")
+        from unslothrl.offline import tables
+
+        target = mirrors.of_run(options)
+        adapter = adapter_folder(options.adapter)
+        if adapter:
+            adapter_check.check(adapter, base_model.find(options.model, weights=False))
+        view.stage(f"reading base {options.model}")
+        base = base_model.prepare(options.model, view.stage, view.progress)
+        tokenizer = base_model.load_tokenizer(base)
+        view.stage(f"reading {options.dataset}")
+        writer, form = writer_and_form(options, tokenizer)
+        found = tables.load(table_options(options), form, writer)
+        notes = [*stage.notes, *found.notes, *writer.notes]
+        prints = {
+            fingerprint.TRAIN: tables.fingerprint(found.train),
+            f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
+        }
+        if options.resume is None:
+            with stopping.held():
+                folder = RunFolder.create(
+                    options.output_dir, options.run_name or stage.command, to_toml(stage)
+                )
+                at_end.callback(folder.close)
+                origin.record(folder.path, stage.recipe)
+                write_whole(folder.path / DATA_FILE, encoded(prints))
+        else:
+            folder = RunFolder.reopen(options.resume)
+            at_end.callback(folder.close)
+            notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
+        checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
+        checkpoint = checkpoints.newest(notes.append) if options.resume else None
+        view.header([*layouts.header(stage, found), *notes])
+        tracked = Trackers(
+            options.track, folder.path, redacted_values(plain(asdict(options))), view.note
+        )
+        mirror = Mirror(target, folder.path, view.note)
+        folder.saved = mirror.update
+        use = use_of(options, tokenizer)
+        step = step_of(checkpoint) if checkpoint else 0
+        return cls(
+            stage, view, folder, checkpoints, checkpoint, base, use, found, tokenizer, tracked,
+            mirror, step=step,
+        )  # fmt: skip
+
+    @property
+    def was_finished(self) -> bool:
+        """Whether the run that is resumed came to its end."""
+        return self.folder.read_summary().get("status") == "finished"
+
+    @property
+    def best_adapter(self) -> Path | None:
+        """That of the evaluation with the lowest loss after a step."""
+        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
+        found = self.folder.path / ADAPTERS / f"v{min(losses)[1]:06d}" if losses else None
+        return found if found is not None and found.is_dir() else None
+
+    # What the trainer calls
+
+    def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        """After each step, and after the evaluation before the first."""
+        self.step = step
+        self.folder.log(row)
+        self.trackers.log(step, row)
+        if "timing/step_s" in row:
+            self.view.step(row, step, total)
+        evaluated = [name for name in row if name.startswith("eval/")]
+        if evaluated:
+            self.view.evaluation(step, row)
+            if step and self.is_best():
+                self.save_adapter(step)
+        every = self.stage.options.save_every
+        if step and every and step % every == 0:
+            self.save_adapter(step)
+
+    def is_best(self) -> bool:
+        """Whether the newest step has the lowest loss of all evaluations after a step."""
+        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
+        return bool(losses) and min(losses)[1] == self.step
+
+    def evaluations(self) -> list[tuple[float, dict[str, Any]]]:
+        """(loss, row) of each."""
+        key = f"eval/{self.tables.evaluation_name}/loss"
+        rows = self.folder.read_metrics(lambda damaged: None)
+        return [(row[key], row) for row in rows if is_number(row.get(key))]
+
+    @property
+    def tokens(self) -> int:
+        """That have been trained on."""
+        rows = self.folder.read_metrics(lambda damaged: None)
+        return max((row.get("train/tokens", 0) for row in rows), default=0)
+
+    def save_adapter(self, step: int) -> Path:
+        """adapters/v<step>/, with the head of a reward model."""
+        from unslothrl.offline import models
+
+        use = self.use
+        card = functools.partial(card_of, self.folder, use)
+        beside = portable.beside(use, self.base, card)
+        head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
+        if head is not None:
+            beside = replace(beside, contents={HEAD_FILE: head})
+        self.folder.beside_adapters = beside
+        name = portable.base_name(use.base, self.base)
+        self.adapter = self.folder.save_adapter(models.published(self.model, step, name))
+        self.folder.saved()
+        return self.adapter
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """Saves, sums up and says how it ended."""
+        stopping.begin()
+        self.view.stage("saving and stopping")
+        if self.model is not None and error is None and self.step:
+            self.save_adapter(self.step)
+            if self.stage.options.lora_save_path and self.adapter:
+                portable.copy_adapter(self.adapter, Path(self.stage.options.lora_save_path))
+        if isinstance(error, UserError) and not self.step and self.stage.options.resume is None:
+            (self.folder.path / DATA_FILE).unlink(missing_ok=True)
+            self.folder.discard()
+            self.view.failed()
+            return
+        self.trackers.close(status)
+        summary = self.summary(status)
+        try:
+            self.folder.write_summary(summary)
+            with noting_errors(self.view.note):
+                write_report(self.folder)
+        except OSError:
+            if error is None:
+                raise
+        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+        if error is None:
+            self.view.finish(summary)
+        else:
+            known = isinstance(error, UserError | RunError)
+            ways_on = [("resume", summary["resume"])] if summary["resume"] else []
+            self.view.failed(None if known else f"{self.step} steps, {summary['report']}", ways_on)
+
+    def summary(self, status: str) -> dict[str, Any]:
+        rows = self.folder.read_metrics(lambda damaged: None)
+        evals = [row for _, row in self.evaluations()]
+        path, run = self.folder.path, self.stage.options
+        saved = max(self.checkpoints.steps(), default=0)
+        repeats = f", {self.step - saved} steps will be repeated" if self.step > saved else ""
+        goes_on = f"after step {saved}{repeats}" if saved else f"from its start{repeats}"
+        is_policy = not isinstance(run, RmOptions)
+        return {
+            "status": status,
+            "steps": self.step,
+            "seconds": sum(row.get("timing/step_s") or 0.0 for row in rows),
+            "eval_seconds": sum(row.get("timing/eval_s") or 0.0 for row in rows),
+            "first_eval": evals[0] if evals else None,
+            "best_eval": min(evals, key=layouts.loss_of) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(self.adapter) if self.adapter else None,
+            "best_adapter": str(self.best_adapter) if self.best_adapter else None,
+            "command": calling.command("chat", "--adapter", path) if is_policy else None,
+            "train": None if is_policy else calling.command("train", "--reward", f"rm:{path}"),
+            "resume": None if status == "finished" else calling.command(
+                self.stage.command, "--resume", path
+            ),
+            "goes_on": None if status == "finished" else goes_on,
+            "wall_seconds": self.view.elapsed,
+            "was_resumed": run.resume is not None,
+            "report": str(path / REPORT),
+            "version": __version__,
+        }  # fmt: skip
+
+
+def encoded(prints: Mapping[str, str]) -> bytes:
+    return json.dumps(prints, indent=2).encode() + b"\n"
+
+
+def prints_of(folder: Path) -> dict[str, Any]:
+    """What the run that is resumed has noted of its tables. UserError."""
+    try:
+        return read_object(folder / DATA_FILE, MOST_PRINTS)
+    except Unreadable as error:
+        raise UserError(
+            f"resume {folder}: {DATA_FILE}: {error}: start a new run from its adapter with "
+            "--adapter"
+        ) from None
+
+
+def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Any, Any]:
+    from unslothrl.offline import tables
+    from unslothrl.offline.sequences import Writer
+
+    if isinstance(options, SftOptions):
+        return Writer(tokenizer, options.assistant_only_loss), tables.SFT
+    return Writer(tokenizer), tables.DPO if isinstance(options, DpoOptions) else tables.RM
+
+
+def table_options(options: OfflineOptions) -> Any:
+    from unslothrl.offline.examples import ExampleColumns
+    from unslothrl.offline.tables import TableOptions
+
+    columns = ExampleColumns(
+        options.prompt_column,
+        *(
+            getattr(options, f"{name}_column", None)
+            for name in ("completion", "chosen", "rejected")
+        ),
+    )
+    return TableOptions(
+        dataset=options.dataset,
+        eval_dataset=options.eval_dataset,
+        holdout=options.holdout,
+        eval_problems=options.eval_problems,
+        max_length=options.max_length,
+        seed=options.seed,
+        columns=columns,
+        system_prompt=options.system_prompt,
+    )
+
+
+def use_of(options: OfflineOptions, tokenizer: Any) -> Use:
+    """How what is trained is used: see `adapter_use`."""
+    use = adapter_use.of_base(options.model, options.system_prompt or "", tokenizer)
+    return replace(use, kind=adapter_use.REWARD_MODEL) if isinstance(options, RmOptions) else use
+
+
+def card_of(folder: RunFolder, use: Use, version: int) -> str:
+    from unslothrl.tracking import card
+
+    title = f"{folder.path.name} v{version:06d}"
+    return card.card(title, use, use.base, card.Run.read(folder.path))

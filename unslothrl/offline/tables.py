@@ -1,0 +1,274 @@
+"""Rows as tables of token ids, in the columns that TRL's trainers read.
+
+    sft   input_ids, labels              -100 where a token is not learnt
+    dpo   prompt_ids, chosen_ids, rejected_ids
+    rm    chosen_ids, rejected_ids       each with the prompt, and margin where the data has one
+
+Rows that cannot be used, and those longer than `max_length`, are left out and counted; none is cut.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from unslothrl.columns import UnusableRow
+from unslothrl.data import sources, splits
+from unslothrl.data.rendering import Skipped, check_unusable, numbered
+from unslothrl.data.rows import Rows
+from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import task as arithmetic
+from unslothrl.errors import UserError
+from unslothrl.offline import examples
+from unslothrl.offline.examples import Example, ExampleColumns, Pair
+from unslothrl.offline.sequences import Writer
+from unslothrl.types import seed_of
+
+IGNORED = -100  # a label that is not learnt
+EMBEDDED_ROWS, EMBEDDED_EVAL_ROWS = 2_000, 200
+
+Read = TypeVar("Read", Example, Pair)
+TableRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Where rows come from; see `data.options.DataOptions`."""
+
+    dataset: str
+    eval_dataset: tuple[str, ...]  # at most one source
+    holdout: float
+    eval_problems: int  # evaluation rows, at most; 0: all
+    max_length: int  # tokens
+    seed: int
+    columns: ExampleColumns = field(default_factory=ExampleColumns)
+    system_prompt: str | None = None  # in place of the rows' own
+
+
+@dataclass(frozen=True)
+class Form(Generic[Read]):
+    """What a trainer makes of a row."""
+
+    read: Callable[[Mapping, ExampleColumns], Read]
+    write: Callable[[Writer, Read], list[TableRow]]
+    embedded: Callable[[str, int], Iterator[TableRow]]  # (split, seed) -> rows
+    length: Callable[[TableRow], int]  # in tokens, of what the model reads at once
+
+    def prompt(self, row: Mapping, columns: ExampleColumns) -> list[Any]:
+        """What makes two rows the same problem: they are held out together."""
+        read = self.read(row, columns)
+        if isinstance(read, Pair):
+            return list(read.prompt)
+        before = itertools.takewhile(lambda turn: turn["role"] != "assistant", read.messages)
+        return list(before) or [read.text]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a stage trains and is evaluated on: lists of rows, and notes on those left out."""
+
+    train: list[TableRow]
+    evaluation: list[TableRow]
+    evaluation_name: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What `splits.split` is told."""
+
+    dataset: str
+    eval_dataset: tuple[str, ...]
+    holdout: float
+    seed: int
+    reader: "_Reader"
+
+
+@dataclass(frozen=True)
+class _Reader:
+    form: Form
+    columns: ExampleColumns
+
+    def prompt(self, row: Mapping) -> list[Any]:
+        return self.form.prompt(row, self.columns)
+
+
+def load(options: TableOptions, form: Form, writer: Writer) -> Tables:
+    """The tables of a stage. Raises UserError."""
+    train, evaluation, name = rows_of(options, form)
+    filled: list[list[TableRow]] = []
+    notes: list[str] = []
+    for label, rows in ((f"dataset {options.dataset}", train), (f"eval set {name}", evaluation)):
+        found, skipped = table(rows, options, form, writer)
+        check_usable(label, skipped, len(found), options.max_length)
+        notes += [
+            f"{label}: of {skipped.rows} rows not used: {line}"
+            for line in skipped.lines(options.max_length)
+        ]
+        filled.append(found)
+    return Tables(filled[0], limited(filled[1], options.eval_problems), name, tuple(notes))
+
+
+def rows_of(options: TableOptions, form: Form) -> tuple[Rows, Rows, str]:
+    """-> (training rows, evaluation rows, the name of the evaluation set)."""
+    train: Rows
+    if options.dataset == EMBEDDED:
+        endless = form.embedded("train", seed_of(options.seed, "train"))
+        train = list(itertools.islice(endless, EMBEDDED_ROWS))
+        held_out: Rows = embedded_eval(form)
+    else:
+        reader = _Reader(form, options.columns)
+        given = (options.dataset, options.eval_dataset, options.holdout, options.seed)
+        train, held_out = splits.split(_Split(*given, reader), sources.parse(options.dataset))
+    if not options.eval_dataset:
+        return train, held_out, sources.HELD_OUT
+    ((name, text),) = sources.eval_sources(options.eval_dataset).items()
+    if text == EMBEDDED:
+        return train, embedded_eval(form), name
+    by_split = sources.load_splits(sources.parse(text or options.dataset))
+    return train, by_split[sources.test_of(by_split) or sources.train_of(by_split)], name
+
+
+def embedded_eval(form: Form) -> list[TableRow]:
+    """The same in every run."""
+    return list(itertools.islice(form.embedded("test", 0), EMBEDDED_EVAL_ROWS))
+
+
+def table(
+    rows: Rows, options: TableOptions, form: Form, writer: Writer
+) -> tuple[list[TableRow], Skipped]:
+    """-> (what a trainer reads of `rows`, what is left out of them)."""
+    found: list[TableRow] = []
+    skipped = Skipped(source=rows)
+    for number, row in numbered(rows):
+        skipped.rows += 1
+        try:
+            read = form.read(row, options.columns)
+            if options.system_prompt is not None:
+                read = read.under(options.system_prompt)
+            written = form.write(writer, read)
+        except (UnusableRow, UserError) as error:  # a template may refuse some conversations
+            skipped.add(str(error), number)
+            continue
+        longest = max(map(form.length, written))
+        if longest > options.max_length:
+            skipped.too_long.append(longest)
+        else:
+            found += [{name: compact(value) for name, value in one.items()} for one in written]
+    return with_margins(found), skipped
+
+
+def with_margins(rows: list[TableRow]) -> list[TableRow]:
+    """A margin of 0 for rows without one where others have one: a batch's rows are alike."""
+    if any(examples.MARGIN in row for row in rows):
+        for row in rows:
+            row.setdefault(examples.MARGIN, 0.0)
+    return rows
+
+
+def compact(value: Any) -> Any:
+    """Ids in four bytes each: a list of Python's would take up to 36."""
+    return np.asarray(value, np.int32) if isinstance(value, list) else value
+
+
+def limited(rows: list[TableRow], most: int) -> list[TableRow]:
+    """At most `most` rows, 0: all; the same of the same set."""
+    if not most or len(rows) <= most:
+        return rows
+    return random.Random(seed_of(0, "eval")).sample(rows, most)
+
+
+def check_usable(name: str, skipped: Skipped, kept: int, max_length: int) -> None:
+    """UserError where more than half of the rows cannot be used, or none is short enough."""
+    check_unusable(name, skipped)
+    if not kept:
+        raise UserError(
+            f"max_length {max_length}: all {len(skipped.too_long)} rows of {name} are longer (the "
+            f"shortest has {min(skipped.too_long)} tokens): set --max_length "
+            f"{max(skipped.too_long)} to keep every one"
+        )
+
+
+# The three forms
+
+
+def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
+    return [
+        {
+            "input_ids": list(each.ids),
+            "labels": [
+                token if is_learnt else IGNORED
+                for token, is_learnt in zip(each.ids, each.learnt, strict=True)
+            ],
+        }
+        for each in writer.sequences(example)
+    ]
+
+
+def dpo_rows(writer: Writer, pair: Pair) -> list[TableRow]:
+    ids = writer.pair(pair)
+    return [
+        {
+            "prompt_ids": list(ids.prompt),
+            "chosen_ids": list(ids.chosen),
+            "rejected_ids": list(ids.rejected),
+        }
+    ]
+
+
+def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
+    ids = writer.pair(pair)
+    row: TableRow = {
+        "chosen_ids": [*ids.prompt, *ids.chosen],
+        "rejected_ids": [*ids.prompt, *ids.rejected],
+    }
+    return [row if pair.margin is None else {**row, "margin": pair.margin}]
+
+
+def embedded_examples(split: str, seed: int) -> Iterator[TableRow]:
+    """Problems with worked answers, in the form that the rewards ask for."""
+    for row in embedded_pairs(split, seed):
+        yield {"prompt": row["prompt"], "completion": row["chosen"]}
+
+
+def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
+    """Problems with a worked answer, which is right, and a guess."""
+    draw = random.Random(f"pairs {split} {seed}")
+    while True:
+        a, sign, b = arithmetic.draw_operands(draw)
+        if arithmetic.is_held_out(a, sign, b) != (split == "test"):
+            continue
+        chosen = arithmetic.careful_answer(a, sign, b)
+        rejected = arithmetic.careless_answer(a, sign, b, draw)
+        yield {"prompt": arithmetic.text(a, sign, b), "chosen": chosen, "rejected": rejected}
+
+
+SFT: Form[Example] = Form(
+    examples.example, sft_rows, embedded_examples, lambda row: len(row["input_ids"])
+)
+DPO: Form[Pair] = Form(
+    examples.pair,
+    dpo_rows,
+    embedded_pairs,
+    lambda row: len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])),
+)
+RM: Form[Pair] = Form(
+    examples.pair,
+    rm_rows,
+    embedded_pairs,
+    lambda row: max(len(row["chosen_ids"]), len(row["rejected_ids"])),
+)
+
+
+def fingerprint(rows: Sequence[TableRow]) -> str:
+    """What a resume compares: "60 rows, 8f3a..."."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for name, value in sorted(row.items()):
+            content = np.asarray(value).tobytes()
+            digest.update(f"{name} {len(content)} ".encode() + content)
+    return f"{len(rows)} rows, {digest.hexdigest()[:16]}"

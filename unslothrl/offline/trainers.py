@@ -1,0 +1,207 @@
+"""TRL's trainers over rows that are token ids already, recorded as a run is.
+
+Nothing of how they train is changed: of their methods only those are overridden by which they make
+ids of rows, write a checkpoint and evaluate.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import trl
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from unslothrl import stopping
+from unslothrl.backends.lora import POLICY
+from unslothrl.memory import peak_memory_mb
+from unslothrl.offline.checkpoints import StageCheckpoints
+
+FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "lr",
+    "entropy": "entropy",
+    "mean_token_accuracy": "token_accuracy",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "rewards/accuracies": "accuracy",
+    "rewards/margins": "margin",
+    "logps/chosen": "logprob_chosen",
+    "logps/rejected": "logprob_rejected",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "mean_reward": "reward_mean",
+}
+
+
+class Interrupted(Exception):
+    """An evaluation that is left, because the run is to stop."""
+
+
+class Recorder(TrainerCallback):
+    """Hands each finished step to `finished(step, total, row)`, and decides when the Trainer
+    evaluates, saves and stops.
+
+    A step that is evaluated is finished when that is done.
+    """
+
+    def __init__(
+        self,
+        finished: Callable[[int, int, dict[str, Any]], None],
+        eval_name: str,
+        eval_every: int,
+        checkpoint_every: int,
+        batch_size: int,
+    ):
+        self.finished, self.eval_name = finished, eval_name
+        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
+        self.batch_size = batch_size
+        self.row: dict[str, Any] = {}
+        self.step_began = time.perf_counter()
+
+    def on_step_begin(self, args, state, control, **_):
+        self.step_began = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **_):
+        step, last = state.global_step, state.global_step >= state.max_steps
+        is_asked = stopping.is_asked()
+        control.should_log = True
+        due = bool(self.eval_every) and (last or step % self.eval_every == 0)
+        control.should_evaluate = due and not is_asked
+        control.should_save = last or is_asked or step % self.checkpoint_every == 0
+        control.should_training_stop = last or is_asked
+        return control
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if logs is None or "loss" not in logs or not state.global_step:
+            return
+        self.row = {
+            "step": state.global_step,
+            **{f"train/{name}": logs[key] for key, name in FIGURES.items() if key in logs},
+            "train/tokens": int(logs.get("num_tokens", 0)),
+            "samples_seen": state.global_step * self.batch_size,
+            "epoch": state.epoch,
+            "timing/step_s": time.perf_counter() - self.step_began,
+            "memory/learner_peak_mb": peak_memory_mb(),
+        }
+        if not control.should_evaluate:
+            self._finish(state)
+
+    def on_evaluate(self, args, state, control, metrics=None, **_):
+        self.row = {"step": state.global_step, **self.row, **self.of_evaluation(metrics or {})}
+        self._finish(state)
+
+    def of_evaluation(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        if not metrics:
+            return {}
+        found = {
+            f"eval/{self.eval_name}/{name}": metrics[f"eval_{key}"]
+            for key, name in FIGURES.items()
+            if f"eval_{key}" in metrics
+        }
+        return {**found, "timing/eval_s": metrics["eval_runtime"]}
+
+    def _finish(self, state) -> None:
+        row, self.row = self.row, {}
+        self.finished(state.global_step, state.max_steps, row)
+
+
+class Recorded:
+    """Of a trainer: checkpoints in the run's form, evaluations that can be left.
+
+    `prepare` is to be called before it trains.
+    """
+
+    args: Any
+    state: Any
+    control: Any
+    model: Any
+    checkpoints: StageCheckpoints
+    is_best: Callable[[], bool]
+    progress: Callable[[int], None]
+    evaluated: int
+
+    def prepare(
+        self,
+        checkpoints: StageCheckpoints,
+        is_best: Callable[[], bool],
+        progress: Callable[[int], None],
+    ) -> None:
+        """`is_best`: whether the last evaluation was the best so far; `progress` gets the number of
+        micro-batches that an evaluation has done."""
+        self.checkpoints, self.is_best, self.progress = checkpoints, is_best, progress
+        self.evaluated = 0
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Adapters get the run's."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step = self.state.global_step
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        written = Path(self.args.output_dir) / f"checkpoint-{step}"
+        self.checkpoints.seal(written, step, self.is_best())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """transformers loads none but the adapters in subfolders where there is one, such as DPO's
+        reference: the one that is trained would begin anew."""
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        trained = model or self.model
+        if len(trained.peft_config) > 1:
+            trained.load_adapter(resume_from_checkpoint, POLICY, is_trainable=True)
+            trained.set_adapter(POLICY)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.evaluated = 0
+        try:
+            return super().evaluate(*args, **kwargs)  # type: ignore[misc]
+        except Interrupted:
+            self.control.should_evaluate = False
+            self.control.should_save = self.control.should_training_stop = True
+            return self.control_left()
+
+    def control_left(self) -> dict[str, float]:
+        """The step is recorded without its evaluation."""
+        handler = self.callback_handler  # type: ignore[attr-defined]
+        self.control = handler.on_evaluate(self.args, self.state, self.control, {})
+        return {}
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        if stopping.is_asked():
+            raise Interrupted
+        result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
+        self.evaluated += 1
+        self.progress(self.evaluated)
+        return result
+
+
+class SftTrainer(Recorded, trl.SFTTrainer):
+    """Over rows with input_ids and labels."""
+
+
+class DpoTrainer(Recorded, trl.DPOTrainer):
+    """Over rows with prompt_ids, chosen_ids and rejected_ids."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
+        return dataset
+
+
+class RmTrainer(Recorded, trl.RewardTrainer):
+    """Over rows with chosen_ids and rejected_ids."""
+
+
+@contextlib.contextmanager
+def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
+    """Inside it a trainer is made; afterwards what is trained is as it was. Over a 4-bit base TRL
+    makes it bfloat16, in which steps of a small learning rate are lost."""
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    yield
+    for name, value in before.items():
+        model.get_parameter(name).data = value

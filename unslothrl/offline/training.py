@@ -1,0 +1,124 @@
+"""A trainer for a stage, and its loop."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import torch
+import transformers
+from datasets import Dataset
+
+from unslothrl import stopping
+from unslothrl.config.hardware import half_precision
+from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
+from unslothrl.embedded import adapter_folder
+from unslothrl.offline import models, plain_head, settings
+from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, kept_in_float32
+
+if TYPE_CHECKING:
+    from unslothrl.offline.stage import Begun
+
+TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
+NUMBER_BYTES = 4  # of a log-probability, and of a LoRA's weight
+
+
+def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -> Any:
+    """TRL's trainer over the tables of `begun`. UserError."""
+    transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("trl").setLevel(logging.ERROR)  # it warns of packing, which is tested here
+    datasets.disable_progress_bars()
+    os.environ["TQDM_DISABLE"] = "1"  # the terminal is the run's
+    plain_head.install()
+    dtype = getattr(torch, dtype_name(options))
+    start = adapter_folder(options.adapter)
+    shape = models.Shape(
+        dtype=dtype,
+        rank=options.max_lora_rank,
+        alpha=options.lora_alpha,
+        dropout=options.lora_dropout,
+        seed=options.seed,
+        start=Path(start) if start else None,
+        name=name,
+    )
+    make = models.reward_model if isinstance(options, RmOptions) else models.policy
+    model = make(base, shape)
+    tables = begun.tables
+    config = settings.config_of(options, begun.checkpoints.writing, dtype)
+    if isinstance(options, DpoOptions) and options.reference == "auto":
+        config.precompute_ref_log_probs, said = cheaper_reference(model, tables)
+        begun.view.note(said)
+    if getattr(config, "precompute_ref_log_probs", False):
+        begun.view.stage("computing the reference's log-probabilities")
+    recorder = Recorder(
+        begun.finished,
+        tables.evaluation_name,
+        options.eval_every,
+        options.checkpoint_every,
+        options.batch_size,
+    )
+    with kept_in_float32(model):
+        trainer = TRAINERS[type(options)](
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(tables.train),
+            eval_dataset=Dataset.from_list(tables.evaluation),
+            processing_class=begun.tokenizer,
+            callbacks=[recorder],
+        )
+    trainer.remove_callback(transformers.PrinterCallback)
+    if getattr(config, "precompute_ref_log_probs", False):
+        trainer.model.delete_adapter("ref")  # its log-probabilities are there
+    micro = config.per_device_eval_batch_size
+    batches = -(-len(tables.evaluation) // micro)
+    trainer.prepare(
+        begun.checkpoints,
+        begun.is_best,
+        lambda done: begun.view.progress("eval", done, batches),
+    )
+    steps = options.episodes * steps_of_epoch(trainer)
+    trainer.args.max_steps = min(steps, options.max_steps or steps)
+    return trainer
+
+
+def train(trainer: Any, begun: "Begun") -> None:
+    """Evaluates before the first step, then trains to the last."""
+    if begun.checkpoint is None and begun.stage.options.eval_every:
+        trainer.evaluate()
+        if stopping.is_asked():
+            return
+    checkpoint = str(begun.checkpoint) if begun.checkpoint else None
+    if checkpoint and begun.step >= trainer.args.max_steps:  # all but its end was reached
+        trainer._load_from_checkpoint(checkpoint)
+        return
+    trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def steps_of_epoch(trainer: Any) -> int:
+    """Optimiser steps in a pass over the rows, the last of which may have fewer rows."""
+    return -(-len(trainer.get_train_dataloader()) // trainer.args.gradient_accumulation_steps)
+
+
+def cheaper_reference(model: Any, tables: Any) -> tuple[bool, str]:
+    """-> (whether the reference's log-probabilities take less memory than a copy of its adapter,
+    a line with both)."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    adapter_mb = NUMBER_BYTES * trained / 2**20
+    pairs = len(tables.train) + len(tables.evaluation)
+    cached_mb = 2 * NUMBER_BYTES * pairs / 2**20
+    is_cached = cached_mb < adapter_mb
+    chosen = "its log-probabilities are cached" if is_cached else "it is a copy of the adapter"
+    return is_cached, (
+        f"reference: {chosen} (cached {cached_mb:.2f} MB for {pairs} pairs, a copy "
+        f"{adapter_mb:.2f} MB)"
+    )
+
+
+def dtype_name(options: OfflineOptions) -> str:
+    """What the base computes in."""
+    if options.dtype != "auto":
+        return options.dtype
+    has_card = torch.cuda.is_available()
+    return half_precision(torch.cuda.get_device_capability() if has_card else None)

@@ -1,0 +1,88 @@
+"""A reward model as a reward: `--reward rm:runs/NAME`, what `unslothrl rm` has trained.
+
+Its adapter goes on the learner's base, so no second model is in memory. The learners score every
+completion before the update; actors give 0 in its place.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file, is_folder, newest_numbered
+
+PREFIX, NAME = "rm:", "rm"
+HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
+ADAPTERS = "adapters"  # in a run's folder
+MOST_HEADER = 4096  # bytes
+WEIGHT, MEAN, STD = "weight", "mean", "std"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The size of what a reward model's head reads."""
+
+    hidden: int
+
+
+def folder_of(text: str) -> Path:
+    """The adapter's folder of "rm:runs/NAME", the newest of that run, or of "rm:FOLDER" itself.
+    UserError where there is none, or it has no head."""
+    named = text.removeprefix(PREFIX)
+    folder = expanded(named).absolute()
+    if is_folder(folder / ADAPTERS):
+        newest = newest_numbered(folder / ADAPTERS, "v")
+        if newest is None:
+            raise UserError(f"reward {text}: this run has saved no adapter yet")
+        folder = newest
+    if not is_folder(folder):
+        raise UserError(f"reward {text}: no such folder: set --reward rm:runs/NAME")
+    if not is_file(folder / HEAD_FILE):
+        raise UserError(
+            f"reward {text}: it has no {HEAD_FILE}, so it is no reward model: train one with "
+            "`unslothrl rm`"
+        )
+    return folder
+
+
+def in_full(text: str) -> str:
+    """ "rm:runs/NAME=0.5" with the whole path of the adapter, so that a run which goes on scores by
+    the same one."""
+    name, weight = parted(text)
+    return f"{PREFIX}{folder_of(name)}{weight}"
+
+
+def parted(text: str) -> tuple[str, str]:
+    """-> ("rm:FOLDER", "=WEIGHT" or "")."""
+    name, separator, weight = text.rpartition("=")
+    if separator:
+        try:
+            float(weight)
+        except ValueError:
+            return text, ""
+        return name, f"={weight}"
+    return text, ""
+
+
+def head_of(folder: Path) -> Head:
+    """What the file of the head says of itself. UserError where it is none."""
+    path = folder / HEAD_FILE
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= MOST_HEADER:
+                raise ValueError("its header is too long")
+            header = json.loads(file.read(length))
+        shape = header[WEIGHT]["shape"]
+        kinds = {header[name]["dtype"] for name in (WEIGHT, MEAN, STD)}
+        ones = [header[name]["shape"] for name in (MEAN, STD)]
+        if kinds != {"F32"} or ones != [[1], [1]] or len(shape) != 2 or shape[0] != 1:
+            raise ValueError("its tensors are not those of a head")
+        if path.stat().st_size != 8 + length + 4 * (shape[1] + 2):
+            raise ValueError("it is cut off, or too long")
+        return Head(int(shape[1]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"reward rm: {path} is damaged ({said}): copy it again, or train it again"
+        ) from None
