@@ -47,7 +47,8 @@ def ci(tmp_path):
 def test_every_part_has_a_budget_and_a_row(ci):
     code, output = ci()
     assert code == 0
-    targets = re.findall(r"^part [\w-]+ make ([\w-]+)(?: ARGS=\S+)?$", (ROOT / ".ci/run").read_text(), re.M)
+    script = (ROOT / ".ci/run").read_text()
+    targets = re.findall(r"^part [\w-]+ make ([\w-]+)(?: ARGS=\S+)?$", script, re.M)
     assert re.findall("^made (.*)$", output, re.M) == targets and len(targets) >= 12
     rows = re.findall(r"^(\S+) +\d+ s of +(\d+) s  (\w*)", output, re.M)
     budget = dict(re.findall(r"^([\w-]+) (\d+)$", (ROOT / ".ci/budget").read_text(), re.M))
