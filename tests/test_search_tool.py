@@ -201,7 +201,39 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path):
 def test_control_characters_do_not_reach_the_policy(tmp_path):
     text = "red \x1b[31m alert\x07\x00\u202e \ud800 end\nof it"
     (function,) = search.tools(rows_in(tmp_path, [{"title": "a\nb\x1b", "text": text}]))
-    assert function("alert") == "[1] a b?\nred ?[31m alert??? ? end\nof it"
+    assert function("alert") == "[1] a b\nred [31m alert  end\nof it"
+
+
+def test_ordinary_white_space_is_shown_as_such(tmp_path):
+    """Of Windows' files, of pages and of Japanese; an accent or an emoji of several characters
+    stays whole."""
+    text = (
+        "nile\r\nriver\rends\u2028at\u00a0sea\u3000海\tx\x0by \U0001f469\u200d\U0001f680 cafe\u0301"
+    )
+    (function,) = search.tools(rows_in(tmp_path, [{"title": "a\u00a0b", "text": text}]))
+    assert function("nile") == (
+        "[1] a b\nnile\nriver\nends\nat sea 海\tx y \U0001f469\u200d\U0001f680"
+    )
+
+
+def test_a_text_of_windows_is_cut_between_its_paragraphs():
+    text = "\r\n\r\n".join(["One sentence. And another one. " * 20] * 2)
+    assert [part.text.count("\n") for part in parts(Passage("T", text))] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("E\u0301cole normale", "école"),
+        ("École normale", "e\u0301cole"),
+        ("ＡＢＣ１２３", "abc123"),
+        ("ﬁnance", "finance"),
+        ("ｶﾞｲﾄﾞ", "ガイド"),
+    ],
+)
+def test_a_word_is_found_however_its_letters_are_encoded(written, asked, tmp_path):
+    index = search.Index(Corpus(rows_in(tmp_path, [{"id": "a", "text": written}])))
+    assert [each.name for each in index.best(asked, 3)] == ["a"]
 
 
 def refused(folder: Path) -> dict[str, str]:

@@ -130,7 +130,7 @@ def one_line_of(text: str) -> str:
 
 def parts(document: Passage) -> Iterator[Passage]:
     """A document in parts of at most `MOST_PASSAGE` characters, cut where it has an end."""
-    text = document.text.strip()
+    text = document.text.replace("\r\n", "\n").strip()
     if len(text) <= MOST_PASSAGE:
         yield document._replace(text=text)
         return
