@@ -45,6 +45,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_environments.py::test_what_cannot_be_prepared_is_refused_at_the_start"
     ),
     "| `close()`": "test_environments_page.py::test_close_is_called_however_an_episode_ends",
+    "| `async`": ("test_environments.py::test_synchronous_code_may_run_a_loop_of_its_own"),
     "| `max_turns`": "test_environments_page.py::test_there_are_ten_turns_where_nobody_says",
     "What the class is made with": "test_environments.py::test_options_are_json_or_texts",
     "- **Tokens.**": (

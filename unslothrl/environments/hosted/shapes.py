@@ -3,7 +3,7 @@
     ours          reset(task, seed) -> messages, async step(action) -> Step
     Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
     TRL's         reset(**row) -> None or a text, public methods are tools, get_reward()
-    RL2's         async def step(state, action, extra_info) -> {next_state, reward, ...}
+    RL2's         def step(state, action, extra_info) -> {next_state, reward, ...}
     tools         functions that the policy may call
 
 Which of them a class or a function is can be seen by its names and parameters. Any method may be
@@ -17,11 +17,12 @@ import math
 import os
 import sys
 import types
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from unslothrl.environments.base import Action, Message, Step, Task
-from unslothrl.environments.hosted.tools import Tools, awaited
+from unslothrl.environments.hosted.loop import awaited
+from unslothrl.environments.hosted.tools import Tools
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RL2_PARAMETERS = ("state", "action", "extra_info")
@@ -35,21 +36,21 @@ class Wrong(Exception):
 class Shape(Protocol):
     """An episode's environment, as a session calls it."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a
         text behind the task's prompt; "tools": their JSON schemas, "max_turns": or None}."""
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         """-> {"observation": a text (a user's turn) or messages, "reward", "done", "score", "calls"
         and "errors": of tools}; "raw" in the observation's place: {"text", "continues"}."""
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         """-> the reward of an episode that has ended before the environment ended it."""
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
-Make = Callable[[], "Shape | Awaitable[Shape]"]
+Make = Callable[[], Shape]
 """Makes the environment of an episode."""
 
 
@@ -84,8 +85,8 @@ def tools_of(text: str) -> list[Callable]:
     return module(file).tools(argument) if separator else Tools.of_file(module(file))
 
 
-async def made(environment: Any, tools: Sequence[Callable], most: int) -> Shape:
-    environment = await awaited(environment)
+def made(environment: Any, tools: Sequence[Callable], most: int) -> Shape:
+    environment = awaited(environment)
     return kind_of(type(environment))(environment, tools, most)
 
 
@@ -151,53 +152,53 @@ class Based:
     def began(self, **prompt: Any) -> Answer:
         return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         close = getattr(self.environment, "close", None)
         if callable(close):
-            await awaited(close())
+            awaited(close())
 
 
 class Ours(Based):
     """A class of this package's form. Where it has tools, it is asked only about a turn without
     calls."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         reset = self.environment.reset
         takes_seed = len(inspect.signature(reset).parameters) > 1
-        prompt = await awaited(reset(task, seed) if takes_seed else reset(task))
+        prompt = awaited(reset(task, seed) if takes_seed else reset(task))
         if prompt is not None:
             prompt = conversation(prompt)
         return self.began(prompt=prompt)
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if self.tools and action.calls:
-            return await self.tools.answer(action)
-        return answer(await awaited(self.environment.step(action)))
+            return self.tools.answer(action)
+        return answer(awaited(self.environment.step(action)))
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         finish = getattr(self.environment, "finish", None)
-        return number(await awaited(finish()), "finish") if callable(finish) else 0.0
+        return number(awaited(finish()), "finish") if callable(finish) else 0.0
 
 
 class OfGymnasium(Based):
     """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
     observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         reset = self.environment.reset
         takes_seed = "seed" in inspect.signature(reset).parameters
-        first = await awaited(reset(seed=seed) if takes_seed else reset())
+        first = awaited(reset(seed=seed) if takes_seed else reset())
         if isinstance(first, tuple) and len(first) == 2:
             first = first[0]
         return self.began(prompt=conversation(first))
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if self.tools and action.calls:
-            return await self.tools.answer(action)
-        return answer(await awaited(self.environment.step(str(action))))
+            return self.tools.answer(action)
+        return answer(awaited(self.environment.step(str(action))))
 
 
 class OfTrl(Based):
@@ -219,22 +220,22 @@ class OfTrl(Based):
             if name not in cls.NOT_TOOLS and not name.startswith("_")
         ]
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         row = {"prompt": task.messages, "answer": task.answer, **task.extra}
         reset = self.environment.reset
-        more = await awaited(reset(**accepted(reset, row)))
+        more = awaited(reset(**accepted(reset, row)))
         if more is not None and not isinstance(more, str):
             raise Wrong(f"reset returned {kind(more)}: return None or a text")
         return self.began(more=more or "")
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if action.calls:
-            return await self.tools.answer(action)
-        return {**OVER, "reward": await self.finish()}
+            return self.tools.answer(action)
+        return {**OVER, "reward": self.finish()}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         get_reward = getattr(self.environment, "get_reward", None)
-        return 0.0 if get_reward is None else number(await awaited(get_reward()), "get_reward")
+        return 0.0 if get_reward is None else number(awaited(get_reward()), "get_reward")
 
 
 class OnlyTools:
@@ -243,16 +244,16 @@ class OnlyTools:
     def __init__(self, tools: Tools):
         self.tools = tools
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         return {"prompt": None, "tools": self.tools.schemas, "max_turns": None}
 
-    async def step(self, action: Action) -> Answer:
-        return await self.tools.answer(action) if action.calls else dict(OVER)
+    def step(self, action: Action) -> Answer:
+        return self.tools.answer(action) if action.calls else dict(OVER)
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Nothing is held."""
 
 
@@ -263,15 +264,15 @@ class OfRl2:
         self.function = function
         self.state, self.extra_info = "", dict[str, Any]()
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         self.state = task.prompt
         own = task.extra.get("extra_info")  # RL2's column
         row = {"answer": task.answer, "problem": task.problem, **task.extra}
         self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
         return {"prompt": None, "tools": [], "max_turns": None, "wants_text": True}
 
-    async def step(self, action: Action) -> Answer:
-        said = await awaited(self.function(self.state, str(action), self.extra_info))
+    def step(self, action: Action) -> Answer:
+        said = awaited(self.function(self.state, str(action), self.extra_info))
         if not isinstance(said, Mapping):
             raise Wrong(f"step returned {kind(said)}: return a dict with next_state and done")
         answered = answer(said)
@@ -286,10 +287,10 @@ class OfRl2:
         text = following[len(before) :] if continues else following
         return {**answered, "raw": {"text": text, "continues": continues}}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Nothing is held."""
 
 

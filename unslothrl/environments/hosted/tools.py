@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unslothrl.environments.base import Action, ToolCall, ToolError
+from unslothrl.environments.hosted.loop import awaited
 
 MOST_ERROR = 500  # characters that the policy reads of an error
 MOST_TOOL_ERROR = 10_000  # and of one that a tool has written
@@ -40,12 +41,12 @@ class Tools:
             and not name.startswith("_")
         ]
 
-    async def answer(self, action: Action) -> dict[str, Any]:
+    def answer(self, action: Action) -> dict[str, Any]:
         """What the calls of a turn have given, a message each; one that fails says so to the
         policy."""
         messages, errors = [], 0
         for call in action.calls:
-            said, failed = await self.call(call)
+            said, failed = self.call(call)
             errors += failed
             message = {"role": "tool", "name": call.name, "content": said}
             messages.append(message | ({"tool_call_id": call.id} if call.id else {}))
@@ -58,7 +59,7 @@ class Tools:
             "errors": errors,
         }
 
-    async def call(self, call: ToolCall) -> tuple[str, bool]:
+    def call(self, call: ToolCall) -> tuple[str, bool]:
         """-> (what the policy reads, whether it failed)."""
         function = self.functions.get(call.name)
         if call.error:
@@ -74,7 +75,7 @@ class Tools:
         except TypeError as error:
             return f"error: {call.name}: {error}"[:MOST_ERROR], True
         try:
-            return text(await awaited(function(**(call.arguments or {})))), False
+            return text(awaited(function(**(call.arguments or {})))), False
         except ToolError as error:
             return str(error)[:MOST_TOOL_ERROR], True
         except Exception as error:
@@ -102,7 +103,3 @@ def text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         return str(value)
-
-
-async def awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
