@@ -64,7 +64,10 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_environments_page.py::test_a_documented_command_trains "
         "test_credit_of_episodes.py::test_the_metrics_of_episodes"
     ),
-    "Functions with types": "test_environments.py::test_plain_functions_are_tools",
+    "The public functions of a file": (
+        "test_environments.py::test_plain_functions_are_tools "
+        "test_tool_functions.py::test_what_is_no_tool_is_refused_in_a_line"
+    ),
     "`--tools python`": (
         "test_python_tool.py::test_state_stays_from_cell_to_cell "
         "test_environments_page.py::test_a_call_of_python_has_ten_seconds"
@@ -83,6 +86,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| memory that an episode adds": MEASURED,
     "| searches a second": MEASURED,
     "A turn without a call": (
+        "test_tool_functions.py::test_arguments_are_of_the_types_that_the_schema_has "
         "test_environments.py::test_plain_functions_are_tools "
         "test_environments_page.py::test_tools_answer_calls_and_the_environment_the_rest"
     ),

@@ -22,15 +22,11 @@ from typing import Any, Protocol
 
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.hosted.loop import awaited
-from unslothrl.environments.hosted.tools import Tools
+from unslothrl.environments.hosted.tools import Tools, Wrong
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RL2_PARAMETERS = ("state", "action", "extra_info")
 Answer = dict[str, Any]
-
-
-class Wrong(Exception):
-    """What an environment must not do: a line for its author."""
 
 
 class Shape(Protocol):
@@ -70,7 +66,7 @@ def load(setup: Mapping[str, Any]) -> Make:
         return lambda: OfRl2(found)
     check_options(found, options)
     if inspect.isclass(found) and kind_of(found) is OfTrl:  # raises now if it is none
-        Tools([types.MethodType(method, found) for method in OfTrl.methods(found)])
+        Tools([bound(found, method) for method in OfTrl.methods(found)])
     if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
         getattr(found, "prepare")(**options)  # noqa: B009
     return lambda: made(found(**options), tools, most)
@@ -134,6 +130,12 @@ def kind_of(found: type) -> type["Ours | OfGymnasium | OfTrl"]:
     if not names or names[0] in ("seed", "options"):
         return OfGymnasium
     return Ours
+
+
+def bound(found: type, method: Callable) -> Callable:
+    """A method without the parameter that an object of the class fills; a static one has none."""
+    is_static = isinstance(inspect.getattr_static(found, method.__name__, None), staticmethod)
+    return method if is_static else types.MethodType(method, found)
 
 
 class Based:
