@@ -32,7 +32,10 @@ MEASURED = "measured, and repeated by a command that it names"
 CLAIMS = {  # how a part begins -> its tests, or why it has none
     "An environment answers the model": NO_CLAIM,
     "Save it as `calculator.py`": "test_environments_page.py::test_a_documented_command_trains",
-    "| `reset(task, seed)`": "test_environments_page.py::test_what_reset_is_given",
+    "| `reset(task, seed)`": (
+        "test_environments_page.py::test_what_reset_is_given "
+        "test_environment_parts.py::test_reset_takes_the_seed_as_it_likes"
+    ),
     "| `async step(action)`": (
         "test_environments_page.py::test_what_step_is_given_and_returns "
         "test_environments.py::test_ours"
@@ -46,7 +49,10 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     ),
     "| `close()`": "test_environments_page.py::test_close_is_called_however_an_episode_ends",
     "| `async`": ("test_environments.py::test_synchronous_code_may_run_a_loop_of_its_own"),
-    "| `max_turns`": "test_environments_page.py::test_there_are_ten_turns_where_nobody_says",
+    "| `max_turns`": (
+        "test_environments_page.py::test_there_are_ten_turns_where_nobody_says "
+        "test_environment_parts.py::test_the_turns_are_a_whole_number_of_any_kind"
+    ),
     "What the class is made with": "test_environments.py::test_options_are_json_or_texts",
     "- **Tokens.**": (
         "test_dialogue.py::test_what_was_sampled_stays_and_observations_forge_nothing "

@@ -6,7 +6,7 @@ import pytest
 from environment_files import Script, asked, play_with, written
 
 from unslothrl.environments.host import Host, Setup
-from unslothrl.environments.hosted import shapes
+from unslothrl.environments.hosted import loading
 from unslothrl.environments.hosted.tools import schema
 from unslothrl.errors import UserError
 
@@ -73,7 +73,7 @@ class Inherits(Adds):
 
 def test_a_static_method_keeps_its_first_parameter(tmp_path):
     file = written(tmp_path, STATIC)
-    for method in (shapes.module(file).Adds.add, shapes.module(file).Inherits().times):
+    for method in (loading.module(file).Adds.add, loading.module(file).Inherits().times):
         assert schema(method)["function"]["parameters"]["required"] == ["a", "b"]
     played = play_with(Setup(file, "Inherits"), Script(call("add", a=2, b=3), "x$"), most=4000)
     assert played.completion.transcript.prompt.count('"required": ["a", "b"]') == 2

@@ -45,7 +45,8 @@ def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
     types = kind.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(is_of(value, each) for each in types):
-        return f"{name} must be {' or '.join(dict.fromkeys(TYPES[each][0] for each in types))}, got {shown(value)}"
+        wanted = dict.fromkeys(TYPES[each][0] for each in types)
+        return f"{name} must be {' or '.join(wanted)}, got {shown(value)}"
     choices = kind.get("enum", [])
     if choices and not isinstance(value, list) and not any(same(value, each) for each in choices):
         return f"{name} must be {' or '.join(map(shown, choices))}, got {shown(value)}"

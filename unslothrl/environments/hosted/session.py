@@ -17,13 +17,15 @@ import traceback
 from typing import Any
 
 from unslothrl.environments.base import Action, Task, ToolCall
-from unslothrl.environments.hosted import frames, shapes
+from unslothrl.environments.hosted import frames, loading
 from unslothrl.environments.hosted.loop import awaited
+from unslothrl.environments.hosted.shapes import Shape
+from unslothrl.environments.hosted.tools import Wrong
 
 MOST_REASON = 300  # characters
 
 
-def run(connection: socket.socket, make: shapes.Make) -> None:
+def run(connection: socket.socket, make: loading.Make) -> None:
     """Until the socket ends; the environment is closed in any case."""
     reader, writer = awaited(asyncio.open_connection(sock=connection, limit=frames.MOST))
     episode = Episode(make)
@@ -47,7 +49,7 @@ def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
 
 def reason(error: BaseException) -> str:
     """A line: what was raised and where."""
-    if isinstance(error, shapes.Wrong):
+    if isinstance(error, Wrong):
         return str(error)
     said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     frames_of_user = [
@@ -65,9 +67,9 @@ def reason(error: BaseException) -> str:
 class Episode:
     """The calls, as methods."""
 
-    def __init__(self, make: shapes.Make):
+    def __init__(self, make: loading.Make):
         self.make = make
-        self.shape: shapes.Shape | None = None
+        self.shape: Shape | None = None
 
     def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
         random.seed(seed)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unslothrl.environments.base import ToolError
-from unslothrl.environments.hosted.shapes import Wrong
+from unslothrl.environments.hosted.tools import Wrong
 
 NEEDED = ("numpy", "bm25s", "transformers")  # which another Python may lack
 if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
