@@ -112,7 +112,10 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| the calculator answers another": "test_learning.py",
     "100 held-out problems": "test_environments_page.py::test_a_documented_command_trains",
     "| Gymnasium": "test_environments.py::test_gymnasiums_form",
-    "| TRL": "test_documented_forms.py::test_trls_documented_environment",
+    "| TRL": (
+        "test_documented_forms.py::test_trls_documented_environment "
+        "test_documented_forms.py::test_reset_gets_the_row_as_the_data_set_has_it"
+    ),
     "The packages of GEM": OF_PACKAGES,
     "`make suite-test`": OF_PACKAGES,
     "| RL2": "test_documented_forms.py::test_rl2s_documented_step",

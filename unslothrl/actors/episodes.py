@@ -118,7 +118,7 @@ class Course:
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
-            "extra": task.extra,
+            "extra": task.extra, "read": task.read,
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=self.episode.group_seed)
         self.talk = talking.begin(task, opened)

@@ -152,7 +152,8 @@ class OfTrl(Based):
         ]
 
     def reset(self, task: Task, seed: int) -> Answer:
-        row = {"prompt": task.messages, "answer": task.answer, **task.extra}
+        row = {"problem": task.problem, "answer": task.answer, **task.read, "prompt": task.messages}
+        row |= task.extra
         reset = self.environment.reset
         more = awaited(reset(**accepted(reset, row)))
         if more is not None and not isinstance(more, str):

@@ -116,7 +116,10 @@ def check_parameters(function: Callable) -> None:
     """Raises Wrong for a parameter that a call, whose arguments have names, cannot fill."""
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in BY_NAME:
-            stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+            stars: dict[Any, str] = {
+                inspect.Parameter.VAR_POSITIONAL: "*",
+                inspect.Parameter.VAR_KEYWORD: "**",
+            }
             shown = stars.get(parameter.kind, "") + name
             raise Wrong(
                 f"the tool {function.__name__} has the parameter {shown}, which no call can fill: "
