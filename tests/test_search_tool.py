@@ -238,6 +238,9 @@ def refused(folder: Path) -> dict[str, str]:
     """What is given -> a part of the line that says why it is refused."""
     for name in ("empty.jsonl", "empty.txt", "code.py"):
         (folder / name).write_text("")
+    (folder / "list.jsonl").write_text("[]\n")
+    (folder / "zero.jsonl").write_bytes(b'{"text": "a\0b"}\n')
+    (folder / "zero.json").write_bytes(b'[{"text": "a\0b"}]')
     (folder / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00" * 100)
     (folder / "binary.jsonl").write_bytes(os.urandom(1000).replace(b"\n", b"") + b"\xff\n")
     (folder / "latin.txt").write_bytes("café".encode("latin-1"))
@@ -256,9 +259,12 @@ def refused(folder: Path) -> dict[str, str]:
         "": "name a file or a folder",
         "a\x1b[2J\0b": "no such file or folder",
         "code.py": "unknown kind of file: use .jsonl",
-        "empty.jsonl": "it is empty",
-        "empty.txt": "no row has a text",
-        "binary.txt": "is not UTF-8",
+        "empty.jsonl": "it is empty: give one with passages",
+        "empty.txt": "there is no text in it: give a file with passages",
+        "binary.txt": "byte 6 is zero, which no text has: remove it",
+        "zero.jsonl": "byte 11 is zero, which no text has: remove it",
+        "zero.json": "byte 12 is zero, which no text has: remove it",
+        "list.jsonl": 'line 1 must be an object, got list: write {"text": ...}',
         "binary.jsonl": "not UTF-8",
         "latin.txt": "byte 3 is not UTF-8",
         "broken.jsonl": "line 2 is not JSON",
