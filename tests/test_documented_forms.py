@@ -13,8 +13,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from environment_files import Script, asked, ids_of, play_with, written
+from environment_files import Script, asked, ids_of, play_with, tokenizer, written
 
+from unslothrl.data.formats import Columns
+from unslothrl.data.reader import Reader
+from unslothrl.data.rendering import Renderer, Skipped
 from unslothrl.environments.host import Setup
 from unslothrl.environments.hosted.shapes import OfTrl
 from unslothrl.environments.hosted.tools import schema
@@ -240,6 +243,50 @@ def test_a_call_that_fails_costs_neither_episode(tmp_path):
     ):
         assert why in result and why in line and line.startswith("error: ")
     assert played.reward == theirs.get_reward() == 0.0
+
+
+SHOWS_ROW = """
+import json
+
+class Shows:
+    def reset(self, {parameters}):
+        return json.dumps({shown}, sort_keys=True)
+
+    def get_reward(self):
+        return 1.0
+"""
+WORKED = "3 + 4 is 7.\n#### 7"
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "parameters", "shown", "said"),
+    [
+        ({"question": "3 + 4?", "answer": WORKED, "level": 2}, Columns(), "question, **row",
+         "[question, row]", ["3 + 4?", {"answer": WORKED, "level": 2, "problem": "3 + 4?"}]),
+        ({"Question": "3 + 4?", "solution": "7"}, Columns(), "**row", "row",
+         {"Question": "3 + 4?", "solution": "7", "problem": "3 + 4?", "answer": "7"}),
+        ({"problem": "A title", "asks": "3 + 4?", "gold": [7, "VII"]}, Columns("asks", "gold"),
+         "asks, gold, problem, answer", "[asks, gold, problem, answer]",
+         ["3 + 4?", [7, "VII"], "A title", "7"]),
+        ({"prompt": [{"role": "user", "content": "3 + 4?"}], "answer": 7}, Columns(),
+         "prompt, answer", "answer", 7),
+        ({"instruction": "Add.", "input": "3 and 4", "output": "7"}, Columns(),
+         "instruction, input, output", "[instruction, input, output]", ["Add.", "3 and 4", "7"]),
+    ],
+)  # fmt: skip
+def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, shown, said, tmp_path):
+    """Every column as TRL gives it, and the prompt as messages."""
+    renderer = Renderer(tokenizer(), "", 1000, keeps_messages=True, reader=Reader(columns))
+    (task,) = renderer.tasks("rows", [(1, row)], Skipped())
+    shown = f"[prompt, {shown}]" if "prompt, " in parameters else shown
+    if "**row" in parameters:
+        others = "{k: v for k, v in row.items() if k not in ('prompt', 'answers')}"
+        shown = shown.replace("row", others)
+    file = written(tmp_path, SHOWS_ROW.format(parameters=parameters, shown=shown))
+    played = play_with(Setup(file, "Shows"), Script("x$"), of=task, most=2000)
+    assert not played.lost
+    expected = [row["prompt"], said] if "prompt, " in parameters else said
+    assert json.dumps(expected, sort_keys=True) in played.completion.transcript.prompt
 
 
 def test_trls_environment_without_a_reward_or_a_row(tmp_path):

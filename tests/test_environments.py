@@ -349,3 +349,76 @@ def test_options_are_json_or_texts(texts, options):
 def test_options_that_are_none_are_refused(text):
     with pytest.raises(UserError, match="write KEY=VALUE"):
         environments.options_of([text])
+
+
+WRAPS = '''
+import asyncio
+
+class Client:
+    """Of a service: knows only `async`."""
+
+    async def ask(self, what):
+        await asyncio.sleep(0)
+        return what.upper()
+
+async def _count(ticks):
+    while True:
+        ticks.append(0)
+        await asyncio.sleep(0.001)
+
+class Wraps:
+    max_turns = 2
+
+    def reset(self, task, seed):
+        return asyncio.run(Client().ask("begin"))
+
+    def step(self, action):
+        return asyncio.run(Client().ask(action)), 0.5, False
+
+    def finish(self):
+        return float(asyncio.run(Client().ask("1")))
+
+class Older(Wraps):
+    def reset(self, task, seed):
+        return asyncio.get_event_loop().run_until_complete(Client().ask("begin"))
+
+class Both:
+    """What was begun by one call is there in the next, between them too."""
+
+    async def reset(self, task, seed):
+        self.ticks = []
+        self.task = asyncio.create_task(_count(self.ticks))
+
+    def step(self, action):
+        self.before = len(self.ticks)
+        return self.ask()
+
+    async def ask(self):
+        await asyncio.sleep(0.01)
+        assert not self.task.done() and len(self.ticks) > self.before
+        return await Client().ask("x"), 1.0, True
+
+def shout(text: str) -> str:
+    """
+    Shouts.
+
+    Args:
+        text: What.
+    """
+    return asyncio.run(Client().ask(text))
+'''
+
+
+def test_synchronous_code_may_run_a_loop_of_its_own(tmp_path):
+    """And asynchronous code has one that lasts for the episode."""
+    file = written(tmp_path, WRAPS)
+    for name in ("Wraps", "Older"):
+        played = play_with(Setup(file, name), Script("a$", "b$"), of=asked("?"))
+        assert not played.lost and played.completion.transcript.question == "BEGIN"
+        assert [turn.observation for turn in played.completion.transcript.turns] == ["A", ""]
+        assert played.reward == 2.0
+    played = play_with(Setup(file, "Both"), Script("a$"), of=asked("?"))
+    assert (played.lost, played.reward) == ("", 1.0)
+    script = Script(call("shout", text="a") + "$", "done$")
+    played = play_with(Setup(tools=(file,)), script, of=asked("?"), most=4000, turn=400)
+    assert played.completion.transcript.turns[0].observation == "A"

@@ -32,7 +32,10 @@ MEASURED = "measured, and repeated by a command that it names"
 CLAIMS = {  # how a part begins -> its tests, or why it has none
     "An environment answers the model": NO_CLAIM,
     "Save it as `calculator.py`": "test_environments_page.py::test_a_documented_command_trains",
-    "| `reset(task, seed)`": "test_environments_page.py::test_what_reset_is_given",
+    "| `reset(task, seed)`": (
+        "test_environments_page.py::test_what_reset_is_given "
+        "test_environment_parts.py::test_reset_takes_the_seed_as_it_likes"
+    ),
     "| `async step(action)`": (
         "test_environments_page.py::test_what_step_is_given_and_returns "
         "test_environments.py::test_ours"
@@ -45,7 +48,11 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_environments.py::test_what_cannot_be_prepared_is_refused_at_the_start"
     ),
     "| `close()`": "test_environments_page.py::test_close_is_called_however_an_episode_ends",
-    "| `max_turns`": "test_environments_page.py::test_there_are_ten_turns_where_nobody_says",
+    "| `async`": ("test_environments.py::test_synchronous_code_may_run_a_loop_of_its_own"),
+    "| `max_turns`": (
+        "test_environments_page.py::test_there_are_ten_turns_where_nobody_says "
+        "test_environment_parts.py::test_the_turns_are_a_whole_number_of_any_kind"
+    ),
     "What the class is made with": "test_environments.py::test_options_are_json_or_texts",
     "- **Tokens.**": (
         "test_dialogue.py::test_what_was_sampled_stays_and_observations_forge_nothing "
@@ -65,7 +72,10 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_environments_page.py::test_a_documented_command_trains "
         "test_credit_of_episodes.py::test_the_metrics_of_episodes"
     ),
-    "Functions with types": "test_environments.py::test_plain_functions_are_tools",
+    "The public functions of a file": (
+        "test_environments.py::test_plain_functions_are_tools "
+        "test_tool_functions.py::test_what_is_no_tool_is_refused_in_a_line"
+    ),
     "`--tools python`": (
         "test_python_tool.py::test_state_stays_from_cell_to_cell "
         "test_environments_page.py::test_a_call_of_python_has_ten_seconds"
@@ -84,6 +94,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| memory that an episode adds": MEASURED,
     "| searches a second": MEASURED,
     "A turn without a call": (
+        "test_tool_functions.py::test_arguments_are_of_the_types_that_the_schema_has "
         "test_environments.py::test_plain_functions_are_tools "
         "test_environments_page.py::test_tools_answer_calls_and_the_environment_the_rest"
     ),
@@ -103,7 +114,10 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| the calculator answers another": "test_learning.py",
     "100 held-out problems": "test_environments_page.py::test_a_documented_command_trains",
     "| Gymnasium": "test_environments.py::test_gymnasiums_form",
-    "| TRL": "test_documented_forms.py::test_trls_documented_environment",
+    "| TRL": (
+        "test_documented_forms.py::test_trls_documented_environment "
+        "test_documented_forms.py::test_reset_gets_the_row_as_the_data_set_has_it"
+    ),
     "The packages of GEM": OF_PACKAGES,
     "`make suite-test`": OF_PACKAGES,
     "| RL2": "test_documented_forms.py::test_rl2s_documented_step",

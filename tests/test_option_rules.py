@@ -27,8 +27,9 @@ def here(monkeypatch, tmp_path):
 def notes(line: str) -> list[str]:
     words = line.split()
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
-    if "environment_options" in flags:
-        flags["environment_options"] = (flags["environment_options"],)
+    for name in ("environment_options", "tools"):
+        if name in flags:
+            flags[name] = (flags[name],)
     for name in (
         "allow_unsandboxed_code",
         "shuffle_rewards",
@@ -51,6 +52,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
      "max_turns max_episode_tokens max_tool_calls turn_rewards environment_timeout "
      "environment_memory_mb environment_python environment_options renderer"),
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
+    ("--tools python --environment_options a=1", "environment_options"),
     ("--reward_timeout 9", "reward_timeout"),
     ("--normalize_reward_model yes", "normalize_reward_model"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
@@ -93,6 +95,7 @@ WITH_EFFECT = (
     "--dataset a.jsonl --holdout 0.2 --prompt_column problem --answer_column answer --episodes 3",
     "--reward boxed --reward_timeout 9",
     "--environment e.py:E --max_turns 3 --turn_rewards discounted --turn_discount 0.5",
+    "--environment e.py:E --environment_options a=1",
     "--reward code --allow_unsandboxed_code yes",
     "--select max_variance --num_candidates 8 --topk 4",
     "--lr_schedule cosine --lr_floor 0.1",

@@ -106,9 +106,9 @@ def test_an_episode_reads_what_it_has_searched_for(tmp_path):
         (f"[1] corpus.jsonl 3\n{FISH}", 0),
         ("nothing found: no passage has any of these words", 0),
         ("error: search: the query must be a text of a few words", 1),
-        ("error: search: the query must be a text of a few words", 1),
+        ('error: search: query must be a string, got ["cat"]', 1),
         ("error: search: k must be a whole number from 1 to 10", 1),
-        ("error: search: k must be a whole number from 1 to 10", 1),
+        ('error: search: k must be an integer, got "2"', 1),
         ("error: search: the query is longer than 1,000 characters", 1),
         ("error: search: missing a required argument: 'query'", 1),
     ]
@@ -201,13 +201,46 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path):
 def test_control_characters_do_not_reach_the_policy(tmp_path):
     text = "red \x1b[31m alert\x07\x00\u202e \ud800 end\nof it"
     (function,) = search.tools(rows_in(tmp_path, [{"title": "a\nb\x1b", "text": text}]))
-    assert function("alert") == "[1] a b?\nred ?[31m alert??? ? end\nof it"
+    assert function("alert") == "[1] a b\nred [31m alert  end\nof it"
+
+
+def test_ordinary_white_space_is_shown_as_such(tmp_path):
+    """Of Windows' files, of pages and of Japanese; an accent or an emoji of several characters
+    stays whole."""
+    text = "nile\r\nriver\rends\u2028at\u00a0sea\u3000海\tx\x0by \U0001f469\u200d\U0001f680"
+    (function,) = search.tools(rows_in(tmp_path, [{"title": "a\u00a0b", "text": text}]))
+    assert function("nile") == (
+        "[1] a b\nnile\nriver\nends\nat sea 海\tx y \U0001f469\u200d\U0001f680"
+    )
+
+
+def test_a_text_of_windows_is_cut_between_its_paragraphs():
+    text = "\r\n\r\n".join(["One sentence. And another one. " * 20] * 2)
+    assert [part.text.count("\n") for part in parts(Passage("T", text))] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("E\u0301cole normale", "école"),
+        ("École normale", "e\u0301cole"),
+        ("ＡＢＣ１２３", "abc123"),
+        ("ﬁnance", "finance"),
+        ("ｶﾞｲﾄﾞ", "ガイド"),
+    ],
+)
+def test_a_word_is_found_however_its_letters_are_encoded(written, asked, tmp_path):
+    index = search.Index(Corpus(rows_in(tmp_path, [{"id": "a", "text": written}])))
+    assert [each.name for each in index.best(asked, 3)] == ["a"]
 
 
 def refused(folder: Path) -> dict[str, str]:
     """What is given -> a part of the line that says why it is refused."""
     for name in ("empty.jsonl", "empty.txt", "code.py"):
         (folder / name).write_text("")
+    (folder / "list.jsonl").write_text("[]\n")
+    (folder / "zero.jsonl").write_bytes(b'{"text": "a\0b"}\n')
+    (folder / "zero.json").write_bytes(b'[{"text": "a\0b"}]')
     (folder / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00" * 100)
     (folder / "binary.jsonl").write_bytes(os.urandom(1000).replace(b"\n", b"") + b"\xff\n")
     (folder / "latin.txt").write_bytes("café".encode("latin-1"))
@@ -226,9 +259,12 @@ def refused(folder: Path) -> dict[str, str]:
         "": "name a file or a folder",
         "a\x1b[2J\0b": "no such file or folder",
         "code.py": "unknown kind of file: use .jsonl",
-        "empty.jsonl": "it is empty",
-        "empty.txt": "no row has a text",
-        "binary.txt": "is not UTF-8",
+        "empty.jsonl": "it is empty: give one with passages",
+        "empty.txt": "there is no text in it: give a file with passages",
+        "binary.txt": "byte 6 is zero, which no text has: remove it",
+        "zero.jsonl": "byte 11 is zero, which no text has: remove it",
+        "zero.json": "byte 12 is zero, which no text has: remove it",
+        "list.jsonl": 'line 1 must be an object, got list: write {"text": ...}',
         "binary.jsonl": "not UTF-8",
         "latin.txt": "byte 3 is not UTF-8",
         "broken.jsonl": "line 2 is not JSON",

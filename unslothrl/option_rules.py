@@ -13,6 +13,7 @@ from unslothrl import rewards
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
+from unslothrl.environments import SINGLE_TURN
 from unslothrl.planning.machine import Machine
 from unslothrl.untrusted import plain
 from unslothrl.weights.adapter_check import Lora
@@ -73,6 +74,11 @@ RULES = (
         ),
         lambda run: not run.config.has_environment,
         "an episode is a single turn: set --environment or --tools",
+    ),
+    Rule(
+        ("environment_options",),
+        lambda run: run.config.environment == SINGLE_TURN,
+        "tools take no options: set --environment",
     ),
     Rule(
         ("turn_discount",),

@@ -30,6 +30,7 @@ class Task:
     prompt_ids: tuple[int, ...]
     extra: dict[str, Any] = field(default_factory=dict, hash=False)  # its row's other columns
     messages: tuple[tuple[str, str], ...] = ()  # (role, content) of the prompt, for an environment
+    read: dict[str, Any] = field(default_factory=dict, hash=False)  # columns of both, likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Course:
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
-            "extra": finite(task.extra),
+            "extra": finite(task.extra), "read": finite(task.read),
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=self.episode.group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))

@@ -233,7 +233,9 @@ class Window:
         except UnicodeDecodeError as error:
             refuse_encoding(self.path, self.file.tell() - len(data) + error.start)
         if "\0" in text:
-            refuse_encoding(self.path, self.file.tell() - len(data) + data.find(b"\0"))
+            refuse_encoding(
+                self.path, self.file.tell() - len(data) + data.find(b"\0"), is_zero=True
+            )
         self.text, self.at = self.text[self.at :] + text, 0
         return bool(data)
 

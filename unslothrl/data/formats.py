@@ -116,6 +116,18 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
     return Record(messages, golds, extra, Columns(prompt, answer))
 
 
+def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
+    """The columns that a record's prompt and answer were read from, and those that `extra` has
+    under another name, as the row has them."""
+    used = {columns.prompt, *(columns.prompt or "").split(" + "), columns.answer}
+    others = other_names(row)
+    return {
+        str(name): plain_value(value)
+        for name, value in row.items()
+        if name in others or name in used
+    }
+
+
 def read_prompt(
     row: Mapping, column: str | None, problems: Problems
 ) -> tuple[Turns, str | None, str]:
@@ -144,12 +156,17 @@ def read_prompt(
 
 def with_known_names(row: Mapping) -> Mapping:
     """The row with columns such as "Question" or " answer" under the names that are known."""
-    known = {*PROMPTS, *ANSWERS, *WORKED, INPUT, SYSTEM}
-    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
-    others = {name: plain for name, plain in names.items() if plain in known and plain not in row}
+    others = other_names(row)
     if not others:
         return row
     return {others.get(name, name): value for name, value in row.items()}
+
+
+def other_names(row: Mapping) -> dict[Any, str]:
+    """Of columns that are known by another name than the row's -> that name."""
+    known = {*PROMPTS, *ANSWERS, *WORKED, INPUT, SYSTEM}
+    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
+    return {name: plain for name, plain in names.items() if plain in known and plain not in row}
 
 
 def instructed(row: Mapping) -> tuple[Turns, None, str]:

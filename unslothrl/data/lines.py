@@ -72,22 +72,26 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
 
 def decoded(path: Path, data: bytes, begin: int) -> str:
     """The text of bytes that begin at `begin` of the file. UserError where they are not UTF-8."""
-    if b"\0" in data:  # valid, but in no text: this is UTF-16 without a mark, or no text at all
-        refuse_encoding(path, begin + data.index(b"\0"))
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         refuse_encoding(path, begin + error.start)
+    if b"\0" in data:  # valid, but in no text: this is UTF-16 without a mark, or no text at all
+        refuse_encoding(path, begin + data.index(b"\0"), is_zero=True)
+    return text
 
 
-def refuse_encoding(path: Path, byte: int) -> NoReturn:
-    """UserError for a file that is not UTF-8, with a guess at what it is."""
+def refuse_encoding(path: Path, byte: int, is_zero: bool = False) -> NoReturn:
+    """UserError for a file that is not UTF-8, with a guess at what it is; or that has a zero byte,
+    which is UTF-8 but in no text."""
     with path.open("rb") as file:
         head = file.read(8)
     for beginning, what in NO_TEXT.items():
         if head.startswith(beginning):
             refuse(path, what)
     name = next((name for name, has_it in UTF16.items() if has_it(head)), None)
+    if is_zero and name is None:
+        refuse(path, f"byte {byte} is zero, which no text has: remove it, or give another file")
     what = f"it is {name}" if name else f"byte {byte} is not UTF-8"
     quoted = shlex.quote(path.name)
     refuse(

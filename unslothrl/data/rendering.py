@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from unslothrl.columns import UnusableRow
 from unslothrl.data import prompts
-from unslothrl.data.formats import Record
+from unslothrl.data.formats import Record, columns_as_they_stand
 from unslothrl.data.reader import Reader
 from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
@@ -66,25 +66,27 @@ class Renderer:
     ) -> Iterator[Task]:
         """The tasks of (number, row) pairs; what is not used is counted in `skipped`."""
         for batch in batches(rows, BATCH):
-            kept: list[tuple[int, Record, str]] = []
+            kept: list[tuple[int, Mapping, Record, str]] = []
             for number, row in batch:
                 skipped.rows += 1
                 try:
                     record = self.reader.record(row)
-                    kept.append((number, record, self.text(record)))
+                    kept.append((number, row, record, self.text(record)))
                 except UnusableRow as error:
                     skipped.add(str(error), number)
-            ids = prompts.tokenise(self.tokenizer, [text for _, _, text in kept])
-            for (number, record, text), tokens in zip(kept, ids, strict=True):
+            ids = prompts.tokenise(self.tokenizer, [text for *_, text in kept])
+            for (number, row, record, text), tokens in zip(kept, ids, strict=True):
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
                     task = task_of(f"{name}/{number - 1}", record, text, tokens)
-                    yield self.with_messages(task, record) if self.keeps_messages else task
+                    yield self.for_episodes(task, row, record) if self.keeps_messages else task
 
-    def with_messages(self, task: Task, record: Record) -> Task:
+    def for_episodes(self, task: Task, row: Mapping, record: Record) -> Task:
+        """The task with what environments read of its row."""
         turns = prompts.turns_of(record.messages, self.system_prompt, self.replaces)
-        return replace(task, messages=tuple(turns))
+        read = columns_as_they_stand(row, record.columns)
+        return replace(task, messages=tuple(turns), read=read)
 
 
 def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:

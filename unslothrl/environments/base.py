@@ -21,6 +21,7 @@ class Task:
     prompt: str = ""  # rendered by the model's chat template
     messages: list[Message] = field(default_factory=list)  # the prompt, the system's included
     extra: dict[str, Any] = field(default_factory=dict)  # the row's other columns
+    read: dict[str, Any] = field(default_factory=dict)  # those of problem and answer, as they stand
 
 
 @dataclass(frozen=True)

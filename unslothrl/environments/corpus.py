@@ -22,6 +22,10 @@ TEXTS = (".txt", ".md")
 MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
 MOST_PASSAGES, MOST_FILES = 1_000_000, 100_000
+OF_DATA_SETS = {  # what a message about a data set advises -> what is true of passages
+    'write {"problem": ..., "answer": ...}': f'write {{"{TEXT[0]}": ...}}',
+    "give a file with at least 2 rows": "give one with passages",
+}
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
 WORD = re.compile(r"\w")
 
@@ -53,6 +57,8 @@ class Corpus:
                 if count > MOST_PASSAGES:
                     self.refuse(f"it has more than {MOST_PASSAGES:,} passages: give a part of it")
                 yield passage
+        if not count and not self.columns:
+            self.refuse("there is no text in it: give a file with passages")
         if not count:
             self.refuse(f"no row has a text{self.columns}: name its column {TEXT[0]}")
 
@@ -67,7 +73,10 @@ class Corpus:
                 for number in range(len(rows)):
                     yield self.of_row(rows[number], f"{self.shown(file)} {number + 1}")
             except UserError as error:
-                self.refuse(str(error).removeprefix(f"dataset {file}: "), file)
+                said = str(error).removeprefix(f"dataset {file}: ")
+                for of_data_set, ours in OF_DATA_SETS.items():
+                    said = said.replace(of_data_set, ours)
+                self.refuse(said, file)
 
     def files(self) -> list[Path]:
         """The file, or those of the folder and below it that can be read. Raises UserError."""
@@ -130,7 +139,7 @@ def one_line_of(text: str) -> str:
 
 def parts(document: Passage) -> Iterator[Passage]:
     """A document in parts of at most `MOST_PASSAGE` characters, cut where it has an end."""
-    text = document.text.strip()
+    text = document.text.replace("\r\n", "\n").strip()
     if len(text) <= MOST_PASSAGE:
         yield document._replace(text=text)
         return

@@ -17,7 +17,7 @@ from openenv.core.generic_client import GenericEnvClient
 from websockets.protocol import State
 
 from unslothrl.environments.base import Action, Step, Task
-from unslothrl.environments.hosted.shapes import Wrong
+from unslothrl.environments.hosted.tools import Wrong
 
 ANSWER_S = 10.0  # for the server to say what its actions are
 NO_LIMIT_S = 1e6  # of an answer: --environment_timeout has one

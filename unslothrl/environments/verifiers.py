@@ -25,7 +25,7 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from unslothrl.environments.base import Action, Message, Step, Task
-from unslothrl.environments.hosted.shapes import Wrong
+from unslothrl.environments.hosted.tools import Wrong
 
 DEFAULTS = (vf.Task.setup, vf.Task.finalize)  # which do nothing
 MOST_TASKS = 1000  # of a taskset that has no end

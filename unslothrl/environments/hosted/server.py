@@ -19,7 +19,7 @@ import struct
 import sys
 from typing import Any
 
-from unslothrl.environments.hosted import frames, session, shapes
+from unslothrl.environments.hosted import frames, loading, session
 
 COMMAND = struct.Struct(">cQ")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -29,7 +29,7 @@ LIBC = ctypes.CDLL(None)  # here: after each fork it takes a third of a millisec
 class Server:
     """`episodes`: the processes of those that are open, by their number."""
 
-    def __init__(self, control: socket.socket, make: shapes.Make, memory_mb: int):
+    def __init__(self, control: socket.socket, make: loading.Make, memory_mb: int):
         self.control, self.make, self.memory_mb = control, make, memory_mb
         self.episodes: dict[int, int] = {}
 
@@ -141,7 +141,7 @@ def main(descriptor: int) -> None:
     if setup is None:
         return
     try:
-        make = shapes.load(setup)
+        make = loading.load(setup)
         answer: dict[str, Any] = {"ready": True}
     except BaseException as error:
         answer = {"error": session.reason(error)}

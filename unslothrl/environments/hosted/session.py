@@ -5,7 +5,8 @@
     {"call": "finish"}                            ->  {"reward"}: what is left to be earned
     {"call": "close"}                             ->  {}
 
-What goes wrong is answered by {"error": ...}.
+What goes wrong is answered by {"error": ...}. No event loop runs while the user's synchronous code
+does, so that it may call `asyncio.run`: see `loop`.
 """
 
 import asyncio
@@ -16,33 +17,31 @@ import traceback
 from typing import Any
 
 from unslothrl.environments.base import Action, Task, ToolCall
-from unslothrl.environments.hosted import frames, shapes
-from unslothrl.environments.hosted.tools import awaited
+from unslothrl.environments.hosted import frames, loading
+from unslothrl.environments.hosted.loop import awaited
+from unslothrl.environments.hosted.shapes import Shape
+from unslothrl.environments.hosted.tools import Wrong
 
 MOST_REASON = 300  # characters
 
 
-def run(connection: socket.socket, make: shapes.Make) -> None:
-    asyncio.new_event_loop().run_until_complete(serve(connection, make))
-
-
-async def serve(connection: socket.socket, make: shapes.Make) -> None:
+def run(connection: socket.socket, make: loading.Make) -> None:
     """Until the socket ends; the environment is closed in any case."""
-    reader, writer = await asyncio.open_connection(sock=connection, limit=frames.MOST)
+    reader, writer = awaited(asyncio.open_connection(sock=connection, limit=frames.MOST))
     episode = Episode(make)
     try:
-        while (call := await frames.read(reader)) is not None:
-            writer.write(await answer(episode, call))
-            await writer.drain()
+        while (call := awaited(frames.read(reader))) is not None:
+            writer.write(answer(episode, call))
+            awaited(writer.drain())
     finally:
-        await episode.close()
+        episode.close()
 
 
-async def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
+def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
     """With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair."""
     try:
         method = getattr(episode, call.pop("call"))
-        return frames.packed(await method(**call), errors="replace")
+        return frames.packed(method(**call), errors="replace")
     except frames.TooLarge as error:
         return frames.packed({"error": f"it answered with {error}"})
     except BaseException as error:  # the user's code: it must not end the answer
@@ -51,7 +50,7 @@ async def answer(episode: "Episode", call: dict[str, Any]) -> bytes:
 
 def reason(error: BaseException) -> str:
     """A line: what was raised and where."""
-    if isinstance(error, shapes.Wrong):
+    if isinstance(error, Wrong):
         return str(error)
     said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     frames_of_user = [
@@ -69,30 +68,30 @@ def reason(error: BaseException) -> str:
 class Episode:
     """The calls, as methods."""
 
-    def __init__(self, make: shapes.Make):
+    def __init__(self, make: loading.Make):
         self.make = make
-        self.shape: shapes.Shape | None = None
+        self.shape: Shape | None = None
 
-    async def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
+    def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
         random.seed(seed)
         if (numpy := sys.modules.get("numpy")) is not None:
             numpy.random.seed(seed % 2**32)
-        self.shape = await awaited(self.make())
-        return await self.shape.reset(Task(**task), seed)
+        self.shape = self.make()
+        return self.shape.reset(Task(**task), seed)
 
-    async def step(
+    def step(
         self, text: str, content: str, reasoning: str | None, calls: list[dict[str, Any]]
     ) -> dict[str, Any]:
         assert self.shape is not None
         made = [ToolCall(**call) for call in calls]
-        return await self.shape.step(Action.of(text, content, reasoning, made))
+        return self.shape.step(Action.of(text, content, reasoning, made))
 
-    async def finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         assert self.shape is not None
-        return {"reward": await self.shape.finish()}
+        return {"reward": self.shape.finish()}
 
-    async def close(self) -> dict[str, Any]:
+    def close(self) -> dict[str, Any]:
         shape, self.shape = self.shape, None
         if shape is not None:
-            await shape.close()
+            shape.close()
         return {}

@@ -3,139 +3,54 @@
     ours          reset(task, seed) -> messages, async step(action) -> Step
     Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
     TRL's         reset(**row) -> None or a text, public methods are tools, get_reward()
-    RL2's         async def step(state, action, extra_info) -> {next_state, reward, ...}
+    RL2's         def step(state, action, extra_info) -> {next_state, reward, ...}
     tools         functions that the policy may call
 
-Which of them a class or a function is can be seen by its names and parameters. Any method may be
-`async`.
+`loading` sees which of them a class or a function is. Any method may be `async`.
 """
 
-import functools
-import importlib.util
 import inspect
 import math
-import os
-import sys
-import types
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from unslothrl.environments.base import Action, Message, Step, Task
-from unslothrl.environments.hosted.tools import Tools, awaited
+from unslothrl.environments.hosted.loop import awaited
+from unslothrl.environments.hosted.tools import Tools, Wrong
 from unslothrl.turn import MOST_REWARD
 
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
-RL2_PARAMETERS = ("state", "action", "extra_info")
 ROUNDING = 1e-6
 Answer = dict[str, Any]
-
-
-class Wrong(Exception):
-    """What an environment must not do: a line for its author."""
 
 
 class Shape(Protocol):
     """An episode's environment, as a session calls it."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a
         text behind the task's prompt; "tools": their JSON schemas, "max_turns": or None}."""
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         """-> {"observation": a text (a user's turn) or messages, "reward", "done", "score", "calls"
         and "errors": of tools}; "raw" in the observation's place: {"text", "continues"}."""
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         """-> the reward of an episode that has ended before the environment ended it."""
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
-Make = Callable[[], "Shape | Awaitable[Shape]"]
-"""Makes the environment of an episode."""
-
-
-def load(setup: Mapping[str, Any]) -> Make:
-    """What makes the episodes' environments. `setup` has "file" and "name" of the class or
-    function, "" for none; "options" for it; "tools": files whose functions are tools, or tools of
-    this package; and "max_calls" of them in an episode."""
-    tools = [function for text in setup["tools"] for function in tools_of(text)]
-    options, most = dict(setup["options"]), int(setup["max_calls"])
-    Tools(tools)  # raises now what is wrong with one
-    if not setup["file"]:
-        return lambda: OnlyTools(Tools(tools, most))
-    found = getattr(module(setup["file"]), setup["name"], None)
-    if not callable(found):
-        raise Wrong(f"the file defines no {setup['name']}")
-    if is_rl2(found):
-        return lambda: OfRl2(found)
-    check_options(found, options)
-    if inspect.isclass(found) and kind_of(found) is OfTrl:  # raises now if it is none
-        Tools([types.MethodType(method, found) for method in OfTrl.methods(found)])
-    if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
-        getattr(found, "prepare")(**options)  # noqa: B009
-    return lambda: made(found(**options), tools, most)
-
-
-def tools_of(text: str) -> list[Callable]:
-    """Those of a file or, by NAME or NAME:ARGUMENT, of this package's `tools`."""
-    name, separator, argument = text.partition(":")
-    file = os.path.join(OURS, "tools", f"{name}.py")
-    if not name.isidentifier() or not os.path.isfile(file):
-        return Tools.of_file(module(text))
-    return module(file).tools(argument) if separator else Tools.of_file(module(file))
-
-
-async def made(environment: Any, tools: Sequence[Callable], most: int) -> Shape:
-    environment = await awaited(environment)
-    return kind_of(type(environment))(environment, tools, most)
-
-
-@functools.cache
-def module(file: str) -> Any:
-    """A file's module, once."""
-    name = f"unslothrl_environment_{os.path.splitext(os.path.basename(file))[0]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise Wrong(f"Python cannot read {file}")
-    folder = os.path.dirname(os.path.abspath(file))
-    if folder not in sys.path and not folder.startswith(OURS):
-        sys.path.append(folder)  # for what lies beside it
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[name] = loaded
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-def is_rl2(found: Callable) -> bool:
-    if inspect.isclass(found):
-        return False
-    return tuple(inspect.signature(found).parameters)[:3] == RL2_PARAMETERS
-
-
-def check_options(found: Callable, options: Mapping[str, Any]) -> None:
-    try:
-        inspect.signature(found).bind(**options)
-    except TypeError as error:
-        raise Wrong(f"environment_options do not fit it: {error}") from None
-    except ValueError:  # it has no signature, being no Python
-        return
-
-
-def kind_of(found: type) -> type["Ours | OfGymnasium | OfTrl"]:
-    """Raises Wrong for a class that is none of them."""
-    reset, step = getattr(found, "reset", None), getattr(found, "step", None)
-    if not callable(reset):
-        raise Wrong(f"{found.__name__} lacks reset: see docs/environments.md")
-    parameters = list(inspect.signature(reset).parameters.values())[1:]
-    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
-    if hasattr(found, "get_reward") or takes_row or not callable(step):
-        return OfTrl
-    if not names or names[0] in ("seed", "options"):
-        return OfGymnasium
-    return Ours
+def own_tools(environment: Any) -> list[Callable]:
+    """The functions in an environment's `tools`. Raises Wrong for what is none."""
+    wanted = "give a list of functions and methods, each with types and a docstring"
+    found = getattr(environment, "tools", ())
+    if not isinstance(found, list | tuple):
+        raise Wrong(f"its tools are {kind(found)}: {wanted}")
+    for each in found:
+        if not inspect.isroutine(each):
+            raise Wrong(f"its tools hold {kind(each)}: {wanted}")
+    return list(found)
 
 
 class Based:
@@ -143,64 +58,81 @@ class Based:
 
     def __init__(self, environment: Any, tools: Sequence[Callable], most_calls: int):
         self.environment = environment
-        own = list(getattr(environment, "tools", ()))
-        self.tools = Tools([*tools, *own], most_calls)
+        self.tools = Tools([*tools, *own_tools(environment)], most_calls)
 
     @property
     def max_turns(self) -> int | None:
         most = getattr(self.environment, "max_turns", None)
-        return most if type(most) is int and most > 0 else None
+        if most is None:
+            return None
+        try:
+            if isinstance(most, bool) or most < 1 or most != int(most):
+                raise ValueError
+            return int(most)
+        except (TypeError, ValueError, OverflowError):
+            raise Wrong(f"its max_turns is {most!r:.40}: give a whole number from 1 on") from None
 
     def began(self, **prompt: Any) -> Answer:
         return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         close = getattr(self.environment, "close", None)
         if callable(close):
-            await awaited(close())
+            awaited(close())
 
 
 class Ours(Based):
     """A class of this package's form. Where it has tools, it is asked only about a turn without
     calls."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def begun(self, task: Task, seed: int) -> Any:
+        """What `reset` returns, which may take the seed by its place, by its name or not at all."""
         reset = self.environment.reset
-        takes_seed = len(inspect.signature(reset).parameters) > 1
-        prompt = await awaited(reset(task, seed) if takes_seed else reset(task))
+        parameters = inspect.signature(reset).parameters
+        kinds = [each.kind for each in parameters.values()]
+        places = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+        places += kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if places > 1 or inspect.Parameter.VAR_POSITIONAL in kinds:
+            return reset(task, seed)
+        if "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+            return reset(task, seed=seed)
+        return reset(task)
+
+    def reset(self, task: Task, seed: int) -> Answer:
+        prompt = awaited(self.begun(task, seed))
         if prompt is not None:
             prompt = conversation(prompt)
         return self.began(prompt=prompt)
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if self.tools and action.calls:
-            return await self.tools.answer(action)
-        return answer(await awaited(self.environment.step(action)))
+            return self.tools.answer(action)
+        return answer(awaited(self.environment.step(action)))
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         finish = getattr(self.environment, "finish", None)
-        return number(await awaited(finish()), "finish") if callable(finish) else 0.0
+        return number(awaited(finish()), "finish") if callable(finish) else 0.0
 
 
 class OfGymnasium(Based):
     """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
     observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         reset = self.environment.reset
         takes_seed = "seed" in inspect.signature(reset).parameters
-        first = await awaited(reset(seed=seed) if takes_seed else reset())
+        first = awaited(reset(seed=seed) if takes_seed else reset())
         if isinstance(first, tuple) and len(first) == 2:
             first = first[0]
         return self.began(prompt=conversation(first))
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if self.tools and action.calls:
-            return await self.tools.answer(action)
-        return answer(await awaited(self.environment.step(str(action))))
+            return self.tools.answer(action)
+        return answer(awaited(self.environment.step(str(action))))
 
 
 class OfTrl(Based):
@@ -222,22 +154,23 @@ class OfTrl(Based):
             if name not in cls.NOT_TOOLS and not name.startswith("_")
         ]
 
-    async def reset(self, task: Task, seed: int) -> Answer:
-        row = {"prompt": task.messages, "answer": task.answer, **task.extra}
+    def reset(self, task: Task, seed: int) -> Answer:
+        row = {"problem": task.problem, "answer": task.answer, **task.read, "prompt": task.messages}
+        row |= task.extra
         reset = self.environment.reset
-        more = await awaited(reset(**accepted(reset, row)))
+        more = awaited(reset(**accepted(reset, row)))
         if more is not None and not isinstance(more, str):
             raise Wrong(f"reset returned {kind(more)}: return None or a text")
         return self.began(more=more or "")
 
-    async def step(self, action: Action) -> Answer:
+    def step(self, action: Action) -> Answer:
         if action.calls:
-            return await self.tools.answer(action)
-        return {**OVER, "reward": await self.finish()}
+            return self.tools.answer(action)
+        return {**OVER, "reward": self.finish()}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         get_reward = getattr(self.environment, "get_reward", None)
-        return 0.0 if get_reward is None else number(await awaited(get_reward()), "get_reward")
+        return 0.0 if get_reward is None else number(awaited(get_reward()), "get_reward")
 
 
 class OnlyTools:
@@ -246,16 +179,16 @@ class OnlyTools:
     def __init__(self, tools: Tools):
         self.tools = tools
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         return {"prompt": None, "tools": self.tools.schemas, "max_turns": None}
 
-    async def step(self, action: Action) -> Answer:
-        return await self.tools.answer(action) if action.calls else dict(OVER)
+    def step(self, action: Action) -> Answer:
+        return self.tools.answer(action) if action.calls else dict(OVER)
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Nothing is held."""
 
 
@@ -266,15 +199,15 @@ class OfRl2:
         self.function = function
         self.state, self.extra_info = "", dict[str, Any]()
 
-    async def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Task, seed: int) -> Answer:
         self.state = task.prompt
         own = task.extra.get("extra_info")  # RL2's column
         row = {"answer": task.answer, "problem": task.problem, **task.extra}
         self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
         return {"prompt": None, "tools": [], "max_turns": None, "wants_text": True}
 
-    async def step(self, action: Action) -> Answer:
-        said = await awaited(self.function(self.state, str(action), self.extra_info))
+    def step(self, action: Action) -> Answer:
+        said = awaited(self.function(self.state, str(action), self.extra_info))
         if not isinstance(said, Mapping):
             raise Wrong(f"step returned {kind(said)}: return a dict with next_state and done")
         answered = answer(said)
@@ -289,10 +222,10 @@ class OfRl2:
         text = following[len(before) :] if continues else following
         return {**answered, "raw": {"text": text, "continues": continues}}
 
-    async def finish(self) -> float:
+    def finish(self) -> float:
         return 0.0
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Nothing is held."""
 
 
@@ -314,8 +247,10 @@ def answer(said: Any) -> Answer:
         score = info.get("score")
     else:
         raise Wrong(f"step returned {kind(said)}: return (observation, reward, done) or a Step")
+    if observation is None or (done and isinstance(observation, list | tuple) and not observation):
+        observation = ""  # what nobody reads may be missing
     return {
-        "observation": "" if observation is None else conversation(observation),
+        "observation": conversation(observation),
         "reward": number(0.0 if reward is None else reward, "reward"),
         "done": bool(done),
         "score": None if score is None else share(score),
@@ -328,7 +263,9 @@ def conversation(value: Any) -> str | list[Message]:
         return str(value)
     if isinstance(value, Mapping) and "role" in value:
         value = [value]
-    if not isinstance(value, Sequence) or isinstance(value, bytes) or not value:
+    if isinstance(value, list | tuple) and not value:
+        raise Wrong("an observation has no message: give a text, or messages")
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
         raise Wrong(f"an observation is {kind(value)}: give a text, or messages")
     for each in value:
         if not isinstance(each, Mapping) or not isinstance(each.get("role"), str):

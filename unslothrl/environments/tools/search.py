@@ -6,16 +6,19 @@
 f: how often w stands in the passage, n: in how many of N passages, |passage|: its words, the
 title's included; k1 = 1.5, b = 0.75. This is BM25 in Lucene's exact form (Kamphuis, de Vries,
 Boytsov and Lin, "Which BM25 Do You Mean?", ECIR 2020), as bm25s computes it. A word is a run of
-letters and digits in lower case; of Chinese and Japanese, a character. There are no stop words.
+letters and digits in lower case and in Unicode's form NFKC, so that one way to write an accent
+finds the other; of Chinese and Japanese, a character. There are no stop words.
 """
 
 import importlib.util
+import re
 import sys
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from unslothrl.environments.base import ToolError
-from unslothrl.environments.hosted.shapes import Wrong
+from unslothrl.environments.hosted.tools import Wrong
 
 NEEDED = ("numpy", "bm25s", "transformers")  # which another Python may lack
 if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
@@ -32,12 +35,16 @@ import numpy as np  # noqa: E402
 
 from unslothrl.environments.corpus import Corpus, Passage  # noqa: E402
 from unslothrl.errors import UserError  # noqa: E402
-from unslothrl.untrusted import printable  # noqa: E402
 
 MOST_RESULTS, MOST_QUERY = 10, 1000  # passages, characters
 NOTHING = "nothing found: no passage has any of these words"
 HAN = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces
 WORDS = f"[{HAN}]|[^\\W{HAN}]+"
+LINE_ENDS = re.compile("\r\n?|[\x85\u2028\u2029]")
+SPACES = re.compile(r"[^\S\n\t\x1c-\x1f]")
+CONTROLS = re.compile(  # also half surrogate pairs, and what reverses the direction of writing
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]"
+)
 
 
 class Index:
@@ -61,8 +68,17 @@ class Index:
         return [self.passages[index] for index in found[order]]
 
 
-def words(texts: Any, **options: Any) -> Any:
-    return bm25s.tokenize(texts, token_pattern=WORDS, stopwords=[], show_progress=False, **options)
+def words(texts: Iterable[str], **options: Any) -> Any:
+    composed = (unicodedata.normalize("NFKC", text) for text in texts)
+    return bm25s.tokenize(
+        composed, token_pattern=WORDS, stopwords=[], show_progress=False, **options
+    )
+
+
+def readable(text: str) -> str:
+    """A text without control characters, its line ends and its white space as the policy knows
+    them."""
+    return CONTROLS.sub("", SPACES.sub(" ", LINE_ENDS.sub("\n", text)))
 
 
 def tools(path: str) -> list[Callable]:
@@ -83,7 +99,7 @@ def tools(path: str) -> list[Callable]:
         check(query, k)
         found = index.best(query, k)
         shown = [f"[{number}] {each.name}\n{each.text}" for number, each in enumerate(found, 1)]
-        return printable("\n\n".join(shown), "\n\t") or NOTHING
+        return readable("\n\n".join(shown)) or NOTHING
 
     return [search]
 
