@@ -211,6 +211,7 @@ def test_a_script_has_the_turns_of_an_episode():
     assert episodes.shown([last], 100) == {"turns": [found["turns"][-1]]}
 
 
+@pytest.mark.real
 def test_a_step_of_long_episodes_is_bounded(folder):
     turns = tuple(Turn("\x00" * 2000, "\x00" * 9000, 0.1, 9, 9, (Call("n" * 900, "1" * 900),) * 9)
                   for _ in range(40))  # fmt: skip
