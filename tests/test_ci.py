@@ -61,7 +61,7 @@ def test_every_part_has_a_budget_and_a_row(ci):
 
 def test_a_part_that_fails_stops_no_other(ci):
     code, output = ci(fails="lint")
-    assert code == 1 and "made mutation-test" in output
+    assert code == 1 and "made notebook-test" in output
     assert re.search(r"^lint +\d+ s of +75 s  FAILED", output, re.M)
     assert re.search(r"^tests +\d+ s of +900 s  passed", output, re.M)
 

@@ -89,6 +89,7 @@ def refusal(address: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
     """With the learner of docs/algorithms.md, which the driver and the learner's process read."""
     (tmp_path / "sapo.py").write_text(documented_example())

@@ -242,7 +242,8 @@ def test_only_the_adapter_is_sent_to_the_engines(ray):
         assert 0 <= file.stat().st_size - payload < 20_000  # the header with the names
 
 
-@pytest.mark.parametrize("partial", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("partial", [False, True])
 def test_a_run_that_generates_while_it_updates(partial, output):
     """Two actors over transformers, a learner, an evaluation in between. The first batch is fresh,
     the second was drawn beside it under the first version."""

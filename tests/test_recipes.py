@@ -135,7 +135,6 @@ SIZES = {
     "eval_candidates": 2,
 }
 IN_FULL = {"max_prompt_tokens": 1200, "max_steps": 2}  # larger than before: a token is a byte here
-FAST = ("dapo-24", "ppo-16")  # in `make test`; `make recipe-test` runs all
 
 
 def file_of(source: str, folder: Path) -> str:
@@ -174,10 +173,8 @@ def replaced(name: str, folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES],
-)
+@pytest.mark.slow  # `make recipe-test`
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe, changes = read_recipe(name), replaced(name, tmp_path)

@@ -108,7 +108,7 @@ def one_learner() -> tuple[list[Batch], dict[str, list[np.ndarray]]]:
     return known, found
 
 
-@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("learners", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_get_the_gradient_of_one_learner(learners, one_learner):
     known, expected = one_learner
     found = meet(together, learners, known)

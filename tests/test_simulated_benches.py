@@ -234,7 +234,7 @@ def test_a_completions_tokens_are_counted_as_the_engine_drew_them():
     [
         ("overlap.py", "--simulated", "--only", "equal, staleness 1"),
         pytest.param(("failures.py", "--only", "killed, staleness 1"), marks=pytest.mark.slow),
-        ("scale.py", "--only", "8 actors"),
+        pytest.param(("scale.py", "--only", "8 actors"), marks=pytest.mark.slow),
         pytest.param(
             ("overlap_real.py", "--only", "reward, staleness 1, seed 0"), marks=pytest.mark.slow
         ),

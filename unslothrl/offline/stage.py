@@ -218,8 +218,9 @@ class Begun:
             "last_eval": evals[-1] if evals else None,
             "adapter": str(self.adapter) if self.adapter else None,
             "best_adapter": str(self.best_adapter) if self.best_adapter else None,
-            "command": calling.command("chat", "--adapter", path) if is_policy else None,
-            "train": None if is_policy else calling.command("train", "--reward", f"rm:{path}"),
+            "command": calling.command("chat", "--adapter", path)
+            if is_policy
+            else calling.command("train", "--reward", f"rm:{path}"),
             "resume": None if status == "finished" else calling.command(
                 self.stage.command, "--resume", path
             ),

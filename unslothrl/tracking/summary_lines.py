@@ -9,7 +9,6 @@ SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
     ("best", "best_adapter"),
     ("use it", "command"),
-    ("reward", "train"),
     ("evaluate", "evaluate"),
     ("export", "export"),
     ("resume", "resume"),
