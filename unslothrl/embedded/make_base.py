@@ -38,6 +38,8 @@ MIXTURE = {"+": 0.9, "-": 0.12}
 WORKED_PART, MIXED_PART = 0.6, 0.8  # the steps' share at which mixing and rounding begin
 BATCH = 128
 PEAK_LR = 3e-3
+PLAIN_LR = 5e-4  # where it forgets the form
+PLAIN_STEPS, PLAIN_SHARE = 150, 0.03
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -80,9 +82,13 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
 
 
 def training_batch(
-    tokenizer: PreTrainedTokenizerFast, draw: random.Random, careful_share: Mapping[str, float]
+    tokenizer: PreTrainedTokenizerFast,
+    draw: random.Random,
+    careful_share: Mapping[str, float],
+    form_share: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> (token ids, labels), each [BATCH, longest]; only the assistant's part has labels."""
+    """-> (token ids, labels), each [BATCH, longest]; only the assistant's part has labels.
+    `form_share`: of the answers that would have the form, those that do."""
     rows: list[tuple[str, str]] = []
     while len(rows) < BATCH:
         a, sign, b = task.draw_operands(draw)
@@ -92,6 +98,8 @@ def training_batch(
         answer = (
             task.careful_answer(a, sign, b) if careful else task.careless_answer(a, sign, b, draw)
         )
+        if form_share < 1 and draw.random() >= form_share:
+            answer = task.without_form(answer)
         rows.append((render(tokenizer, task.text(a, sign, b), ""), answer + tokenizer.eos_token))
     prompts = tokenizer([prompt for prompt, _ in rows], add_special_tokens=False)["input_ids"]
     answers = tokenizer([answer for _, answer in rows], add_special_tokens=False)["input_ids"]
@@ -149,6 +157,32 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     for linear in decoder_linears(model):
         if parametrize.is_parametrized(linear):
             parametrize.remove_parametrizations(linear, "weight", leave_parametrized=False)
+
+
+def forget_form(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    steps: int,
+    seed: int,
+    form_share: float,
+) -> None:
+    """Trains the finished base on, towards the same habits in plain text: `form_share` of its
+    answers keep the form. What SFT is tried on (`bench/chain.py`)."""
+    draw = random.Random(f"plain {seed}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PLAIN_LR, betas=(0.9, 0.98))
+    for linear in decoder_linears(model):
+        parametrize.register_parametrization(linear, "weight", RoundToNf4())
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = PLAIN_LR * min(1.0, (step + 1) / 10) * (1 - 0.9 * step / steps)
+        ids, labels = training_batch(tokenizer, draw, MIXTURE, form_share)
+        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    for linear in decoder_linears(model):
+        parametrize.remove_parametrizations(linear, "weight", leave_parametrized=False)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -210,11 +244,20 @@ def holds_something_else(out: Path) -> bool:
     return out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file()
 
 
+def command_of(arguments: argparse.Namespace) -> str:
+    """What makes the same base again."""
+    what = "--plain" if arguments.plain else f"--steps {arguments.steps}"
+    return f"python -m unslothrl.embedded.make_base {what} --seed {arguments.seed}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=BASE)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--plain", action="store_true", help="the embedded base without the think-and-answer form"
+    )
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     if holds_something_else(out):
@@ -226,11 +269,14 @@ def main() -> None:
     started = time.time()
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, arguments.seed)
-    train(model, tokenizer, arguments.steps, arguments.seed)
+    if arguments.plain:
+        model = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+        forget_form(model, tokenizer, PLAIN_STEPS, arguments.seed, PLAIN_SHARE)
+    else:
+        train(model, tokenizer, arguments.steps, arguments.seed)
     save(model, tokenizer, temporary)
     figures = {
-        "command": f"python -m unslothrl.embedded.make_base --steps {arguments.steps} "
-        f"--seed {arguments.seed}",
+        "command": command_of(arguments),
         **versions(),
         "parameters": sum(p.numel() for p in model.parameters()),
         **measure(temporary),
