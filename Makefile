@@ -13,7 +13,7 @@ setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
 
-.PHONY: help setup check train quick test slow document-test learn-test offline-test mutation-test unsloth-test \
+.PHONY: help setup check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
 	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
 
@@ -39,6 +39,7 @@ slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test rep
 	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
+	$(bin)/python bench/chain.py
 	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
 
@@ -51,6 +52,9 @@ offline-test: setup ## SFT, DPO and reward models, killed at random steps and re
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
+
+chain-test: setup ## SFT, DPO, a reward model and RL in a chain, and what they learn from shuffled labels
+	$(PYTEST) -m slow tests/test_chain.py $(ARGS)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
 	$(PYTEST) -m slow tests/test_nodes.py tests/test_two_hosts.py $(ARGS)

@@ -21,6 +21,7 @@ SCORING = ("unslothrl/rewards", "unslothrl/answers.py", "unslothrl/sandbox")
 MEASURES = {  # result -> what it measures; the program that measures comes first
     "answers-cpu": ("bench/answers.py", "unslothrl/answers.py"),
     "answers-math-verify-cpu": ("bench/answers.py", "bench/answers_peer.py"),
+    "chain-cpu": ("bench/chain.py", *RUN),
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
     "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),

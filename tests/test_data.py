@@ -45,7 +45,7 @@ def options(dataset, reward=(), **changes):
         "seed": 0,
         "needs": rewards.needs_of(chosen),
         "system_prompt": "",
-        "reward_prompt": rewards.system_prompt(chosen),
+        "default_prompt": rewards.system_prompt(chosen),
     }
     return DataOptions(**{**values, **changes})
 
@@ -656,6 +656,21 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     assert data_options(replace(tiny, system_prompt="mine")).added_system_prompt == "mine"
     assert data_options(replace(tiny, model="other")).added_system_prompt == THINK_AND_ANSWER
     assert options(path, system_prompt="mine").added_system_prompt == "mine"
+
+
+def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
+    from unslothrl.weights import adapter_use
+
+    def asked(config):
+        return data_options(replace(config, adapter=str(tmp_path))).added_system_prompt
+
+    other = Config(model="other", dataset="rows.jsonl")
+    assert asked(other) == THINK_AND_ANSWER  # nothing says what the adapter was told
+    for prompt in ("Be brief.", ""):
+        use = adapter_use.Use("other", prompt)
+        (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
+        assert asked(other) == prompt
+        assert asked(replace(other, system_prompt="mine")) == "mine"
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
         assert tag in THINK_AND_ANSWER
 

@@ -6,6 +6,7 @@ its kind in a process, and a process that trains needs no vLLM.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl import environments, rewards
@@ -17,14 +18,16 @@ from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
+from unslothrl.files import expanded
 from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import smallest_card, this_card
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
+from unslothrl.rewards import Chosen
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.weights import base_model, portable
+from unslothrl.weights import adapter_use, base_model, portable
 from unslothrl.weights.base_model import load_tokenizer
 
 
@@ -107,9 +110,19 @@ def data_options(config: Config) -> DataOptions:
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
         has_environment=config.has_environment,
-        # The embedded base knows problems as they stand; an instruction only confuses it.
-        reward_prompt="" if config.model == EMBEDDED else rewards.system_prompt(chosen),
+        default_prompt=default_prompt(config, chosen),
     )
+
+
+def default_prompt(config: Config, chosen: Sequence[Chosen]) -> str:
+    """The system prompt of problems that have none: what the adapter that training begins with was
+    told, else what the rewards ask for. UserError for an adapter whose files are damaged."""
+    folder = adapter_folder(config.adapter)
+    use = adapter_use.read(expanded(folder)) if folder is not None else None
+    if use is not None:
+        return use.system_prompt
+    # The embedded base knows problems as they stand; an instruction only confuses it.
+    return "" if config.model == EMBEDDED else rewards.system_prompt(chosen)
 
 
 def actor_of(name: str, engine, config: Config, base: Path):

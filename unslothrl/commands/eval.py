@@ -21,6 +21,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import staging
 from unslothrl.files import expanded, is_folder, write_whole
+from unslothrl.offline.resolve import command_of
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
@@ -62,6 +63,8 @@ def evaluate(
     found = find(adapter)
     path = written_to(found, output)
     config, notes = config_of(found, datasets, flags)
+    options = data_options(config)
+    config = replace(config, adapter=None)  # nothing is trained
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     with Terminal() as view:
@@ -73,7 +76,7 @@ def evaluate(
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
-        data = tasks.load_evals(data_options(config), tokenizer)
+        data = tasks.load_evals(options, tokenizer)
         from unslothrl.evaluation.run import Policy, evaluator
 
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
@@ -102,13 +105,15 @@ def show(lines: Sequence[str], out: TextIO) -> None:
 def config_of(
     found: Found, datasets: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[Config, tuple[str, ...]]:
-    """-> (what is drawn and how, notes). UserError."""
+    """-> (what is drawn and how, notes). Its `adapter` is the one whose system prompt problems
+    without one get; None where another reward than the run's says what to ask for. UserError."""
     layers: dict[str, Any] = {}
-    if found.run is not None:
-        check_code(found.run, flags)
-        layers["recipe"] = str(found.run / CONFIG)
+    run = found.run
+    if run is not None and command_of(run / CONFIG) is None:
+        check_code(run, flags)
+        layers["recipe"] = str(run / CONFIG)
         if "reward" not in flags:
-            layers |= without_reward_model(found.run)
+            layers |= without_reward_model(run)
     else:
         use = adapter_use.read(found.folder)
         model = layers["model"] = base_of(found, flags.get("model"))
@@ -120,14 +125,16 @@ def config_of(
                 "max_new_tokens": use.max_new_tokens,
             }
         if not datasets and model != EMBEDDED:
-            raise UserError("dataset is not set, and the adapter lies in no run: set --dataset")
+            raise UserError("dataset is not set, and the adapter is of no run of RL: set --dataset")
         layers["dataset"] = EMBEDDED  # nothing is trained on
         layers["eval_dataset"] = (EMBEDDED,)
     if datasets:
         layers["eval_dataset"] = tuple(datasets)
     resolved = resolve({**layers, **flags, "adapter": str(found.folder), "eval_every": 1})
     notes = tuple(note for note in resolved.notes if note.split()[0] in flags)
-    config, graded = with_reward(replace(resolved.config, adapter=None), flags)
+    config, graded = with_reward(resolved.config, flags)
+    if graded or "reward" in flags:
+        config = replace(config, adapter=None)
     return config, (*notes, *graded)
 
 

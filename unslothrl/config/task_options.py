@@ -38,8 +38,8 @@ class TaskOptions:
     )
     system_prompt: str | None = option(
         None,
-        "system prompt, which replaces the data's own; default: the data's, else the reward's, "
-        "none for the embedded base and problems",
+        "system prompt, which replaces the data's own; default: the data's, else the adapter's, "
+        "else the reward's, none for the embedded base and problems",
         TASK,
     )
     max_prompt_tokens: int = option(

@@ -21,7 +21,7 @@ class DataOptions:
     columns: Columns = field(default_factory=Columns)  # of the training set
     needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
     system_prompt: str | None = None  # the user's, in place of the rows' own
-    reward_prompt: str = ""  # what the rewards ask for
+    default_prompt: str = ""  # system prompt of rows that have none
     has_environment: bool = False  # which reads the tasks' messages
 
     @property
@@ -31,7 +31,7 @@ class DataOptions:
 
     @property
     def added_system_prompt(self) -> str:
-        """The user's, else what the rewards ask for, but for the embedded problems."""
+        """The user's, else the default, but for the embedded problems."""
         if self.system_prompt is not None:
             return self.system_prompt
-        return "" if self.dataset == EMBEDDED else self.reward_prompt
+        return "" if self.dataset == EMBEDDED else self.default_prompt

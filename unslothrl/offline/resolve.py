@@ -78,13 +78,19 @@ def config_file(folder: str) -> Path:
 
 def check_command(path: Path, command: str) -> None:
     """UserError for a run of another command, whose options may all be known to this one."""
+    found = command_of(path)
+    if found not in (None, command):
+        raise UserError(
+            f"resume {path.parent}: this is a run of unslothrl {found}, not of {command}: use "
+            f"unslothrl {found} --resume {path.parent}"
+        )
+
+
+def command_of(path: Path) -> str | None:
+    """Which of the three has written a run's config.toml; None: none of them."""
     with path.open(errors="replace") as file:
         found = OF_COMMAND.match(file.readline(MOST_LINE))
-    if found is not None and found[1] != command:
-        raise UserError(
-            f"resume {path.parent}: this is a run of unslothrl {found[1]}, not of {command}: use "
-            f"unslothrl {found[1]} --resume {path.parent}"
-        )
+    return found[1] if found is not None and found[1] in TABLES else None
 
 
 def place_of(folder: str) -> dict[str, str]:
