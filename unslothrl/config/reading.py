@@ -83,7 +83,7 @@ def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) ->
     found = entries(path)
     command = found.pop(COMMAND, table.command)
     if command != table.command:
-        if command not in (RUN.command, *TABLES):
+        if command not in [RUN.command, *TABLES]:
             raise UserError(
                 f"recipe {path}: {COMMAND} must be one of {', '.join((RUN.command, *TABLES))}, got "
                 f"{shown(command)}: leave it out for {RUN.command}"
