@@ -25,9 +25,9 @@ from unslothrl.weights import base_model
 
 SHOWN = 3  # rows
 MOST_SHOWN = 3_000  # characters of a part of one
-LONGEST = 100_000_000  # tokens: nothing is dropped while lengths are counted
 NAMES = {"prompt_ids": "prompt", "chosen_ids": "chosen", "rejected_ids": "rejected"}
 
+Decode = Callable[[list[int]], str]
 Part = tuple[str, str]  # what it is to the training, its text
 
 
@@ -50,6 +50,7 @@ class Description:
     tokens: int  # of these altogether
     notes: list[str]
     not_used: list[str]
+    refused: list[str]  # why a run would be
     examples: list[dict[str, Any]]  # the first few
 
 
@@ -81,17 +82,14 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
     train, evaluation, name = tables.rows_of(wanted, form)
     looked_at = sampled(train)
     progress("rendering its rows")
-    wide = dataclasses.replace(wanted, max_length=LONGEST)
-    found, skipped = tables.table(looked_at, wide, form, writer)
-    label = f"dataset {options.dataset}"
-    rendering.check_unusable(label, skipped)
-    lengths = [form.length(row) for row in found]
-    kept = [row for row, length in zip(found, lengths, strict=True) if length <= options.max_length]
-    skipped.too_long = [length for length in lengths if length > options.max_length]
-    not_used = [f"{label}: {line}" for line in skipped.lines(options.max_length)]
+    found, skipped = tables.table(looked_at, wanted, form, writer)
     held_out, missing = tables.table(sampled(evaluation), wanted, form, writer)
-    tables.check_usable(f"eval set {name}", missing, len(held_out), LONGEST)
-    not_used += [f"eval set {name}: {line}" for line in missing.lines(options.max_length)]
+    label, eval_label = f"dataset {options.dataset}", f"eval set {name}"
+    not_used: list[str] = []
+    for each, left_out in ((label, skipped), (eval_label, missing)):
+        rendering.check_unusable(each, left_out)
+        not_used += [f"{each}: {line}" for line in left_out.lines(options.max_length)]
+    too_long = [each for each, kept in ((label, found), (eval_label, held_out)) if not kept]
     return Description(
         command=stage.command,
         source=options.dataset,
@@ -102,18 +100,22 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
         columns=columns_of(looked_at, wanted, form),
         model=options.model,
         max_length=options.max_length,
-        lengths=lengths,
-        trained=len(kept),
-        learnt=sum(map(learnt_of, kept)),
-        tokens=sum(map(tokens_of, kept)),
+        lengths=[form.length(row) for row in found] + skipped.too_long,
+        trained=len(found),
+        learnt=sum(map(learnt_of, found)),
+        tokens=sum(map(tokens_of, found)),
         notes=list(writer.notes),
         not_used=not_used,
-        examples=[shown(row, form, tokenizer) for row in kept[:SHOWN]],
+        refused=[
+            f"every row of {each} is longer, so a run would be refused: set --max_length higher"
+            for each in too_long
+        ],
+        examples=[shown(row, form, writer.template.decode) for row in found[:SHOWN]],
     )
 
 
-def shown(row: Mapping[str, Any], form: tables.Form, tokenizer: Any) -> dict[str, Any]:
-    parts = parts_of(row, tokenizer)
+def shown(row: Mapping[str, Any], form: tables.Form, decode: Decode) -> dict[str, Any]:
+    parts = parts_of(row, decode)
     return {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts}
 
 
@@ -145,15 +147,15 @@ def tokens_of(row: Mapping[str, Any]) -> int:
     return learnt_of(row) + 2 * len(row.get("prompt_ids", ()))
 
 
-def parts_of(row: Mapping[str, Any], tokenizer: Any) -> list[Part]:
+def parts_of(row: Mapping[str, Any], decode: Decode) -> list[Part]:
     """A row as the model reads it, in parts: "read" and "learnt" of an example; the prompt and both
     answers of a pair."""
     if "labels" not in row:
-        return [(said, tokenizer.decode(row[name])) for name, said in NAMES.items() if name in row]
+        return [(said, decode(row[name].tolist())) for name, said in NAMES.items() if name in row]
     ids, learnt = row["input_ids"], np.asarray(row["labels"]) != tables.IGNORED
     edges = [0, *(np.flatnonzero(np.diff(learnt)) + 1), len(ids)]
     return [
-        ("learnt" if learnt[begin] else "read", tokenizer.decode(ids[begin:end]))
+        ("learnt" if learnt[begin] else "read", decode(ids[begin:end].tolist()))
         for begin, end in itertools.pairwise(edges)
         if begin < end
     ]
@@ -180,12 +182,7 @@ def lines(data: Description, bar: str = "█") -> list[str]:
     written.append(f"--- lengths in tokens of {data.model}")
     written += histogram(data.lengths, bar)
     written.append(f"--- rows not used, with --max_length {data.max_length}")
-    written += data.not_used or ["none"]
-    if not data.trained:
-        written.append(
-            f"every row is longer, so a run would be refused: set --max_length {max(data.lengths)}"
-        )
-    return written
+    return [*written, *(data.not_used or ["none"]), *data.refused]
 
 
 def beside(parts: Sequence[Part]) -> list[str]:
