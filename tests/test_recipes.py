@@ -191,7 +191,13 @@ def file_of(source: str, folder: Path) -> str:
     return str(path)
 
 
-SIZES_OF_STAGES = {"batch_size": 4, "train_batch_size": 2, "max_lora_rank": 8, "eval_problems": 4}
+SIZES_OF_STAGES = {
+    "batch_size": 4,
+    "train_batch_size": 2,
+    "max_length": 128,
+    "max_lora_rank": 8,
+    "eval_problems": 4,
+}
 
 
 def replaced_of_stage(name: str, folder: Path) -> dict[str, object]:
@@ -290,10 +296,15 @@ def test_a_recipe_is_not_used_by_another_command(capsys, tmp_path):
     for command, name in (("train", "sft-cpu"), ("dpo", "rm-12")):
         assert cli.main([command, "--recipe", name]) == 2
         assert f"is for unslothrl {command_of(name)}, not for {command}" in capsys.readouterr().err
-    assert cli.main(["data", EMBEDDED, "--recipe", "sft-cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["command"] == "sft"
     for value in ("eval", 3, ["sft"]):
         path = tmp_path / "mine.toml"
         path.write_text(f"command = {json.dumps(value)}\n")
         assert cli.main(["--recipe", str(path)]) == 2
         assert "command must be one of train, sft, dpo, rm" in capsys.readouterr().err
+
+
+@pytest.mark.real
+def test_data_are_shown_as_the_command_of_a_recipe_reads_them(capsys):
+    assert cli.main(["data", EMBEDDED, "--recipe", "rm-cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["command"], found["max_length"]) == ("rm", 128)
