@@ -5,7 +5,7 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -114,7 +114,7 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
     )
 
 
-def shown(row: Mapping[str, Any], form: tables.Form, decode: Decode) -> dict[str, Any]:
+def shown(row: tables.TableRow, form: tables.Form, decode: Decode) -> dict[str, Any]:
     parts = parts_of(row, decode)
     return {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts}
 
@@ -133,21 +133,21 @@ def columns_of(rows: Rows, wanted: tables.TableOptions, form: tables.Form) -> di
     return dict(found.most_common())
 
 
-def learnt_of(row: Mapping[str, Any]) -> int:
+def learnt_of(row: tables.TableRow) -> int:
     """Tokens that count in the loss; of a reward model all that it reads."""
     if "labels" in row:
         return int(np.count_nonzero(np.asarray(row["labels"]) != tables.IGNORED))
     return len(row["chosen_ids"]) + len(row["rejected_ids"])
 
 
-def tokens_of(row: Mapping[str, Any]) -> int:
+def tokens_of(row: tables.TableRow) -> int:
     """Tokens of a row; of a pair those of both, each with its prompt."""
     if "labels" in row:
         return len(row["input_ids"])
     return learnt_of(row) + 2 * len(row.get("prompt_ids", ()))
 
 
-def parts_of(row: Mapping[str, Any], decode: Decode) -> list[Part]:
+def parts_of(row: tables.TableRow, decode: Decode) -> list[Part]:
     """A row as the model reads it, in parts: "read" and "learnt" of an example; the prompt and both
     answers of a pair."""
     if "labels" not in row:

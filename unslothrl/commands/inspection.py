@@ -2,6 +2,7 @@
 a second word, what `unslothrl sft`, `dpo` or `rm` would do."""
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,18 +116,21 @@ def of_stages() -> Iterator[tuple[str, Any]]:
             if (entry.metadata["group"] == TASK and name != "dataset")
             or name in ("model", "recipe", "seed", "assistant_only_loss")
         ]
-        for name, function, options in (
-            ("plan", plan_stage, tuple(table.options)),
-            ("data", data_stage, of_data),
-        ):
-            bound = functools.partial(function, command)
-            functools.update_wrapper(bound, function)
-            del bound.__wrapped__  # whose signature has the stage
-            yield f"{name} {command}", with_options(bound, options, table)
+        options: dict[str, Sequence[str]] = {"plan": tuple(table.options), "data": of_data}
+        for name, function in (("plan", plan_stage), ("data", data_stage)):
+            bound: Any = functools.partial(function, command)
+            bound.__name__, bound.__doc__ = function.__name__, function.__doc__
+            bound.__signature__ = without_stage(function)
+            yield f"{name} {command}", with_options(bound, options[name], table)
+
+
+def without_stage(function: Any) -> inspect.Signature:
+    _, *others = inspect.signature(function).parameters.values()
+    return inspect.Signature(others)
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
-    """Arguments in which a look and its stage are one: ["plan sft", ...]."""
+    """Arguments in which a command and its stage are one: ["plan sft", ...]."""
     if len(arguments) > 1 and arguments[0] in WITH_STAGES and arguments[1] in TABLES:
         return [" ".join(arguments[:2]), *arguments[2:]]
     return list(arguments)
