@@ -14,8 +14,9 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
-from unslothrl.config.options import OPTIONS
-from unslothrl.config.reading import read_recipe
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.reading import command_of, read_recipe
+from unslothrl.config.values import RUN
 from unslothrl.data import formats, named
 from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
@@ -163,8 +164,9 @@ def test_the_picture_is_of_the_committed_results(monkeypatch):
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_reads(path):
-    options = read_recipe(str(path))
-    assert options and set(options) <= set(OPTIONS)
+    table = TABLES.get(command_of(str(path)), RUN)
+    options = read_recipe(str(path), table=table)
+    assert options and set(options) <= set(table.options)
 
 
 def test_every_metric_that_is_named_is_written():

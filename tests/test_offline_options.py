@@ -56,6 +56,7 @@ def test_config_toml_reads_back_as_the_same_options(command, here):
     given = {**asdict(stage.options), "recipe": str(here / "again.toml"), "output_dir": "other"}
     assert asdict(again.options) == given
     read = tomllib.loads(text)
+    assert read.pop("command") == command
     assert not read.keys() - {entry.name for entry in fields(TABLES[command].config)}
 
 

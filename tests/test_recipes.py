@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from unslothrl.commands import cli, recipes
-from unslothrl.config.reading import RECIPES, read_recipe
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.reading import RECIPES, command_of, read_recipe
+from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
+from unslothrl.offline import examples
 from unslothrl.planning.machine import Machine
 
 MOST_LINES = 40
@@ -41,9 +44,10 @@ def test_the_list_says_what_fits(monkeypatch):
 def test_the_command_lists_those_that_fit_first(capsys):
     assert cli.main(["recipes"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("tiny-cpu: fits here") and re.search(
-        "use one: .*unslothrl.* train --recipe NAME", text
-    )
+    fitting = text.partition("does not fit")[0]
+    assert re.search("^tiny-cpu: fits here$", fitting, re.MULTILINE)
+    for name, command in (("tiny-cpu", "train"), ("sft-cpu", "sft"), ("rm-24", "rm")):
+        assert re.search(f"unslothrl {command} --recipe {name}$", text, re.MULTILINE)
     assert cli.main(["recipes", "--card", "12"]) == 0
     text = capsys.readouterr().out
     assert "gsm8k-12: fits 12 GB\n" in text and "two-cards-24: does not fit 12 GB: " in text
@@ -84,9 +88,11 @@ def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
     assert line.endswith(f"({command})")
     assert cli.main([*command.split()[1:], "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    (on_card,) = plan["cards"]
+    is_stage = command_of(name) in TABLES
+    (on_card,) = [plan["card"]] if is_stage else plan["cards"]
     assert on_card["fits"]
-    assert [note.split()[0] for note in plan["changed_to_fit"]] == ["learner_gpu_usage"]
+    changed = [note.split()[0] for note in plan["changed_to_fit"]]
+    assert changed == ([] if is_stage else ["learner_gpu_usage"])
     needed, usable = (round(on_card[key] / 1024, 1) for key in ("needed_mb", "usable_mb"))
     assert f"planned: {needed} of {usable} GB" in line
     assert usable - needed < 0.5 * usable, "a smaller card would do: name that one"
@@ -104,6 +110,16 @@ def test_every_common_size_of_card_has_recipes():
 
 
 SUM = "What is 347 + 285?"
+
+
+def asked(text):
+    return [{"role": "user", "content": text}]
+
+
+def said(text):
+    return [{"role": "assistant", "content": text}]
+
+
 ROWS = {  # a row in the columns of each data set that a recipe names
     "openai/gsm8k": {"question": SUM, "answer": "347 + 285 = <<347+285=632>>632\n#### 632"},
     "HuggingFaceH4/MATH-500": {"problem": SUM, "answer": "632", "solution": "$\\boxed{632}$"},
@@ -116,6 +132,26 @@ ROWS = {  # a row in the columns of each data set that a recipe names
         "reward_model": {"ground_truth": "632", "style": "rule-lighteval/MATH_v2"},
     },
     "Jiayi-Pan/Countdown-Tasks-3to4": {"nums": [3, 4, 5], "target": 12},
+    "trl-lib/Capybara": {
+        "source": "Dove", "num_turns": 2,
+        "messages": [*asked(SUM), *said("632"), *asked("Thanks."), *said("Welcome.")],
+    },
+    "HuggingFaceH4/ultrachat_200k": {
+        "prompt": SUM, "prompt_id": "0", "messages": [*asked(SUM), *said("632")],
+    },
+    "trl-lib/ultrafeedback_binarized": {
+        "chosen": [*asked(SUM), *said("632")], "rejected": [*asked(SUM), *said("No.")],
+        "score_chosen": 8.0, "score_rejected": 3.0,
+    },
+    "HuggingFaceH4/ultrafeedback_binarized": {
+        "prompt": SUM, "prompt_id": "0", "messages": [*asked(SUM), *said("632")],
+        "chosen": [*asked(SUM), *said("632")], "rejected": [*asked(SUM), *said("No.")],
+        "score_chosen": 8.0, "score_rejected": 3.0,
+    },
+    "Anthropic/hh-rlhf": {
+        "chosen": f"\n\nHuman: Hello\n\nAssistant: Hi.\n\nHuman: {SUM}\n\nAssistant: 632",
+        "rejected": f"\n\nHuman: Hello\n\nAssistant: Hi.\n\nHuman: {SUM}\n\nAssistant: No.",
+    },
     "BAAI/TACO": {
         "question": "Print 347 times the sum of two numbers.", "difficulty": "EASY",
         "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]}),
@@ -145,13 +181,33 @@ def file_of(source: str, folder: Path) -> str:
     path = folder / f"{name.replace('/', '-')}.jsonl"
     rows = [{**ROWS[name], "number": number} for number in range(20)]
     for number, row in enumerate(rows):  # no two alike, or none could be held out
-        for column in ("question", "problem", "prompt"):
+        for column in ("question", "problem", "prompt", "messages", "chosen", "rejected"):
             if column in row:
-                row[column] = row[column].replace("347", str(300 + number))
+                other = json.dumps(row[column]).replace("347", str(300 + number))
+                row[column] = json.loads(other)
         if "nums" in row:
             row["nums"] = [3, 4, 5 + number]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+SIZES_OF_STAGES = {
+    "batch_size": 4,
+    "train_batch_size": 2,
+    "max_length": 128,
+    "max_lora_rank": 8,
+    "eval_problems": 4,
+}
+
+
+def replaced_of_stage(name: str, folder: Path) -> dict[str, object]:
+    """The same of a recipe of SFT, DPO or a reward model."""
+    recipe = read_recipe(name, table=TABLES[command_of(name)])
+    changes: dict[str, object] = {"model": EMBEDDED, "max_steps": 2}
+    changes["dataset"] = file_of(recipe["dataset"], folder)
+    if "eval_dataset" in recipe:
+        changes["eval_dataset"] = [file_of(text, folder) for text in recipe["eval_dataset"]]
+    return changes | {k: min(v, recipe[k]) for k, v in SIZES_OF_STAGES.items() if k in recipe}
 
 
 def replaced(name: str, folder: Path) -> dict[str, object]:
@@ -172,12 +228,19 @@ def replaced(name: str, folder: Path) -> dict[str, object]:
     return changes | smaller
 
 
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 @pytest.mark.real
 @pytest.mark.slow  # `make recipe-test`
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipe, changes = read_recipe(name), replaced(name, tmp_path)
+    command = command_of(name)
+    is_stage = command in TABLES
+    recipe = read_recipe(name, table=TABLES.get(command, RUN))
+    changes = (replaced_of_stage if is_stage else replaced)(name, tmp_path)
     for option, value in changes.items():
         print(f"{name}: {option} = {recipe.get(option, '(not set)')} replaced by {value}")
     flags = [
@@ -186,8 +249,8 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
         for each in (value if isinstance(value, list) else [value])
         for word in (f"--{option}", str(each))
     ]
-    assert cli.main(["--recipe", name, "--run_name", "two", *flags]) == 0
-    rows = [json.loads(line) for line in Path("runs/two/metrics.jsonl").read_text().splitlines()]
+    assert cli.main([command, "--recipe", name, "--run_name", "two", *flags]) == 0
+    rows = read(Path("runs/two/metrics.jsonl"))
     assert [row["step"] for row in rows] == [0, 1, 2]
     if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
         assert any("train/loss" in row for row in rows)
@@ -196,3 +259,52 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     assert {k: resolved[k] for k in kept} == {
         k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()
     }
+
+
+# Recipes of SFT, DPO and reward models
+
+STAGES = [name for name in RECIPES if command_of(name) in TABLES]
+
+
+def test_every_stage_has_recipes_with_and_without_a_card():
+    for command in TABLES:
+        names = [name for name in STAGES if command_of(name) == command]
+        assert f"{command}-cpu" in names and len(names) >= 2
+        for name in names:
+            assert (
+                f"# Command    unslothrl {command} --recipe {name}\n" in RECIPES[name].read_text()
+            )
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_rows_of_a_recipes_data_are_read(name, tmp_path):
+    """Every one: in the columns of the data set that the recipe names."""
+    command = command_of(name)
+    source = read_recipe(name, table=TABLES[command])["dataset"]
+    if source == EMBEDDED:
+        return
+    read_row = examples.example if command == "sft" else examples.pair
+    for row in read(Path(file_of(source, tmp_path))):
+        found = read_row(row)
+        turns = [*getattr(found, "messages", ()), *getattr(found, "prompt", ())]
+        assert any(SUM[-6:] in turn["content"] for turn in turns)
+        if command != "sft":
+            assert [turn["content"] for turn in (*found.chosen, *found.rejected)] == ["632", "No."]
+
+
+def test_a_recipe_is_not_used_by_another_command(capsys, tmp_path):
+    for command, name in (("train", "sft-cpu"), ("dpo", "rm-12")):
+        assert cli.main([command, "--recipe", name]) == 2
+        assert f"is for unslothrl {command_of(name)}, not for {command}" in capsys.readouterr().err
+    for value in ("eval", 3, ["sft"]):
+        path = tmp_path / "mine.toml"
+        path.write_text(f"command = {json.dumps(value)}\n")
+        assert cli.main(["--recipe", str(path)]) == 2
+        assert "command must be one of train, sft, dpo, rm" in capsys.readouterr().err
+
+
+@pytest.mark.real
+def test_data_are_shown_as_the_command_of_a_recipe_reads_them(capsys):
+    assert cli.main(["data", EMBEDDED, "--recipe", "rm-cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["command"], found["max_length"]) == ("rm", 128)

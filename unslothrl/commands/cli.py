@@ -13,11 +13,10 @@ from typing import Any
 import typer
 
 from unslothrl import __version__, stopping
-from unslothrl.commands import completion, diagnosis, offline, streams
+from unslothrl.commands import completion, diagnosis, inspection, offline, streams
 from unslothrl.commands.flags import finite, given, with_options
 from unslothrl.commands.help import ALL, GroupedCommand, Program, is_all
 from unslothrl.commands.messages import crash, one_line, unknown_command, usage_message
-from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 
 USAGE = 2  # exit code
@@ -60,14 +59,14 @@ def answer(arguments: list[str]) -> int:
     exit code"""
     if completion.VARIABLE in os.environ:
         return completion.answer(arguments, parser().commands)
-    arguments = arguments or ["--help"]
+    arguments = inspection.joined(arguments) or ["--help"]
     for text in arguments:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             return refuse(f"{text!a:.60} is not in UTF-8: see unslothrl --help")
     command = parser()
     first = arguments[0]
     if not first.startswith("-") and first not in command.commands:
-        return refuse(unknown_command(first, tuple(command.commands)))
+        return refuse(unknown_command(first, tuple(completion.of_one_word(command.commands))))
     flag = completion.normal(first)
     if first.startswith("-") and flag not in OF_THE_PROGRAM:
         arguments.insert(0, "train")
@@ -162,33 +161,6 @@ def score(
         columns=Columns(prompt_column, answer_column),
         allow_unsandboxed=allow_unsandboxed_code,
     )
-    return 0
-
-
-DATA_OPTIONS = (
-    "model",
-    "recipe",
-    "reward",
-    "system_prompt",
-    "max_prompt_tokens",
-    "prompt_column",
-    "answer_column",
-)
-
-
-def data(
-    source: str = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000]."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
-    **flags: str | list[str] | None,
-) -> int:
-    """Show how a data set is read: columns, prompts, lengths, rows that are not used."""
-    from unslothrl.commands.data import describe
-    from unslothrl.resolve import resolve
-
-    chosen = given(flags)
-    if source == EMBEDDED and "recipe" not in chosen:
-        chosen.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
-    describe(resolve({**chosen, "dataset": source}).config, json)
     return 0
 
 
@@ -345,36 +317,6 @@ def report(
     return 0
 
 
-def plan(
-    card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
-    ),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
-    **flags: str | bool | list[str] | None,
-) -> int:
-    """Predict a run's memory by process and part, and print the flags that fit a card best.
-
-    It takes the options of a run. Without any, it prints a table of models that fit the card.
-    """
-    from unslothrl.commands.plan import forecast
-
-    forecast(given(flags), card, json)
-    return 0
-
-
-def recipes(
-    card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
-    ),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
-) -> int:
-    """List the recipes, and which fit this machine."""
-    from unslothrl.commands.recipes import show
-
-    show(card, json)
-    return 0
-
-
 def cluster(
     ray_address: str = typer.Option(
         None, "--ray_address", help="HOST:PORT or auto; default: RAY_ADDRESS, else this machine's."
@@ -390,11 +332,13 @@ def cluster(
 
 app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
 app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
-app.command(cls=GroupedCommand)(with_options(plan))
-app.command(cls=GroupedCommand)(with_options(data, DATA_OPTIONS))
+app.command(cls=GroupedCommand)(with_options(inspection.plan))
+app.command(cls=GroupedCommand)(with_options(inspection.data, inspection.DATA_OPTIONS))
 for stage in (offline.sft, offline.dpo, offline.rm):
     app.command(cls=GroupedCommand)(offline.with_its_options(stage))
-for function in (score, ask, chat, export, recipes, report, cluster):
+for name, stage in inspection.of_stages():
+    app.command(name, cls=GroupedCommand, hidden=True)(stage)
+for function in (score, ask, chat, export, inspection.recipes, report, cluster):
     app.command(cls=GroupedCommand)(function)
 for diagnose in (diagnosis.doctor, diagnosis.bundle):
     app.command(cls=GroupedCommand)(diagnose)

@@ -86,9 +86,13 @@ def candidates(words: Sequence[str], commands: Mapping[str, Any]) -> list[Found]
     before = [word for word in before if word != "="]  # bash cuts --learner=grpo into three
     current = "" if current == "=" else current
     name = next((word for word in before if not word.startswith("-")), None)
+    if " ".join(before[:2]) in commands:  # "plan sft"
+        name = " ".join(before[:2])
     if not before and not current.startswith("-"):
-        listed = [(each, command.help or "") for each, command in commands.items()]
-        return matching(current, [(each, about.partition(".")[0]) for each, about in listed])
+        return matching(current, list(of_one_word(commands).items()))
+    seconds = [(each.partition(" ")[2], "") for each in commands if each.startswith(f"{name} ")]
+    if before == [name] and seconds and not current.startswith("-"):
+        return matching(current, seconds)
     command = commands.get(name or "train", commands["train"])
     flags = {spelled: each for each in command.params for spelled in spellings(each)}
     if before and (normal(before[-1]) in FLAGS or takes_value(flags.get(normal(before[-1])))):
@@ -105,6 +109,15 @@ def candidates(words: Sequence[str], commands: Mapping[str, Any]) -> list[Found]
         listed += [(each, "") for each in (*FLAGS, "--version")]
     listed += [("--help", "The everyday options."), ("--help_all", "Every option.")]
     return matching(current, listed)
+
+
+def of_one_word(commands: Mapping[str, Any]) -> dict[str, str]:
+    """Commands with what they do; those of two words follow their first."""
+    return {
+        name: (command.help or "").partition(".")[0]
+        for name, command in commands.items()
+        if " " not in name
+    }
 
 
 def matching(beginning: str, found: Sequence[Found]) -> list[Found]:

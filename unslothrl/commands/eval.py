@@ -15,13 +15,13 @@ from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
 from unslothrl.commands.adapters import Found, base_of, find
 from unslothrl.config.options import Config
-from unslothrl.config.reading import read_toml
+from unslothrl.config.reading import command_of, read_toml
+from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import staging
 from unslothrl.files import expanded, is_folder, write_whole
-from unslothrl.offline.resolve import command_of
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
@@ -109,7 +109,7 @@ def config_of(
     without one get; None where another reward than the run's says what to ask for. UserError."""
     layers: dict[str, Any] = {}
     run = found.run
-    if run is not None and command_of(run / CONFIG) is None:
+    if run is not None and command_of(str(run / CONFIG)) == RUN.command:
         check_code(run, flags)
         layers["recipe"] = str(run / CONFIG)
         if "reward" not in flags:

@@ -57,6 +57,7 @@ def forecast(
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         "step_seconds": speed.step_seconds(config, shape, needs.placement),
+        "judging_seconds": speed.judging_seconds(config, shape, needs.placement),
         "would_fit_with": remedy(config, resolved.given, shape, machine, needs),
         "settings": settings(config, resolved.given, shape, machine),
         "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
@@ -193,6 +194,9 @@ def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
         how = f"a rough estimate from the speed of such cards{waits(config)}"
         text += ["", f"a step of {config.batch_size} x {config.num_candidates} {what}: {low} "
                  f"to {high} ({how})"]  # fmt: skip
+    if report["judging_seconds"] is not None:
+        low, high = map(duration, report["judging_seconds"])
+        text.append(f"of that, the learner scoring with the reward model: {low} to {high}")
     for name, best in report["settings"].items():
         text.append("")
         if best is None:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl.commands.plan import sizes_of, with_cards
+from unslothrl.commands.plan_stage import report_of
 from unslothrl.config.options import Config
-from unslothrl.config.reading import RECIPES
+from unslothrl.config.reading import RECIPES, command_of
+from unslothrl.config.values import RUN
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
+from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import shapes
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
-FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward")
+FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")
 FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
 CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
@@ -34,7 +38,8 @@ class Recipe:
     task: str
     memory: str
     time: str
-    reward: str
+    reward: str  # what it reaches; of SFT, DPO and a reward model their own measure
+    command: str  # that it is for: train, sft, dpo or rm
     is_measured: bool
     fits: bool
     why_not: str = ""
@@ -58,13 +63,22 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
 def look(name: str, path: Path, machine: Machine) -> Recipe:
     """A recipe by its header, and by the planner of a run with it on `machine`."""
     text = path.read_text("utf-8")
-    hardware, task, memory, time, reward = (
-        dict(FIELD.findall(text)).get(field, "") for field in FIELDS
-    )
-    why_not, changes = judged(name, machine)
-    is_measured = UNMEASURED not in text
+    said = dict(FIELD.findall(text))
+    hardware, task, memory, time = (said.get(field, "") for field in FIELDS[:4])
+    command = command_of(str(path))
+    why_not, changes = (judged if command == RUN.command else judged_stage)(name, machine)
     return Recipe(
-        name, hardware, task, memory, time, reward, is_measured, not why_not, why_not, changes
+        name,
+        hardware,
+        task,
+        memory,
+        time,
+        said.get("Reward") or said.get("Result", ""),
+        command,
+        is_measured=UNMEASURED not in text,
+        fits=not why_not,
+        why_not=why_not,
+        changes=changes,
     )
 
 
@@ -77,10 +91,31 @@ def judged(name: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
         return str(error), ()
     found = [CHANGE.match(note) for note in resolved.notes]
     changes = [f"{each[1]} {each[2]}" for each in found if each and each[1] not in OF_THE_MACHINE]
-    return refusal(name, resolved.config, machine), tuple(changes)
+    return refusal(resolved.config, machine), tuple(changes)
 
 
-def refusal(name: str, config: Config, machine: Machine) -> str:
+def judged_stage(name: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
+    """The same of a recipe of SFT, DPO or a reward model."""
+    try:
+        stage = resolve_stage(command_of(name), {"recipe": name})
+        report = report_of(stage, machine)
+    except UserError as error:
+        return str(error), ()
+    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+    changes = tuple(f"{each[1]} {each[2]}" for each in found if each)
+    if not machine.gpus and stage.options.model != EMBEDDED:
+        return "no card", changes
+    if report["fits"]:
+        return "", changes
+    card = report["card"]
+    if card and not card["fits"]:
+        needed, usable = (card[key] / 1024 for key in ("needed_mb", "usable_mb"))
+        return f"a card needs {needed:.1f} GB and has {usable:.1f}", changes
+    store = next(store for store in report["stores"] if not store["fits"])
+    return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB", changes
+
+
+def refusal(config: Config, machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
     try:
         shape = shapes.shape_of(config.model)
@@ -89,7 +124,7 @@ def refusal(name: str, config: Config, machine: Machine) -> str:
         forecast = forecast_of(config, shape, machine)
     except UserError as error:
         return str(error)
-    if not machine.gpus and name != "tiny-cpu":
+    if not machine.gpus and config.model != EMBEDDED:
         return "no card"
     if forecast.fits:
         return ""
@@ -113,9 +148,10 @@ def lines(found: list[Recipe], where: str) -> list[str]:
             f"  {recipe.task}",
             f"  {recipe.hardware}",
             f"  memory {recipe.memory}",
-            f"  time {recipe.time}; reward {recipe.reward}"
+            f"  time {recipe.time}; result {recipe.reward}"
             if recipe.is_measured
-            else f"  time and reward {NOT_YET}",
+            else f"  time and result {NOT_YET}",
+            f"  {calling.command(recipe.command, '--recipe', recipe.name)}",
             "",
         ]
-    return [*written, f"use one: {calling.program()} train --recipe NAME"]
+    return written[:-1]

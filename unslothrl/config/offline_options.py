@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, fields
 from typing import Any
 
-from unslothrl.config.option import TASK, TRAINING, option
+from unslothrl.config.option import HARDWARE, TASK, TRAINING, option
 from unslothrl.config.options import Config
 from unslothrl.config.values import Table
 
@@ -80,6 +80,19 @@ class OfflineOptions:
     keep_checkpoints: int = same("keep_checkpoints")
 
     dtype: str = same("dtype")
+    fit: str = option(
+        "auto",
+        "what is done where a micro-batch does not fit the card: auto takes a smaller one if "
+        "train_batch_size is not set, and refuses to start if none fits; off starts all the same",
+        HARDWARE,
+        choices=("auto", "off"),
+    )
+
+    @property
+    def micro_batch(self) -> int:
+        """Rows of a forward pass: the largest part of a step that `train_batch_size` allows."""
+        sizes = range(min(self.train_batch_size, self.batch_size), 0, -1)
+        return next(size for size in sizes if self.batch_size % size == 0)
 
 
 @dataclass(frozen=True)

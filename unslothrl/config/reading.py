@@ -5,16 +5,18 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import RETIRED
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
-from unslothrl.untrusted import Unreadable, plain, read_text
+from unslothrl.untrusted import Unreadable, plain, read_text, shown
 
 EMBEDDED_RECIPE = "tiny-cpu"  # what trains the embedded base
 RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")
 RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folder.glob("*.toml"))}
 
+COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
 MOST_BYTES = 1 << 20
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 
@@ -41,31 +43,55 @@ def parsed(text: str) -> dict[str, Any]:
 
 def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
+    return read_toml(path_of(name), notes, table)
+
+
+def path_of(name: str) -> Path:
+    """The file of a recipe. UserError where there is none."""
     if exists(name):
-        return read_toml(expanded(name), notes, table)
+        return expanded(name)
     if name not in RECIPES:
         raise UserError(
             f"recipe {plain(name)} is neither a .toml file nor a recipe's name: set --recipe "
             f"FILE.toml or one of {', '.join(sorted(RECIPES))}"
         )
-    return read_toml(RECIPES[name], notes, table)
+    return RECIPES[name]
 
 
-def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. Raises UserError.
+def command_of(name: str) -> str:
+    """The command that a recipe is for. Raises UserError."""
+    return str(entries(path_of(name)).get(COMMAND, RUN.command))
 
-    An option of earlier versions is left out, and `notes` gets a line that says so.
-    """
+
+def entries(path: Path) -> dict[str, Any]:
+    """What a recipe's file says. Raises UserError."""
     try:
-        text = read_text(path, MOST_BYTES)
+        return parsed(read_text(path, MOST_BYTES))
     except Unreadable as error:
         raise UserError(f"recipe {path}: {error}: give a .toml file") from None
-    try:
-        found = parsed(text)
     except ValueError as error:
         raise UserError(
             f"recipe {path} is not TOML ({error}): write lines like lr = 2e-5"
         ) from None
+
+
+def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
+    """The options in a file: name -> value. Raises UserError, also for one of another command.
+
+    An option of earlier versions is left out, and `notes` gets a line that says so.
+    """
+    found = entries(path)
+    command = found.pop(COMMAND, table.command)
+    if command != table.command:
+        if command not in [RUN.command, *TABLES]:
+            raise UserError(
+                f"recipe {path}: {COMMAND} must be one of {', '.join((RUN.command, *TABLES))}, got "
+                f"{shown(command)}: leave it out for {RUN.command}"
+            )
+        raise UserError(
+            f"recipe {path} is for unslothrl {command}, not for {table.command}: use "
+            f"unslothrl {command} --recipe"
+        )
     for name in sorted(found.keys() & RETIRED.keys()):
         del found[name]
         if notes is not None:

@@ -16,7 +16,7 @@ response_k, as well. A column with dots, and any column that is named, as in `da
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.columns import UnusableRow, names_of, parsed, plain_value, value_of
@@ -49,6 +49,7 @@ class Example:
     messages: tuple[Message, ...] = ()
     text: str = ""
     tools: tuple[Any, ...] = ()  # schemas that the template shows
+    columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
 
     def under(self, system_prompt: str) -> "Example":
         return replace(self, messages=under(system_prompt, self.messages))
@@ -63,6 +64,7 @@ class Pair:
     rejected: tuple[Message, ...]
     margin: float | None = None
     tools: tuple[Any, ...] = ()
+    columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
 
     def under(self, system_prompt: str) -> "Pair":
         return replace(self, prompt=under(system_prompt, self.prompt))
@@ -86,16 +88,17 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
             if row.get(name):
                 messages = with_system(messages_of(row[name], name), row, name)
                 if messages[-1]["role"] == "assistant":
-                    return Example(in_order(messages, name), tools=tools)
+                    return Example(in_order(messages, name), tools=tools, columns=(name,))
         if filled(row.get(TEXT)) and not has_prompt:
-            return Example(text=formats.text_of(row[TEXT], TEXT))
+            return Example(text=formats.text_of(row[TEXT], TEXT), columns=(TEXT,))
     completion = columns.completion or next((c for c in COMPLETIONS if filled(row.get(c))), None)
     if completion is None:
         wanted = " or ".join((*CONVERSATIONS, TEXT, *COMPLETIONS))
         raise UnusableRow(f"no column {wanted}; it has {names_of(row)}: set --completion_column")
     before = prompt_of(row, columns.prompt)
     said = turns_of_reply(value_of(row, completion), completion, before)
-    return Example(in_order((*before, *said), completion), tools=tools)
+    read = (*filter(None, [prompt_column(row, columns.prompt)]), completion)
+    return Example(in_order((*before, *said), completion), tools=tools, columns=read)
 
 
 def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
@@ -124,7 +127,9 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
         raise UnusableRow("chosen and rejected are equal")
     for said, name in zip(replies, names, strict=True):
         in_order((*prompt, *said), str(name))
-    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row))
+    before = prompt_column(row, columns.prompt) if given else None
+    read = tuple(str(name) for name in (before, *names) if name is not None)
+    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row), read)
 
 
 def known(row: Mapping) -> Mapping:
@@ -160,9 +165,13 @@ def filled(value: Any) -> bool:
     return formats.filled(value) and value != []
 
 
+def prompt_column(row: Mapping, column: str | None) -> str | None:
+    return column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
+
+
 def prompt_of(row: Mapping, column: str | None) -> tuple[Message, ...]:
     """The turns of a prompt. Raises UnusableRow."""
-    column = column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
+    column = prompt_column(row, column)
     if column is not None and column != formats.INSTRUCTION:
         as_json = parsed(value_of(row, column))
         if is_turns(as_json):

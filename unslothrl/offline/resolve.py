@@ -1,19 +1,20 @@
 """The options of a stage, from recipe, flags and the run that is resumed."""
 
 import datetime
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
-from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.reading import COMMAND, entries, read_recipe, read_toml
 from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
+from unslothrl.planning import stages
+from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
 from unslothrl.tracking.run_folder import CONFIG
@@ -21,11 +22,8 @@ from unslothrl.weights import adapter_check, adapter_use
 
 MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
     "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
-    "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path", "train_batch_size",
+    "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path", "train_batch_size", "fit",
 }  # fmt: skip
-
-OPENING = "# All options of this run of unslothrl "
-OF_COMMAND, MOST_LINE = re.compile(re.escape(OPENING) + r"(\w+)"), 200
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class Stage:
     options: OfflineOptions
     recipe: dict[str, Any]
     notes: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()  # what the user set, or the run that is resumed has
 
 
 def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
@@ -63,7 +62,16 @@ def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
             notes.append(f"run_name {options.run_name} -> {name}: it is taken")
         options = replace(options, run_name=name)
     set_by_user = {name: user[name] for name in sorted(user.keys() - MAY_CHANGE)}
-    return Stage(command, options, redacted_values(set_by_user), tuple(notes))
+    given = frozenset(user)
+    return Stage(command, options, redacted_values(set_by_user), tuple(notes), given)
+
+
+def fitted(stage: Stage, machine: Machine) -> Stage:
+    """The stage with a micro-batch that fits the card. UserError where none does."""
+    found = stages.fit(stage.options, stage.given, machine)
+    if found.refusal:
+        raise UserError(found.refusal)
+    return replace(stage, options=found.options, notes=(*stage.notes, *found.notes))
 
 
 def config_file(folder: str) -> Path:
@@ -78,19 +86,12 @@ def config_file(folder: str) -> Path:
 
 def check_command(path: Path, command: str) -> None:
     """UserError for a run of another command, whose options may all be known to this one."""
-    found = command_of(path)
-    if found not in (None, command):
+    found = entries(path).get(COMMAND, command)
+    if found != command and found in list(TABLES):
         raise UserError(
             f"resume {path.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {path.parent}"
         )
-
-
-def command_of(path: Path) -> str | None:
-    """Which of the three has written a run's config.toml; None: none of them."""
-    with path.open(errors="replace") as file:
-        found = OF_COMMAND.match(file.readline(MOST_LINE))
-    return found[1] if found is not None and found[1] in TABLES else None
 
 
 def place_of(folder: str) -> dict[str, str]:
@@ -138,9 +139,11 @@ def check(options: OfflineOptions) -> None:
 def to_toml(stage: Stage, facts: tuple[str, ...] = ()) -> str:
     """All options as a recipe that reads back as the same; see `config.writing`."""
     lines = [
-        f"{OPENING}{stage.command}, as resolved. Usable as a recipe,",
+        f"# All options of this run of unslothrl {stage.command}, as resolved. Usable as a recipe,",
         "# --recipe FILE.toml, from any folder: only output_dir is relative to where it is used.",
         *(f"# {fact}" for fact in facts),
+        "",
+        f"{COMMAND} = {toml_value(stage.command)}",
     ]
     table = TABLES[stage.command]
     for group in dict.fromkeys(entry.metadata["group"] for entry in table.options.values()):

@@ -12,7 +12,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import layouts
-from unslothrl.offline.resolve import Stage
+from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.offline.stage import Begun
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking import origin, trackers
@@ -22,8 +22,9 @@ from unslothrl.weights import portable
 
 def run(stage: Stage) -> int:
     """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
-    UserError before anything is loaded, RunError."""
+    UserError before anything is loaded, also where the card is too small; RunError."""
     machine = Machine.detect()
+    stage = fitted(stage, machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     options = stage.options
     trackers.check(options.track)

@@ -24,7 +24,7 @@ SIMPLE = {bool, int, float, str, type(None)}  # what can be told without a look 
 
 def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any:
     """What the trainer is told; it writes checkpoints into `writing`. UserError for `--trl`."""
-    micro = micro_batch(options)
+    micro = options.micro_batch
     ours: dict[str, Any] = {
         "output_dir": str(writing),
         "per_device_train_batch_size": micro,
@@ -71,12 +71,6 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
     except (ValueError, TypeError, ImportError) as error:
         said = " ".join(str(error).split())
         raise UserError(f"trl {', '.join(options.trl)}: {said:.200}: leave it out") from None
-
-
-def micro_batch(options: OfflineOptions) -> int:
-    """Rows of a forward pass: the largest part of a step that `train_batch_size` allows."""
-    sizes = range(min(options.train_batch_size, options.batch_size), 0, -1)
-    return next(size for size in sizes if options.batch_size % size == 0)
 
 
 def own(texts: Sequence[str], kind: type, ours: dict[str, Any]) -> dict[str, Any]:

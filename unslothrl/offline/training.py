@@ -16,12 +16,12 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptio
 from unslothrl.embedded import adapter_folder
 from unslothrl.offline import models, plain_head, settings
 from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, kept_in_float32
+from unslothrl.planning import stages
 
 if TYPE_CHECKING:
     from unslothrl.offline.stage import Begun
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
-NUMBER_BYTES = 4  # of a log-probability, and of a LoRA's weight
 
 
 def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -> Any:
@@ -105,15 +105,8 @@ def cheaper_reference(model: Any, tables: Any) -> tuple[bool, str]:
     """-> (whether the reference's log-probabilities take less memory than a copy of its adapter,
     a line with both)."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    adapter_mb = NUMBER_BYTES * trained / 2**20
-    pairs = len(tables.train) + len(tables.evaluation)
-    cached_mb = 2 * NUMBER_BYTES * pairs / 2**20
-    is_cached = cached_mb < adapter_mb
-    chosen = "its log-probabilities are cached" if is_cached else "it is a copy of the adapter"
-    return is_cached, (
-        f"reference: {chosen} (cached {cached_mb:.2f} MB for {pairs} pairs, a copy "
-        f"{adapter_mb:.2f} MB)"
-    )
+    reference = stages.Reference(trained, len(tables.train) + len(tables.evaluation))
+    return reference.is_cached, reference.line()
 
 
 def dtype_name(options: OfflineOptions) -> str:

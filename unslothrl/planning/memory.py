@@ -79,7 +79,7 @@ def learner(
     trained = loras * shape.lora_weights(config.max_lora_rank) * TRAINED[on]
     weights = shape.engine_bytes() if gpu and engine else shape.weight_bytes()
     stays: Parts = {"weights": weights / MB, "adapter and optimiser": trained / MB}
-    if any(text.startswith(model.PREFIX) for text in config.reward):
+    if has_reward_model(config):
         # float32, of its own rank, which is not known to be another
         stays["reward model"] = shape.lora_weights(config.max_lora_rank) * 4 / MB
     generating: Parts = {}
@@ -113,6 +113,11 @@ def learner(
     if on_host:
         host["offloaded activations"] = on_host / MB
     return Needs({**waiting, **generating}, {**stays, **updating}, host)
+
+
+def has_reward_model(config: Config) -> bool:
+    """Whether the learners score completions with one."""
+    return any(text.startswith(model.PREFIX) for text in config.reward)
 
 
 def actor(
@@ -230,13 +235,20 @@ def activations(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[float, f
     again; Unsloth moves what it keeps to the host. A CPU keeps everything.
     """
     tokens = config.train_batch_size * config.context
+    return activations_of(tokens, config.max_lora_rank, config.backend, shape, gpu)
+
+
+def activations_of(
+    tokens: int, rank: int, backend: str, shape: Shape, gpu: Gpu | None
+) -> tuple[float, float]:
+    """See `activations`; `tokens` of a micro-batch, padding included."""
     kept = shape.layers * tokens * shape.hidden * HALF
     if not gpu:
-        return shape.layers * tokens * peft_layer_bytes(shape, config.max_lora_rank), 0.0
+        return shape.layers * tokens * peft_layer_bytes(shape, rank), 0.0
     largest = max(a * b for a, b in shape.linears()) * HALF  # a layer's weights in 16 bits
-    if config.backend == "unsloth":
+    if backend == "unsloth":
         return tokens * unsloth_layer_bytes(shape) + largest, kept
-    return kept + tokens * peft_layer_bytes(shape, config.max_lora_rank) + largest, 0.0
+    return kept + tokens * peft_layer_bytes(shape, rank) + largest, 0.0
 
 
 def peft_layer_bytes(shape: Shape, rank: int) -> int:

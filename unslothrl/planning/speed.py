@@ -3,6 +3,7 @@ range, which no card has measured yet.
 
     generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
                  + what an engine adds), n sequences at once; rounds = completions / n
+    judging      2 P tokens / speed, where a reward is a reward model: a forward over completions
     updating     8 P tokens / speed: forward, forward again, backward, and the log-probabilities
 
 P is the model's parameters, bytes are those of its 4-bit weights and half of a full KV cache. The
@@ -18,8 +19,16 @@ has one turn. The high one has all that there may be, and adds to each round
 
 from dataclasses import dataclass
 
+from unslothrl.config.offline_options import (
+    DpoOptions,
+    OfflineOptions,
+    PreferenceOptions,
+    SftOptions,
+)
 from unslothrl.config.options import Config
 from unslothrl.environments.base import DEFAULT_TURNS
+from unslothrl.planning import memory
+from unslothrl.planning.machine import Gpu
 from unslothrl.planning.placement import Placement
 from unslothrl.planning.shapes import Shape
 
@@ -28,6 +37,7 @@ SHORT = 0.25  # of the longest completion or episode
 WAIT_S = 1.0  # of a turn, for the environment: a guess, since anything may be one
 ENGINE_S = {"vllm": (0.004, 0.02), "transformers": (0.03, 0.1)}  # added to each token, low and high
 FLOPS = 8  # of an update, for each parameter and token
+FORWARD = 2  # of a forward pass
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,7 @@ def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[fl
     """-> (low, high) of a step on the placement's slowest card; None without a card."""
     if not placement.cards:
         return None
-    gb = min(card.gpu.physical_mb for card in placement.cards) / 1024
-    cards = next(size for size in SIZES if gb <= size.gb)
+    cards = cards_of(placement)
     low, high = (
         one(config, shape, bandwidth * 1e9, tflops * 1e12, engine_s, share, turns)
         for bandwidth, tflops, engine_s, share, turns in (
@@ -69,6 +78,51 @@ def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[fl
         )
     )
     return low, high
+
+
+def judging_seconds(
+    config: Config, shape: Shape, placement: Placement
+) -> tuple[float, float] | None:
+    """-> (low, high) of what the reward model takes of a step, after the generating; None without
+    one, and without a card."""
+    if not memory.has_reward_model(config) or not placement.cards:
+        return None
+    flops = [tflops * 1e12 for tflops in cards_of(placement).tflops]
+    return judging(config, shape, flops[1], SHORT), judging(config, shape, flops[0], 1.0)
+
+
+def judging(config: Config, shape: Shape, flops: float, share: float) -> float:
+    """Seconds of a forward pass of the learners over every completion and its prompt."""
+    if not memory.has_reward_model(config):
+        return 0.0
+    length = share * (config.max_prompt_tokens + config.episode_tokens)
+    tokens = config.completions_per_step * length / config.number_of_learners
+    return FORWARD * shape.parameters() * tokens / (REACHED * flops)
+
+
+def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
+    """-> (low, high) of a step of SFT, DPO or a reward model: forward, forward again and backward
+    over every row; DPO's reference, where it is an adapter, a forward more."""
+    size = size_of(gpu)
+    rows = options.batch_size * (2 if isinstance(options, PreferenceOptions) else 1)
+    flops = FLOPS - FORWARD
+    if isinstance(options, DpoOptions) and options.reference != "cached":
+        flops += FORWARD
+    is_packed = isinstance(options, SftOptions) and options.packing
+    of_tokens = [
+        flops * shape.parameters() * rows * options.max_length * share / (REACHED * tflops * 1e12)
+        for share, tflops in ((1.0 if is_packed else SHORT, size.tflops[1]), (1.0, size.tflops[0]))
+    ]
+    return of_tokens[0], of_tokens[1]
+
+
+def cards_of(placement: Placement) -> Cards:
+    """Those of the size of the placement's smallest."""
+    return size_of(min((card.gpu for card in placement.cards), key=lambda gpu: gpu.physical_mb))
+
+
+def size_of(gpu: Gpu) -> Cards:
+    return next(size for size in SIZES if gpu.physical_mb / 1024 <= size.gb)
 
 
 def turns_of(config: Config) -> int:
@@ -103,4 +157,5 @@ def one(
         config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     )
     tokens = trained * (config.max_prompt_tokens * share + length) / learners
-    return generating + FLOPS * parameters * tokens / (REACHED * flops)
+    updating = FLOPS * parameters * tokens / (REACHED * flops)
+    return generating + judging(config, shape, flops, share) + updating

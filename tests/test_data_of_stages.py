@@ -1,0 +1,121 @@
+"""`unslothrl data sft`, `data dpo` and `data rm`: rows as they are trained on."""
+
+import json
+
+import pytest
+
+from unslothrl.commands import cli, data_stage
+
+pytestmark = pytest.mark.real
+
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+TURNS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "a"}]
+MORE = [{"role": "user", "content": "2?"}, {"role": "assistant", "content": "b\nc"}]
+
+
+@pytest.fixture
+def shown(tmp_path, capsys):
+    """-> show(command, rows, *flags): (exit code, what --json prints, the text for people)."""
+
+    def show(command, rows, *flags):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = ["data", command, str(path), "--model", "embedded", "--eval_dataset", str(path)]
+        code = cli.main([*words, *flags, "--json"])
+        found = capsys.readouterr()
+        if code:
+            return code, found.err, ""
+        assert cli.main([*words, *flags]) == 0
+        return code, json.loads(found.out), capsys.readouterr().out
+
+    return show
+
+
+def test_what_is_learnt_of_a_conversation_is_marked(shown):
+    _, found, text = shown("sft", [{"messages": [*TURNS, *MORE]}, {"prompt": "3?", "answer": "d"}])
+    first, second = (example["parts"] for example in found["examples"])
+    assert first == [
+        ["read", PROMPT.format("1?")], ["learnt", "a<|im_end|>"],
+        ["read", "\n" + PROMPT.format("2?")], ["learnt", "b\nc<|im_end|>"],
+    ]  # fmt: skip
+    assert second == [["read", PROMPT.format("3?")], ["learnt", "d<|im_end|>"]]
+    assert found["columns"] == {"messages": 1, "prompt -> answer": 1}
+    assert found["learnt"] == sum(example["learnt"] for example in found["examples"])
+    assert found["tokens"] == sum(found["lengths"]) and found["trained"] == 2
+    lines = text.splitlines()
+    at = lines.index("learnt | b")
+    assert lines[at + 1] == "learnt | c<|im_end|>"
+    assert "read   | <|im_start|>assistant" in lines
+    everything = shown("sft", [{"messages": TURNS}], "--no_assistant_only_loss")[1]
+    assert [part for part, _ in everything["examples"][0]["parts"]] == ["learnt"]
+
+
+@pytest.mark.parametrize(
+    ("command", "row", "columns", "parts"),
+    [
+        ("dpo", {"prompt": "1?", "chosen": "a", "rejected": "b"}, "prompt -> chosen, rejected",
+         [["prompt", PROMPT.format("1?")], ["chosen", "a<|im_end|>"],
+          ["rejected", "b<|im_end|>"]]),
+        ("rm", {"chosen": TURNS, "rejected": [TURNS[0], MORE[1]]}, "chosen, rejected",
+         [["chosen", PROMPT.format("1?") + "a<|im_end|>"],
+          ["rejected", PROMPT.format("1?") + "b\nc<|im_end|>"]]),
+        ("dpo", {"query": "1?", "response_j": "a", "response_k": "b"},
+         "query -> response_j, response_k",
+         [["prompt", PROMPT.format("1?")], ["chosen", "a<|im_end|>"],
+          ["rejected", "b<|im_end|>"]]),
+        ("sft", {"text": "once"}, "text", [["learnt", "once<|im_end|>"]]),
+        ("sft", {"instruction": "Add.", "input": "1", "output": "2"}, "instruction -> output",
+         [["read", PROMPT.format("Add.\n\n1")], ["learnt", "2<|im_end|>"]]),
+    ],
+)  # fmt: skip
+def test_each_layout_is_shown_with_its_columns(command, row, columns, parts, shown):
+    _, found, text = shown(command, [row])
+    assert found["columns"] == {columns: 1} and found["examples"][0]["parts"] == parts
+    assert f"columns        {columns}" in text and f"for {command}: 1 rows" in text
+
+
+def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
+    pairs = [{"prompt": f"{n}?", "chosen": "a", "rejected": "b"} for n in range(6)]
+    pairs[1]["rejected"] = "a"
+    pairs[4]["chosen"] = "long " * 40
+    _, found, text = shown("dpo", pairs, "--max_length", "100")
+    assert (found["rows"], found["trained"], len(found["lengths"])) == (6, 4, 5)
+    equal, long = found["not_used"][:2]
+    assert equal.endswith("1 chosen and rejected are equal (row 2)")
+    assert "1 longer than 100 tokens" in long and str(max(found["lengths"])) in long
+    assert "--- rows not used, with --max_length 100" in text and equal in text
+    assert len(found["not_used"]) == 4  # the evaluation's too
+    _, short, text = shown("dpo", pairs, "--max_length", "10")
+    assert short["trained"] == 0 and len(short["refused"]) == 2
+    assert "so a run would be refused: set --max_length higher" in text
+
+
+def test_data_that_a_run_would_refuse_is_refused(shown):
+    code, said, _ = shown("rm", [{"prompt": "1?", "completion": "a"}])
+    assert code == 2 and "set --chosen_column" in said
+    code, said, _ = shown("sft", [])
+    assert code == 2
+
+
+def test_text_of_the_data_does_not_steer_the_terminal(shown):
+    _, _, text = shown("sft", [{"prompt": "1?\x1b[2J\r\nlearnt | no", "completion": "\x9b2Jb"}])
+    assert "\x1b" not in text and "\x9b" not in text and "\r" not in text
+    assert "read   | learnt | no<|im_end|>" in text
+
+
+def test_a_long_text_is_cut_in_what_is_shown():
+    shown = data_stage.shortened("x" * 5000)
+    assert shown == "x" * 3000 + " [... 2,000 characters more]"
+    assert data_stage.shortened("x" * 3000) == "x" * 3000
+
+
+def test_the_embedded_rows_and_a_share_that_is_held_out(capsys, tmp_path):
+    assert cli.main(["data", "rm", "embedded"]) == 0
+    text = capsys.readouterr().out
+    assert "2,000 rows\nevaluated on   200 rows (held_out)" in text
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "a"}) + "\n"
+                            for n in range(40)))  # fmt: skip
+    assert cli.main(["data", "sft", str(path), "--model", "embedded", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] + found["evaluation_rows"] == 40 and found["evaluation_rows"] == 4

@@ -1,0 +1,417 @@
+"""What SFT, DPO and a reward model take: against TRL's trainers, by hand, and what fits."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_plan import MAIN, cards, config_of
+from test_reward_model import head
+
+from unslothrl.commands import cli
+from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
+from unslothrl.errors import UserError
+from unslothrl.offline import resolve as resolving
+from unslothrl.offline.resolve import resolve
+from unslothrl.planning import shapes, speed, stages
+from unslothrl.planning.engine_memory import usable_mb
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.memory import MB
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Resources
+from unslothrl.planning.shapes import KNOWN
+from unslothrl.planning.stages import Reference, needs
+
+SEVEN = KNOWN["qwen2.5-7b"]
+MODEL = "unsloth/Qwen2.5-7B-bnb-4bit"
+GPU = cards(24).gpus[0]
+
+
+def options_of(kind=SftOptions, **changed):
+    return replace(kind(model=MODEL, dataset="a/b"), **changed)
+
+
+# Against the real objects
+
+WORDS = (40, 35, 40, 31)  # characters of the replies: some rows of a micro-batch are padded
+CASES = [
+    ("sft", {}, "biases"),
+    ("sft", {"packing": True}, "plain"),
+    ("dpo", {"reference": "adapter"}, "biases"),
+    ("dpo", {"reference": "cached"}, "plain"),
+    ("rm", {}, "biases"),
+    ("rm", {}, "plain"),
+]
+
+
+@pytest.fixture
+def held(monkeypatch, bases, tmp_path):
+    """-> measure(command, flags, kind): (the stage, its trainer after a step, the micro-batch, the
+    bytes that autograd has saved of its forward pass)."""
+    import torch
+
+    from unslothrl.offline import training
+    from unslothrl.offline.run import run
+
+    kept: dict = {}
+
+    def measured(trainer, model, forward):
+        own = {storage.data_ptr() for storage in storages_of(model)}
+        saved = {}
+
+        def keep(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage  # held, so that no address is used twice
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = forward()
+        kept["bytes"] = sum(storage.nbytes() for storage in saved.values())
+        return result
+
+    for options, trainer in list(training.TRAINERS.items()):
+
+        class Measured(trainer):
+            def compute_loss(self, model, inputs, *rest, **named):
+                kept.update(trainer=self, batch=dict(inputs))
+                forward = super().compute_loss
+                return measured(self, model, lambda: forward(model, inputs, *rest, **named))
+
+        monkeypatch.setitem(training.TRAINERS, options, Measured)
+
+    def measure(command, flags, kind):
+        rows = [{"prompt": "What is it?", "chosen": "x" * n, "rejected": "y" * 40} for n in WORDS]
+        data = tmp_path / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given = {
+            "model": str(bases[kind]), "dataset": str(data), "eval_dataset": (str(data),),
+            "output_dir": str(tmp_path / "runs"), "run_name": "r", "max_steps": "1",
+            "batch_size": "4", "train_batch_size": "2", "max_lora_rank": "8", "eval_every": "0",
+            "max_length": "160", "dtype": "bfloat16", **flags,
+        }  # fmt: skip
+        stage = resolve(command, given)
+        assert run(stage) == 0
+        return stage, kept["trainer"], kept["batch"], kept["bytes"]
+
+    return measure
+
+
+def storages_of(model):
+    """Of weights, buffers and what a 4-bit weight is expanded with."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        yield tensor.untyped_storage()
+        for scale in scales_of(tensor):
+            yield scale.untyped_storage()
+
+
+def scales_of(weight):
+    state = getattr(weight, "quant_state", None)
+    return (
+        [] if state is None else [state.absmax, state.code, state.state2.absmax, state.state2.code]
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("command", "flags", "kind"), CASES)
+def test_a_stage_holds_what_is_planned(command, flags, kind, held):
+    stage, trainer, batch, saved = held(command, flags, kind)
+    rows, length = batch["input_ids"].shape
+    options = replace(stage.options, max_length=length)
+    if flags.get("packing"):  # several packs lie side by side
+        assert rows == 1 and options.micro_batch == 2
+        options = replace(options, max_length=length // 2)
+    assert stages.rows_of(options) * options.max_length == pytest.approx(rows * length, abs=1)
+    shape = shapes.shape_of(options.model)
+    planned = {
+        name: mb * MB for name, mb in needs(options, shape, None, len(WORDS) * 2).card.items()
+    }
+    check_saved(command, batch, saved, planned, shape)
+    check_weights(trainer.model, planned)
+    check_trained(trainer, planned)
+    if command == "dpo":
+        check_reference(flags["reference"], trainer, planned)
+
+
+def check_saved(command, batch, saved, planned, shape):
+    """What autograd keeps, within 1%: the rest are rotary embeddings and indices. The mask's bytes
+    are its caller's; of a logit's bytes half come with the backward pass."""
+    of_mask = 2 * shape.layers / (1 + 2 * shape.layers)
+    expected = planned["activations"] + of_mask * planned["attention mask"]
+    if command == "rm":
+        expected += batch["input_ids"].numel() * shape.hidden * 4
+    else:
+        learnt = batch["labels"] != -100 if "labels" in batch else batch["completion_mask"] == 1
+        learnt = int(learnt[:, 1:].sum())
+        assert learnt < batch["input_ids"].numel()
+        expected += planned["logits"] / 2 * learnt / batch["input_ids"].numel()
+    assert saved == pytest.approx(expected, rel=0.01)
+
+
+def check_weights(model, planned):
+    found = 0
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name and ".score." not in name:
+            found += sum(
+                t.numel() * t.element_size() for t in [parameter, *scales_of(parameter)[::2]]
+            )
+    assert found == pytest.approx(planned["weights"], rel=0.01)
+
+
+def check_trained(trainer, planned):
+    """Float32 values, gradients of the same size, and what the optimiser keeps."""
+    trained = {n: p for n, p in trainer.model.named_parameters() if p.requires_grad}
+    assert {p.element_size() for p in trained.values()} == {4}
+    bytes_of = {name: 2 * p.numel() * 4 for name, p in trained.items()}
+    for name, parameter in trained.items():
+        kept = [t for t in trainer.optimizer.state[parameter].values() if t.numel() > 1]
+        bytes_of[name] += sum(t.numel() * t.element_size() for t in kept)
+    of_head = sum(size for name, size in bytes_of.items() if ".score." in name)
+    assert sum(bytes_of.values()) - of_head == planned["adapter and optimiser"]
+    if of_head:
+        model = trainer.model.get_base_model()
+        loaded = model.score.original_module.weight
+        loaded = loaded.numel() * loaded.element_size()
+        hidden = model.config.hidden_size
+        assert of_head + loaded == stages.head_bytes(RmOptions(max_length=0), sized(hidden))
+
+
+def sized(hidden):
+    return replace(SEVEN, hidden=hidden)
+
+
+def check_reference(kind, trainer, planned):
+    copies = [p for n, p in trainer.model.named_parameters() if ".ref." in n]
+    assert sum(p.numel() * p.element_size() for p in copies) == planned.get("reference", 0)
+    assert bool(copies) == (kind == "adapter")
+    if kind == "cached":
+        table = trainer.train_dataset.data.table
+        columns = [table.column(name) for name in ("ref_chosen_logps", "ref_rejected_logps")]
+        assert sum(c.nbytes for c in columns) / MB == Reference(0, len(WORDS)).cached_mb
+
+
+@pytest.mark.real
+def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases):
+    """Though the one counts the model's weights and the other computes them."""
+    from types import SimpleNamespace
+
+    from unslothrl.offline import training
+
+    model = make_backend(bases["plain"]).model
+    shape = shapes.shape_of(str(bases["plain"]))
+    for pairs in (3, 10_000):
+        tables = SimpleNamespace(train=[None] * pairs, evaluation=[None] * 7)
+        planned = Reference(shape.lora_weights(8), pairs + 7)
+        assert training.cheaper_reference(model, tables) == (planned.is_cached, planned.line())
+    assert Reference(1000, 499).is_cached and not Reference(1000, 500).is_cached
+
+
+# By hand
+
+
+def test_a_plan_by_hand():
+    options = options_of(train_batch_size=2, max_length=1000)
+    found = {name: mb * MB for name, mb in needs(options, SEVEN, GPU).card.items()}
+    tokens, largest = 2000, 2 * 3584 * 18_944
+    layer = 28 * 3584 + 8 * 3584 + 4 * 512 + 10 * 18_944 + 28 * 32 + 4 * 28 + 8
+    assert found["weights"] == pytest.approx(SEVEN.weight_bytes())
+    assert found["adapter and optimiser"] == SEVEN.lora_weights(32) * (4 + 4 + 2 + 8 / 256)
+    assert found["activations"] == pytest.approx(
+        28 * tokens * 3584 * 2 + tokens * layer + largest + tokens * 3584 * 4
+    )
+    assert found["attention mask"] == 2 * 1000**2 * 3
+    assert found["logits"] == 2000 * 32_768 * 2 + tokens * 3584 * 8
+    assert found["CUDA context"] == 600 * MB
+    packed = needs(replace(options, packing=True), SEVEN, GPU).card
+    assert packed["attention mask"] * MB == 2000**2 * 3
+    assert packed["activations"] * MB == found["activations"]
+
+
+def test_pairs_are_two_rows_and_a_reward_model_has_no_logits():
+    sft = needs(options_of(), SEVEN, GPU).card
+    dpo = needs(options_of(DpoOptions, reference="adapter"), SEVEN, GPU).card
+    cached = needs(options_of(DpoOptions, reference="cached"), SEVEN, GPU)
+    rm = needs(options_of(RmOptions), SEVEN, GPU).card
+    largest = 2 * 3584 * 18_944 / MB
+    assert dpo["activations"] - largest == pytest.approx(2 * (sft["activations"] - largest))
+    assert dpo["reference"] == SEVEN.lora_weights(32) * 4 / MB and "reference" not in cached.card
+    assert rm["activations"] == dpo["activations"] and "logits" not in rm
+    assert (sft["weights"] - rm["weights"]) * MB == pytest.approx(152_064 * 3584 * 2)
+    tied = KNOWN["qwen2.5-3b"]
+    assert needs(options_of(RmOptions), tied, GPU).card["weights"] * MB == tied.weight_bytes()
+    assert rm["score head"] * MB == 3584 * 18 + 8 * 1024 * 3584 * 4
+
+
+def test_more_of_anything_never_takes_less():
+    for kind in (SftOptions, DpoOptions, RmOptions):
+        base = stages.needs(options_of(kind), SEVEN, GPU).needed_mb()
+        for changes in ({"max_length": 2048}, {"max_lora_rank": 64}, {"train_batch_size": 8}):
+            assert needs(options_of(kind, **changes), SEVEN, GPU).needed_mb() > base
+    auto = options_of(DpoOptions)
+    few, many = (needs(auto, SEVEN, GPU, pairs).needed_mb() for pairs in (100, 10**9))
+    assert few < many  # the copy is the smaller then
+
+
+# What fits
+
+KINDS = [SftOptions, DpoOptions, RmOptions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gb", [4, 6, 8, 12, 16, 24])
+@pytest.mark.parametrize("length", [512, 1024, 4096])
+def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
+    machine = cards(gb)
+    gpu, options = machine.gpus[0], options_of(kind, max_length=length)
+    found = stages.fit(options, {"max_length"}, machine)
+    assert found.options.max_length == length  # what is trained on is never changed
+    if not found.refusal:
+        assert needs(found.options, SEVEN, gpu).needed_mb() <= usable_mb(gpu)
+        assert bool(found.notes) == (found.options.train_batch_size != 4)
+    elif "choose a smaller model" in found.refusal:
+        least = replace(options, train_batch_size=1, max_length=stages.LEAST_LENGTH)
+        assert not stages.fits(least, SEVEN, gpu)
+    else:
+        words = found.refusal.partition(": set ")[2].partition(", or start")[0].split()
+        flags = {name: int(value) for name, value in config_of(words).items()}
+        again = stages.fit(replace(options, **flags), {*flags, "max_length"}, machine)
+        assert flags and not again.refusal
+    given = stages.fit(options, {"train_batch_size", "max_length"}, machine)
+    assert given.options == options and bool(given.refusal) == (
+        not stages.fits(options, SEVEN, gpu)
+    )
+    off = stages.fit(replace(options, fit="off"), frozenset(), machine)
+    assert off == stages.Fitted(replace(options, fit="off"))
+
+
+def test_the_longest_rows_are_the_longest():
+    for gb in (8, 12, 24):
+        gpu = cards(gb).gpus[0]
+        found = stages.longest(options_of(DpoOptions), SEVEN, gpu)
+        assert stages.fits(found, SEVEN, gpu) and found.micro_batch == 1
+        assert not stages.fits(replace(found, max_length=found.max_length + 64), SEVEN, gpu)
+    assert stages.longest(options_of(), SEVEN, cards(4).gpus[0]) is None
+
+
+def test_rows_fit_the_models_context():
+    machine, short = Machine(2, 8000), options_of(model="Qwen/Qwen2.5-Math-7B", max_length=5000)
+    found = stages.fit(short, frozenset(), machine)
+    assert found.options.max_length == 4096 and "context is 4096" in found.notes[0]
+    refused = stages.fit(short, {"max_length"}, machine).refusal
+    assert refused.endswith("(4096 tokens): set --max_length 4096")
+    unknown = options_of(model="google/gemma-3-4b-it")
+    assert "size is not known" in stages.fit(unknown, frozenset(), cards(8)).notes[0]
+
+
+# The commands
+
+
+@pytest.fixture
+def small_card(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Machine, "detect", classmethod(lambda cls: cards(6)))
+    row = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", list(TABLES))
+def test_a_card_that_is_too_small_is_refused_before_anything_is_loaded(command, small_card, capsys):
+    words = [command, "--model", MODEL, "--dataset", "rows.jsonl", "--max_length", "4096"]
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert f"model {MODEL} needs about" in line and "are usable on card0" in line
+    assert line.endswith("or start all the same with --fit off") and not out
+    assert not Path("runs").exists()
+
+
+def test_a_run_takes_the_micro_batch_that_fits():
+    flags = {"model": "unsloth/Qwen2.5-3B-bnb-4bit", "dataset": "a/b", "max_length": "4096"}
+    stage = resolving.fitted(resolve("sft", flags), cards(8))
+    assert stage.options.train_batch_size == 2
+    assert "train_batch_size 4 -> 2: fits 8 GB" in stage.notes
+    with pytest.raises(UserError, match="set --train_batch_size 2, or"):
+        resolving.fitted(resolve("sft", {**flags, "train_batch_size": "4"}), cards(8))
+    whole = resolving.fitted(resolve("sft", {**flags, "fit": "off"}), cards(8))
+    assert whole.options.train_batch_size == 4 and not whole.notes
+
+
+@pytest.mark.parametrize("command", list(TABLES))
+def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
+    flags = ["plan", command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5"]
+    assert cli.main([*flags, "--card", "12"]) == 0
+    text = capsys.readouterr().out
+    assert f"{command} of {MODEL}" in text and "a card of 12 GB: fits: " in text
+    assert ("reference: cached for fewer than" in text) == (command == "dpo")
+    assert ("score head" in text) == (command == "rm") == ("logits" not in text)
+    assert cli.main([*flags, "--card", "12", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and found["would_fit_with"] is None
+    assert sum(found["parts_mb"].values()) == pytest.approx(found["card"]["needed_mb"], abs=1)
+    for best in found["settings"].values():
+        words = shlex.split(best["command"])
+        assert command in words[:4] and "1e-05" in words
+        given = config_of(words[words.index(command) + 1 :])
+        again = stages.fit(resolve(command, given).options, frozenset(given), cards(12))
+        assert not again.refusal and again.options.max_length == best["max_length"]
+        assert again.options.train_batch_size == best["train_batch_size"]
+    assert cli.main([*flags, "--card", "4"]) == 0
+    assert "DOES NOT FIT" in capsys.readouterr().out
+    assert cli.main([*flags, "--card", "8", "--max_length", "4096", "--train_batch_size", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "would fit with --train_batch_size 1" in text or "fits: " in text
+
+
+def test_what_cannot_be_planned_is_refused(capsys):
+    for words, said in (
+        (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
+        (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
+        (["--learner", "grpo"], "--learner is not an option of plan dpo"),
+        (["--card", "x"], "card must be GB"),
+    ):
+        assert cli.main(["plan", "dpo", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_embedded_run_is_planned_without_a_card(capsys):
+    assert cli.main(["plan", "dpo"]) == 0
+    text = capsys.readouterr().out
+    assert "no card: the process uses the host's memory" in text
+    assert "reference: its log-probabilities are cached (cached 0.02 MB for 2200 pairs" in text
+    assert cli.main(["plan", "dpo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"] is None
+
+
+def test_a_steps_time_by_hand():
+    low, high = speed.stage_seconds(options_of(batch_size=10, max_length=1000), SEVEN, GPU)
+    one = 6 * SEVEN.parameters() * 10 * 1000
+    assert low == pytest.approx(one / 4 / (0.5 * 165e12))
+    assert high == pytest.approx(one / (0.5 * 60e12))
+    packed = speed.stage_seconds(options_of(packing=True), SEVEN, GPU)
+    assert packed[0] == pytest.approx(4 * speed.stage_seconds(options_of(), SEVEN, GPU)[0])
+    pairs = [speed.stage_seconds(options_of(DpoOptions, reference=kind), SEVEN, GPU)[1]
+             for kind in ("cached", "adapter")]  # fmt: skip
+    rm = speed.stage_seconds(options_of(RmOptions), SEVEN, GPU)[1]
+    assert pairs == pytest.approx([rm, 8 / 6 * rm])
+
+
+def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
+    config = replace(MAIN, batch_size=8, num_candidates=16, max_num_seqs=64)
+    judged = replace(config, reward=("accuracy", "rm:runs/judge=0.5"))
+    tokens = 8 * 16 * (350 + 1200)
+    resources = Resources.of_machine(config, cards(24))
+    found = {c.reward: place(c, resources, shape=SEVEN) for c in (config, judged)}
+    low, high = speed.judging_seconds(judged, SEVEN, found[judged.reward])
+    assert high == pytest.approx(2 * SEVEN.parameters() * tokens / (0.5 * 60e12))
+    assert low == pytest.approx(2 * SEVEN.parameters() * tokens / 4 / (0.5 * 165e12))
+    steps = [speed.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
+    assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
+    assert speed.judging_seconds(config, SEVEN, found[config.reward]) is None
+    judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
+    words = ["plan", "--model", MODEL, "--card", "24", "--reward", "accuracy"]
+    assert cli.main([*words, "--reward", f"rm:{judge}"]) == 0
+    assert "of that, the learner scoring with the reward model: " in capsys.readouterr().out
+    assert cli.main(words) == 0
+    assert "reward model" not in capsys.readouterr().out

@@ -1,0 +1,285 @@
+"""How much memory SFT, DPO and a reward model need, and the micro-batch that fits a card; before
+any weights are loaded.
+
+One process trains on one card. A micro-batch has `train_batch_size` rows of up to `max_length`
+tokens, padded or, with packing, full; of a pair there are two rows. docs/plan.md has the formulas
+in words, tests/test_plan_of_stages.py compares them with what TRL's trainers hold.
+"""
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unslothrl.config.offline_options import (
+    DpoOptions,
+    OfflineOptions,
+    PreferenceOptions,
+    RmOptions,
+)
+from unslothrl.errors import UserError
+from unslothrl.planning import memory
+from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
+from unslothrl.planning.forecast import Store
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts
+from unslothrl.planning.shapes import HALF, Shape, shape_of
+
+NUMBER = 4  # bytes of a float32
+BACKEND = "peft"  # by which stages train
+STEP, LEAST_LENGTH = 64, 128  # tokens: what lengths are searched by, the least that is advised
+LONGEST = 131_072  # tokens, of a model whose context is not known
+LARGEST_MICRO_BATCH = 64
+MANY_PAIRS = 1_000_000  # what data is taken to have that was not read
+# of TRL's kernel (kernels/chunked_logprob.py, trainer/utils.py): tokens and logits of a tile
+TILE_TOKENS, TILE_LOGITS = 4096, 32_768
+HIDDEN = HALF + HALF + NUMBER  # bytes of a token's hidden value there: two copies, its gradient
+PYTORCH_MB = 700  # of the host, for the process with TRL and datasets; measured on a CPU
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What DPO's reference takes, held in either of two ways."""
+
+    weights: int  # of the adapter that is trained
+    pairs: int  # to train and to evaluate on
+
+    @property
+    def copy_mb(self) -> float:
+        return NUMBER * self.weights / MB
+
+    @property
+    def cached_mb(self) -> float:
+        """Two log-probabilities of every pair."""
+        return 2 * NUMBER * self.pairs / MB
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether `--reference auto` caches: whichever is smaller."""
+        return self.cached_mb < self.copy_mb
+
+    def line(self) -> str:
+        chosen = "its log-probabilities are cached" if self.is_cached else "a copy of the adapter"
+        return (
+            f"reference: {chosen} (cached {self.cached_mb:.2f} MB for {self.pairs} pairs, a copy "
+            f"{self.copy_mb:.2f} MB)"
+        )
+
+
+@dataclass(frozen=True)
+class StageNeeds:
+    """What a stage holds on its card while it trains, by part in MB, and in the host's memory.
+    Without a card the first lies there too."""
+
+    card: Parts
+    host: Parts
+
+    def needed_mb(self) -> float:
+        return sum(self.card.values())
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """`options` with the micro-batch that fits; a note for each change; why a run with them would
+    be refused, "" where it would not."""
+
+    options: OfflineOptions
+    notes: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+def needs(
+    options: OfflineOptions, shape: Shape, gpu: Gpu | None, pairs: int | None = None
+) -> StageNeeds:
+    """`pairs`: those of DPO's data, None where it was not read."""
+    on = "cuda" if gpu else "cpu"
+    lora = shape.lora_weights(options.max_lora_rank)
+    card: Parts = {
+        "weights": weight_bytes(options, shape) / MB,
+        "adapter and optimiser": lora * TRAINED[on] / MB,
+    }
+    host: Parts = {"PyTorch and TRL": float(PYTORCH_MB)}
+    if isinstance(options, RmOptions):
+        card["score head"] = head_bytes(options, shape) / MB
+    if isinstance(options, DpoOptions):
+        reference = Reference(lora, MANY_PAIRS if pairs is None else pairs)
+        if reference.is_cached if options.reference == "auto" else options.reference == "cached":
+            host["reference"] = reference.cached_mb
+        else:
+            card["reference"] = reference.copy_mb
+    if gpu:
+        card["CUDA context"] = float(ON_A_CARD["context"])
+    tokens = rows_of(options) * options.max_length
+    on_card, on_host = memory.activations_of(tokens, options.max_lora_rank, BACKEND, shape, gpu)
+    card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
+    if on_host:
+        host["offloaded activations"] = on_host / MB
+    card["attention mask"] = mask_bytes(options, 1 if gpu else shape.layers) / MB
+    if not isinstance(options, RmOptions):
+        card["logits"] = logit_bytes(tokens, shape, gpu) / MB
+    return StageNeeds(card, host)
+
+
+def rows_of(options: OfflineOptions) -> int:
+    """Rows of a micro-batch; of a pair both."""
+    return options.micro_batch * (2 if isinstance(options, PreferenceOptions) else 1)
+
+
+def weight_bytes(options: OfflineOptions, shape: Shape) -> float:
+    """Of the base in NF4; a reward model's has no output layer of its own."""
+    whole = shape.weight_bytes()
+    if isinstance(options, RmOptions) and not shape.tied:
+        whole -= shape.vocabulary * shape.hidden * HALF
+    return whole
+
+
+def head_bytes(options: OfflineOptions, shape: Shape) -> int:
+    """The score head as it was loaded, a trained copy in float32 with its gradient and two
+    moments, which stay whole in so small a tensor, and its input in float32."""
+    tokens = rows_of(options) * options.max_length
+    return shape.hidden * (HALF + 4 * NUMBER) + tokens * shape.hidden * NUMBER
+
+
+def mask_bytes(options: OfflineOptions, layers: int) -> int:
+    """Of which tokens a token may see: of padded rows in its row, of packed ones in all that lie
+    side by side. A byte, and 16 bits in each of the `layers` that are kept."""
+    rows, length = rows_of(options), options.max_length
+    pairs = (rows * length) ** 2 if getattr(options, "packing", False) else rows * length**2
+    return pairs * (1 + HALF * layers)
+
+
+def logit_bytes(tokens: int, shape: Shape, gpu: Gpu | None) -> float:
+    """Of TRL's loss. Its kernel has a tile of the logits at a time; where there is no card, all of
+    them are there at once (`offline.plain_head`)."""
+    if gpu is None:
+        return tokens * shape.vocabulary * LOGIT
+    tile = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_LOGITS) * HALF
+    return tile + tokens * shape.hidden * HIDDEN
+
+
+def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine: Machine) -> Any:
+    """The host's memory and the disk: the base, an adapter, the checkpoints that are kept and the
+    one that is being written."""
+    host = sum(found.host.values()) + (0 if machine.gpus else found.needed_mb())
+    lora = shape.lora_weights(options.max_lora_rank)
+    moments = TRAINED["cuda" if machine.gpus else "cpu"] - 2 * NUMBER
+    kept = options.keep_checkpoints + 2  # the best one too
+    base = shape.weight_bytes() + (0 if "4bit" in options.model else shape.parameters() * HALF)
+    disk = (base + lora * HALF + kept * lora * (NUMBER + moments)) / MB
+    return (
+        Store("host memory", host, machine.ram_mb or None),
+        Store("disk", disk, machine.disk_mb),
+    )
+
+
+# The micro-batch that fits
+
+
+def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
+    """The options with what was not given fitted to the model's context and to the card."""
+    shape = shape_of(options.model)
+    if shape is None:
+        unknown = f"model {options.model}: its size is not known, so nothing was fitted"
+        return Fitted(options, (unknown,) if machine.gpus else ())
+    try:
+        options, notes = in_context(options, given, shape)
+    except UserError as error:
+        return Fitted(options, refusal=str(error))
+    if not machine.gpus or options.fit == "off":
+        return Fitted(options, notes)
+    gpu = machine.gpus[0]
+    found = options if "train_batch_size" in given else with_micro_batch(options, shape, gpu)
+    if not fits(found, shape, gpu):
+        return Fitted(found, notes, refusal_of(options, given, shape, gpu))
+    if found.train_batch_size != options.train_batch_size:
+        change = f"train_batch_size {options.train_batch_size} -> {found.train_batch_size}"
+        notes = (*notes, f"{change}: fits {gb(gpu.memory_mb)}")
+    return Fitted(found, notes)
+
+
+def in_context(
+    options: OfflineOptions, given: Set[str], shape: Shape
+) -> tuple[OfflineOptions, tuple[str, ...]]:
+    """-> (the options with rows that fit the model's context, a note on the change). UserError
+    where the user wants longer ones."""
+    length, context = options.max_length, shape.context
+    if context is None or length <= context:
+        return options, ()
+    if "max_length" in given:
+        raise UserError(
+            f"max_length {length} is over the context of {options.model} ({context} tokens): set "
+            f"--max_length {context}"
+        )
+    note = f"max_length {length} -> {context}: the model's context is {context} tokens"
+    return replace(options, max_length=context), (note,)
+
+
+def fits(options: OfflineOptions, shape: Shape, gpu: Gpu) -> bool:
+    return needs(options, shape, gpu).needed_mb() <= usable_mb(gpu)
+
+
+def with_micro_batch(
+    options: OfflineOptions, shape: Shape, gpu: Gpu, most: int | None = None
+) -> OfflineOptions:
+    """With the largest micro-batch of at most `most` rows, by default those that the options have,
+    that fits; with one row where none does."""
+    for size in micro_batches(options, most or options.train_batch_size):
+        tried = replace(options, train_batch_size=size)
+        if fits(tried, shape, gpu):
+            return tried
+    return replace(options, train_batch_size=1)
+
+
+def micro_batches(options: OfflineOptions, most: int) -> Iterator[int]:
+    """Parts of a step, the largest first; `most` itself where that is not one."""
+    size = min(most, options.batch_size)
+    yield most
+    yield from (part for part in range(size, 0, -1) if options.batch_size % part == 0)
+
+
+def longest(options: OfflineOptions, shape: Shape, gpu: Gpu) -> OfflineOptions | None:
+    """With micro-batches of a row as long as fit; None where not even `STEP` tokens do."""
+    small = replace(options, train_batch_size=1)
+    low, high = 0, (shape.context or LONGEST) // STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(replace(small, max_length=STEP * middle), shape, gpu):
+            low = middle
+        else:
+            high = middle - 1
+    return replace(small, max_length=STEP * low) if low else None
+
+
+def remedy(
+    options: OfflineOptions, given: Set[str], shape: Shape, gpu: Gpu
+) -> dict[str, int] | None:
+    """What of the options would have to be lower to fit: the micro-batch or, where that is not
+    enough, the rows' length too. None where nothing fits, and {} where all does."""
+    if fits(options, shape, gpu):
+        return {}
+    micro = with_micro_batch(options, shape, gpu)
+    needed = {"train_batch_size": micro.train_batch_size}
+    if fits(micro, shape, gpu):
+        return needed
+    found = longest(options, shape, gpu)
+    if found is None or found.max_length < LEAST_LENGTH:
+        return None
+    lower = needed if "train_batch_size" in given and options.micro_batch > 1 else {}
+    return {**lower, "max_length": min(found.max_length, options.max_length)}
+
+
+def refusal_of(options: OfflineOptions, given: Set[str], shape: Shape, gpu: Gpu) -> str:
+    """Why a run is not begun, and what to set."""
+    least = options if "train_batch_size" in given else replace(options, train_batch_size=1)
+    needed = needs(least, shape, gpu).needed_mb()
+    lower = remedy(options, given, shape, gpu)
+    flags = " ".join(f"--{name} {value}" for name, value in (lower or {}).items())
+    advice = f"set {flags}" if flags else "choose a smaller model"
+    return (
+        f"model {options.model} needs about {gb(needed)} with micro-batches of "
+        f"{least.micro_batch} x {options.max_length} tokens, and {gb(usable_mb(gpu))} are usable "
+        f"on {gpu.name}: {advice}, or start all the same with --fit off"
+    )
+
+
+def gb(mb: float) -> str:
+    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"
