@@ -178,6 +178,54 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
     by_hand(model, torch.stack(losses).mean(), trained_only)
 
 
+@pytest.mark.parametrize("loss_type", ["sigmoid", "ipo"])
+def test_dpo_learns_what_the_assistant_says(captured, tmp_path, base, tokens, loss_type):
+    """Of an answer of several turns; `ipo` divides by the number of tokens that are learnt."""
+    turns = [("assistant", "It is 3."), ("user", "Are you sure?"), ("assistant", "Yes, it is.")]
+    several = [{"role": role, "content": said} for role, said in turns]
+    rows = [{**ROWS[0], "chosen": several}, *ROWS[1:3], {**ROWS[3], "rejected": several}]
+    start = embedded.TURNS
+    batches, gradients = captured(
+        "dpo", tmp_path, ("adapter", str(start)), ("beta", "0.3"), ("loss_type", loss_type),
+        ("reference", "cached" if loss_type == "ipo" else "adapter"),
+        ("train_batch_size", "2"), ("max_lora_rank", str(rank_of(start))), rows=rows,
+    )  # fmt: skip
+
+    def answer(said):
+        """[(ids, is learnt)]"""
+        if isinstance(said, str):
+            return [(tokens(said + "<|im_end|>"), True)]
+        between = "\n" + PROMPT.format("Are you sure?")
+        parts = [(turns[0][1] + "<|im_end|>", True), (between, False)]
+        return [(tokens(t), m) for t, m in [*parts, (turns[2][1] + "<|im_end|>", True)]]
+
+    expected, losses = {}, []
+    model = models.policy(base, shape(start))
+    for row in rows:
+        prompt, ratios = tokens(PROMPT.format(row["prompt"])), []
+        for which in ("chosen", "rejected"):
+            parts = answer(row[which])
+            ids = [token for part, _ in parts for token in part]
+            learnt = [is_learnt for part, is_learnt in parts for _ in part]
+            expected[tuple(prompt + ids)] = (*[0] * len(prompt), *map(int, learnt))
+            found = log_probs(model, prompt, ids)[torch.tensor(learnt)].sum()
+            ratio = found - found.detach()  # the policy still is the reference
+            ratios.append(ratio / (sum(learnt) if loss_type == "ipo" else 1))
+        gap = ratios[0] - ratios[1]
+        is_ipo = loss_type == "ipo"
+        losses.append((gap - 1 / (2 * 0.3)) ** 2 if is_ipo else -F.logsigmoid(0.3 * gap))
+    trained = {
+        tuple(ids[there.bool()].tolist()): tuple(mask[there.bool()].tolist())
+        for batch in batches
+        for ids, there, mask in zip(
+            batch["input_ids"], batch["attention_mask"], batch["completion_mask"], strict=True
+        )
+    }
+    assert trained == expected
+    trained_only = {n: g for n, g in gradients.items() if ".default." in n}
+    by_hand(model, torch.stack(losses).mean(), trained_only)
+
+
 def rank_of(folder):
     return json.loads((folder / "adapter_config.json").read_text())["r"]
 

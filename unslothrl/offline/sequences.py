@@ -4,7 +4,8 @@ What is learnt of a reply is what a policy would have sampled: the tokens after 
 chat template writes before it, up to the one that ends the turn. Prompt and reply are tokenised
 apart, as they are in a rollout. Where the template rewrites earlier turns (Qwen3 leaves out their
 reasoning), a turn begins a sequence of its own, with all before it as the template then writes it,
-as it does in an episode (`dialogue`).
+as it does in an episode (`dialogue`). Of an answer in a pair, which is one sequence, such a turn is
+not learnt but read.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ from unslothrl.dialogue import hermes
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.dialogue.tokens import encoded
 from unslothrl.offline.examples import Example, Message, Pair
+
+REWRITTEN = (
+    "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
+    "are learnt"
+)
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,11 @@ class Written:
 
 @dataclass(frozen=True)
 class PairIds:
-    """A prompt's tokens and those of its two replies."""
+    """A prompt's tokens, and what follows it in the better answer and in the worse."""
 
     prompt: tuple[int, ...]
-    chosen: tuple[int, ...]
-    rejected: tuple[int, ...]
+    chosen: Written
+    rejected: Written
 
 
 class Writer:
@@ -80,22 +86,49 @@ class Writer:
 
     def pair(self, pair: Pair) -> PairIds:
         """UserError where the template refuses it."""
-        replies = []
+        answers = []
         for said in (pair.chosen, pair.rejected):
             messages, tools = self.written_form((*pair.prompt, *said), pair.tools)
             number = len(messages) - len(said)
-            text = self.template.written(messages, tools, False)
             prompt = self.template.written(messages[:number], tools)
-            replies.append((prompt, self.up_to_end(text, prompt)))
-        prompts = {prompt for prompt, _ in replies}
-        same = common_start(*prompts, *(text for _, text in replies))
+            last = self.template.written(messages[:-1], tools)
+            text = self.up_to_end(self.template.written(messages, tools, False), last)
+            answers.append((prompt, text, messages, tools, number))
+        prompts = {prompt for prompt, *_ in answers}
+        texts = [text for _, text, *_ in answers]
+        same = common_start(*prompts, *texts)
         (prompt, *_) = prompts
         if same != prompt:
-            begun = all(text.startswith(prompt) for _, text in replies)
+            begun = all(text.startswith(prompt) for text in texts)
             same = prompt if begun else same
-            self.note_on(prompt, same)
-        chosen, rejected = (self.tokens(text[len(same) :]) for _, text in replies)
+            if len(pair.chosen) == len(pair.rejected) == 1:
+                self.note_on(prompt, same)
+        chosen, rejected = (self.answer(len(same), *each) for _, *each in answers)
         return PairIds(self.tokens(same), chosen, rejected)
+
+    def answer(
+        self, begin: int, text: str, messages: list[Message], tools: list, number: int
+    ) -> Written:
+        """What a conversation's text has from the character `begin` on, which is the answer: its
+        turns are those from `number` on, of which the assistant's are learnt."""
+        if number == len(messages) - 1:
+            ids = self.tokens(text[begin:])
+            return Written(ids, (True,) * len(ids))
+        ids, learnt, at = list[int](), list[bool](), begin
+        for turn in range(number, len(messages)):
+            if messages[turn]["role"] != "assistant":
+                continue
+            before, said = self.reply(messages[:turn], messages[turn], tools)
+            if not text.startswith(before + said):
+                self.notes[REWRITTEN] = None
+                continue
+            start, end = max(at, begin if turn == number else len(before)), len(before + said)
+            for part, is_learnt in ((text[at:start], False), (text[start:end], True)):
+                tokens = self.tokens(part)
+                ids += tokens
+                learnt += [is_learnt] * len(tokens)
+            at = end
+        return Written(tuple(ids), tuple(learnt))
 
     def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
         """-> (the text before a reply, the reply's own with the end of its turn)."""
