@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from unslothrl import embedded
+from unslothrl.commands import cli
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
@@ -178,7 +179,7 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
     by_hand(model, torch.stack(losses).mean(), trained_only)
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", "ipo"])
+@pytest.mark.parametrize("loss_type", ["sigmoid", pytest.param("ipo", marks=pytest.mark.slow)])
 def test_dpo_learns_what_the_assistant_says(captured, tmp_path, base, tokens, loss_type):
     """Of an answer of several turns; `ipo` divides by the number of tokens that are learnt."""
     turns = [("assistant", "It is 3."), ("user", "Are you sure?"), ("assistant", "Yes, it is.")]
@@ -269,6 +270,35 @@ def test_the_head_is_saved_beside_a_plain_adapter(captured, tmp_path):
     names = safetensors.torch.load_file(folder / "adapter_model.safetensors")
     assert names and all(".lora_" in name for name in names)
     assert json.loads((folder / "adapter_config.json").read_text())["modules_to_save"] is None
+
+
+@pytest.mark.slow
+def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
+    captured, tmp_path, monkeypatch, capsys
+):
+    captured("rm", tmp_path)
+    run_folder, target = tmp_path / "runs" / "rm", tmp_path / "judge"
+    words = ["export", "--adapter", str(run_folder), "--output", str(target), "--to"]
+    assert cli.main([*words, "merged"]) == 2 and "is a reward model" in capsys.readouterr().err
+    assert cli.main([*words, "adapter"]) == 0
+    assert f"train --reward rm:{target}\n" in capsys.readouterr().out
+    (folder,) = (run_folder / "adapters").iterdir()
+    assert (target / HEAD_FILE).read_bytes() == (folder / HEAD_FILE).read_bytes()
+    code = (target / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(target)
+    exact = (  # as it stands it computes in bfloat16
+        '/base", dtype="float32")\nfrom unslothrl.backends import peft\nimport torch\n'
+        "peft.keep_4bit_weights_packed(base, torch.float32)\n"
+    )
+    assert code.count('/base")\n') == 1
+    names = {}
+    exec(code.replace('/base")\n', exact), names)
+    turns = [(each["role"], each["content"]) for each in names["turns"]]
+    assert names["text"] == "".join(f"<|im_start|>{r}\n{s}<|im_end|>\n" for r, s in turns)[:-1]
+    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder, "embedded")
+    model = models.reward_model(base_model.prepare("embedded"), shape_of)
+    (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
+    assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)
 
 
 def test_options_have_the_classes():

@@ -22,7 +22,7 @@ from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards.model import HEAD_FILE
-from unslothrl.tracking import calling, origin
+from unslothrl.tracking import calling, methods, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
@@ -100,7 +100,8 @@ class Begun:
         )
         mirror = Mirror(target, folder.path, view.note)
         folder.saved = mirror.update
-        use = use_of(options, tokenizer)
+        own = methods.described(stage.command, options.dataset, folder.path.name)
+        use = replace(use_of(options, tokenizer), stages=adapter_use.stages_after(adapter, own))
         step = step_of(checkpoint) if checkpoint else 0
         return cls(
             stage, view, folder, checkpoints, checkpoint, base, use, found, tokenizer, tracked,
