@@ -13,9 +13,10 @@ from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded
+from unslothrl.files import exists, expanded, is_file
 from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
+from unslothrl.rewards import model as judge
 from unslothrl.tracking.run_folder import CONFIG
 from unslothrl.weights import adapter_check, adapter_use
 
@@ -121,6 +122,8 @@ def check(options: OfflineOptions) -> None:
         lora = adapter_check.check_format(folder)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
+        elif is_file(expanded(folder) / judge.HEAD_FILE):
+            judge.head_of(expanded(folder))
         if lora.rank != options.max_lora_rank:
             raise UserError(
                 f"max_lora_rank {options.max_lora_rank}: adapter {options.adapter} has rank "

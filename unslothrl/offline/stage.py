@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class Begun:
             at_end.callback(folder.close)
             notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
         checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
-        checkpoint = checkpoints.newest(notes.append) if options.resume else None
+        checkpoint = newest_of(checkpoints, notes.append) if options.resume else None
         view.header([*layouts.header(stage, found), *notes])
         tracked = Trackers(
             options.track, folder.path, redacted_values(plain(asdict(options))), view.note
@@ -231,6 +231,13 @@ class Begun:
             "report": str(path / REPORT),
             "version": __version__,
         }  # fmt: skip
+
+
+def newest_of(checkpoints: StageCheckpoints, note: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint that the Trainer can load."""
+    from unslothrl.offline import checkpoint_files
+
+    return checkpoints.newest(note, checkpoint_files.check)
 
 
 def encoded(prints: Mapping[str, str]) -> bytes:
