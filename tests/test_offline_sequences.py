@@ -143,10 +143,33 @@ def test_what_a_reader_must_know_is_noted_once():
     assert "when to stop is not learnt" in note
 
 
-@pytest.mark.parametrize("template", [NO_SYSTEM, None])
-def test_a_conversation_that_the_template_refuses(template):
+def test_a_conversation_that_the_template_refuses():
     with pytest.raises(UserError, match="its chat template refuses turns of system, user"):
-        Writer(tokenizer_of(template)).sequences(Example((system("s"), *TWO[:2])))
+        Writer(tokenizer_of(NO_SYSTEM)).sequences(Example((system("s"), *TWO[:2])))
+
+
+@pytest.mark.parametrize(
+    ("turns", "is_plain"),
+    [(TWO[:2], False), (TWO, True), ((system("s"), *TWO[:2]), True)],  # the last: --system_prompt
+)
+def test_a_conversation_without_a_template(turns, is_plain):
+    writer = Writer(tokenizer_of(None))
+    with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
+        writer.sequences(Example(turns, is_plain=is_plain))
+    with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
+        writer.pair(Pair(turns[:-1], turns[-1:], (assistant("c"),), is_plain=is_plain))
+
+
+def test_texts_without_a_template():
+    tokenizer = tokenizer_of(None)
+    writer = Writer(tokenizer)
+    example = Example(TWO[:2], is_plain=True)
+    assert writer.sequences(example) == [written(tokenizer, "1?", ["a" + END])]
+    every = Writer(tokenizer, only_replies=False)
+    assert every.sequences(example) == [written(tokenizer, ["1?a" + END])]
+    pair = writer.pair(Pair(TWO[:1], TWO[1:2], (assistant("c"),), is_plain=True))
+    assert texts(tokenizer, pair) == ("1?", "a" + END, "c" + END)
+    assert "has no chat template" in "".join(writer.notes)
 
 
 def test_all_of_a_conversation_can_be_learnt():

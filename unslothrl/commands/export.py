@@ -56,7 +56,7 @@ class Source:
 
     def tokenizer(self) -> Any:
         """With the chat template of its run."""
-        tokenizer = base_model.load_tokenizer(self.base)
+        tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
         if self.use is not None and self.use.chat_template is not None:
             tokenizer.chat_template = self.use.chat_template
         return tokenizer
@@ -299,7 +299,9 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
     tokenizer = source.tokenizer()
     system = source.use.system_prompt if source.use is not None else ""
     problems = arithmetic.problems("test", 0)
-    texts = [prompts.render(tokenizer, next(problems)["problem"], system) for _ in range(COMPARED)]
+    texts = [next(problems)["problem"] for _ in range(COMPARED)]
+    if tokenizer.chat_template:
+        texts = [prompts.render(tokenizer, text, system) for text in texts]
     return [tuple(ids) for ids in prompts.tokenise(tokenizer, texts)]
 
 

@@ -6,6 +6,7 @@ damage, as one with a wrong checksum is.
 """
 
 import pickle
+import warnings
 from pathlib import Path
 
 import torch
@@ -45,7 +46,8 @@ def check(folder: Path) -> None:
 
 
 def check_torch(path: Path) -> None:
-    with safe_globals():
+    with safe_globals(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a pickle's version, where it is one
         found = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(found, dict):
         raise TypeError(type(found).__name__)

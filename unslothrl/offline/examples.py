@@ -16,7 +16,7 @@ response_k, as well. A column with dots, and any column that is named, as in `da
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.columns import UnusableRow, names_of, parsed, plain_value, value_of
@@ -49,6 +49,7 @@ class Example:
     messages: tuple[Message, ...] = ()
     text: str = ""
     tools: tuple[Any, ...] = ()  # schemas that the template shows
+    is_plain: bool = field(default=False, compare=False)  # prompt and reply are given as texts
 
     def under(self, system_prompt: str) -> "Example":
         return replace(self, messages=under(system_prompt, self.messages))
@@ -63,6 +64,7 @@ class Pair:
     rejected: tuple[Message, ...]
     margin: float | None = None
     tools: tuple[Any, ...] = ()
+    is_plain: bool = field(default=False, compare=False)
 
     def under(self, system_prompt: str) -> "Pair":
         return replace(self, prompt=under(system_prompt, self.prompt))
@@ -94,8 +96,10 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
         wanted = " or ".join((*CONVERSATIONS, TEXT, *COMPLETIONS))
         raise UnusableRow(f"no column {wanted}; it has {names_of(row)}: set --completion_column")
     before = prompt_of(row, columns.prompt)
-    said = turns_of_reply(value_of(row, completion), completion, before)
-    return Example(in_order((*before, *said), completion), tools=tools)
+    value = value_of(row, completion)
+    messages = in_order((*before, *turns_of_reply(value, completion, before)), completion)
+    is_plain = has_text_prompt(row, columns.prompt) and is_text(value)
+    return Example(messages, tools=tools, is_plain=is_plain)
 
 
 def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
@@ -124,7 +128,8 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
         raise UnusableRow("chosen and rejected are equal")
     for said, name in zip(replies, names, strict=True):
         in_order((*prompt, *said), str(name))
-    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row))
+    is_plain = given and has_text_prompt(row, columns.prompt) and all(map(is_text, values))
+    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row), is_plain)
 
 
 def known(row: Mapping) -> Mapping:
@@ -160,9 +165,23 @@ def filled(value: Any) -> bool:
     return formats.filled(value) and value != []
 
 
+def has_text_prompt(row: Mapping, column: str | None) -> bool:
+    """Whether its prompt is a text, and not turns."""
+    column = prompt_column(row, column)
+    return column is not None and is_text(value_of(row, column))
+
+
+def is_text(value: Any) -> bool:
+    return not is_turns(parsed(value)) and not is_turns([parsed(value)])
+
+
+def prompt_column(row: Mapping, column: str | None) -> str | None:
+    return column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
+
+
 def prompt_of(row: Mapping, column: str | None) -> tuple[Message, ...]:
     """The turns of a prompt. Raises UnusableRow."""
-    column = column or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
+    column = prompt_column(row, column)
     if column is not None and column != formats.INSTRUCTION:
         as_json = parsed(value_of(row, column))
         if is_turns(as_json):

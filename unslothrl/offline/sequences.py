@@ -6,6 +6,9 @@ apart, as they are in a rollout. Where the template rewrites earlier turns (Qwen
 reasoning), a turn begins a sequence of its own, with all before it as the template then writes it,
 as it does in an episode (`dialogue`). Of an answer in a pair, which is one sequence, such a turn is
 not learnt but read.
+
+A base without a chat template learns texts alone: a prompt and what follows it, as they stand, and
+the token that ends a text.
 """
 
 from collections.abc import Sequence
@@ -14,11 +17,16 @@ from dataclasses import dataclass
 from unslothrl.dialogue import hermes
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.dialogue.tokens import encoded
+from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
 
 REWRITTEN = (
     "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
     "are learnt"
+)
+NO_TEMPLATE = (
+    "the model has no chat template: prompts and answers are learnt as plain texts, and RL, chat, "
+    "ask and eval cannot use the adapter"
 )
 
 
@@ -46,12 +54,17 @@ class Writer:
     def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
-        self.notes: dict[str, None] = {}
+        self.has_template = bool(tokenizer.chat_template)
+        self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
 
     def sequences(self, example: Example) -> list[Written]:
         """UserError where the template refuses the conversation."""
         if not example.messages:
             return [self.of_text(example.text)]
+        if not self.has_template:
+            prompt, reply = self.as_texts(example.messages, example.is_plain)
+            learnt = (not self.only_replies,) * len(prompt) + (True,) * len(reply)
+            return [Written(prompt + reply, learnt)]
         messages, tools = self.written_form(example.messages, example.tools)
         if not self.only_replies:
             ids = self.tokens(self.template.written(messages, tools, False))
@@ -65,6 +78,23 @@ class Writer:
         if end is not None and ids[-1:] != [end]:
             ids = [*ids, end]
         return Written(tuple(ids), (True,) * len(ids))
+
+    def as_texts(
+        self, messages: Sequence[Message], is_plain: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """-> (a prompt's tokens with those that begin a text, its reply's with the end). UserError
+        for a conversation."""
+        if not is_plain or [each["role"] for each in messages] != ["user", "assistant"]:
+            raise UserError(
+                "a conversation, and the model has no chat template: choose an instruct model, or "
+                "give texts"
+            )
+        prompt, reply = (each["content"] for each in messages)
+        (ids,) = self.tokenizer([prompt], verbose=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        if end is not None and ids[-1:] == [end]:  # some tokenizers end every text
+            ids = ids[:-1]
+        return tuple(ids), self.tokens(reply) + (() if end is None else (end,))
 
     def of_replies(self, messages: list[Message], tools: list) -> list[Written]:
         found: list[Written] = []
@@ -86,6 +116,13 @@ class Writer:
 
     def pair(self, pair: Pair) -> PairIds:
         """UserError where the template refuses it."""
+        if not self.has_template:
+            both = [
+                self.as_texts((*pair.prompt, *said), pair.is_plain)
+                for said in (pair.chosen, pair.rejected)
+            ]
+            chosen, rejected = (Written(ids, (True,) * len(ids)) for _, ids in both)
+            return PairIds(both[0][0], chosen, rejected)
         answers = []
         for said in (pair.chosen, pair.rejected):
             messages, tools = self.written_form((*pair.prompt, *said), pair.tools)

@@ -71,7 +71,7 @@ class Begun:
             adapter_check.check(adapter, base_model.find(options.model, weights=False))
         view.stage(f"reading base {options.model}")
         base = base_model.prepare(options.model, view.stage, view.progress)
-        tokenizer = base_model.load_tokenizer(base)
+        tokenizer = base_model.load_tokenizer(base, needs_template=False)
         view.stage(f"reading {options.dataset}")
         writer, form = writer_and_form(options, tokenizer)
         found = tables.load(table_options(options), form, writer)
@@ -208,7 +208,6 @@ class Begun:
         saved = max(self.checkpoints.steps(), default=0)
         repeats = f", {self.step - saved} steps will be repeated" if self.step > saved else ""
         goes_on = f"after step {saved}{repeats}" if saved else f"from its start{repeats}"
-        is_policy = not isinstance(run, RmOptions)
         return {
             "status": status,
             "steps": self.step,
@@ -219,9 +218,7 @@ class Begun:
             "last_eval": evals[-1] if evals else None,
             "adapter": str(self.adapter) if self.adapter else None,
             "best_adapter": str(self.best_adapter) if self.best_adapter else None,
-            "command": calling.command("chat", "--adapter", path)
-            if is_policy
-            else calling.command("train", "--reward", f"rm:{path}"),
+            "command": command_for(run, path, bool(self.tokenizer.chat_template)),
             "resume": None if status == "finished" else calling.command(
                 self.stage.command, "--resume", path
             ),
@@ -231,6 +228,16 @@ class Begun:
             "report": str(path / REPORT),
             "version": __version__,
         }  # fmt: skip
+
+
+def command_for(options: OfflineOptions, run: Path, has_template: bool) -> str | None:
+    """What can be done with what a run has trained, as a command; None: nothing here."""
+    if isinstance(options, RmOptions):
+        reward = calling.command("train", "--reward", f"rm:{run}")
+        return reward if has_template else None
+    if not has_template:
+        return calling.command("export", "--adapter", run, "--output", f"{run.name}-exported")
+    return calling.command("chat", "--adapter", run)
 
 
 def newest_of(checkpoints: StageCheckpoints, note: Callable[[str], None]) -> Path | None:
