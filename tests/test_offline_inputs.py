@@ -161,6 +161,12 @@ def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):
     assert said in refused(words, capfd)
 
 
+def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
+    words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
+    Path("none").mkdir()  # no base
+    assert "trl no_such: SFTConfig has no such field" in refused(words, capfd)
+
+
 def test_a_resume_with_other_rows_is_refused(capfd):
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     assert cli.main(["sft", "--dataset", data, *SMALL.split(), "first"]) == 0

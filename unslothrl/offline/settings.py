@@ -73,6 +73,11 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         raise UserError(f"trl {', '.join(options.trl)}: {said:.200}: leave it out") from None
 
 
+def check(options: OfflineOptions) -> None:
+    """UserError for what `--trl` cannot say; without a base or data."""
+    config_of(options, Path(options.output_dir), torch.float32)
+
+
 def micro_batch(options: OfflineOptions) -> int:
     """Rows of a forward pass: the largest part of a step that `train_batch_size` allows."""
     sizes = range(min(options.train_batch_size, options.batch_size), 0, -1)
