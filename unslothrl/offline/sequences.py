@@ -13,6 +13,7 @@ the token that ends a text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unslothrl.dialogue import hermes
 from unslothrl.dialogue.template import TemplateDialogue
@@ -45,6 +46,17 @@ class PairIds:
     prompt: tuple[int, ...]
     chosen: Written
     rejected: Written
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """An answer of a pair with what stands before it, as the template writes them."""
+
+    prompt: str
+    text: str  # of all turns
+    messages: list[Message]
+    tools: list[Any]
+    number: int  # of the answer's first turn
 
 
 class Writer:
@@ -123,16 +135,16 @@ class Writer:
             ]
             chosen, rejected = (Written(ids, (True,) * len(ids)) for _, ids in both)
             return PairIds(both[0][0], chosen, rejected)
-        answers = []
+        answers: list[Conversation] = []
         for said in (pair.chosen, pair.rejected):
             messages, tools = self.written_form((*pair.prompt, *said), pair.tools)
             number = len(messages) - len(said)
             prompt = self.template.written(messages[:number], tools)
             last = self.template.written(messages[:-1], tools)
             text = self.up_to_end(self.template.written(messages, tools, False), last)
-            answers.append((prompt, text, messages, tools, number))
-        prompts = {prompt for prompt, *_ in answers}
-        texts = [text for _, text, *_ in answers]
+            answers.append(Conversation(prompt, text, messages, tools, number))
+        prompts = {answer.prompt for answer in answers}
+        texts = [answer.text for answer in answers]
         same = common_start(*prompts, *texts)
         (prompt, *_) = prompts
         if same != prompt:
@@ -140,26 +152,25 @@ class Writer:
             same = prompt if begun else same
             if len(pair.chosen) == len(pair.rejected) == 1:
                 self.note_on(prompt, same)
-        chosen, rejected = (self.answer(len(same), *each) for _, *each in answers)
+        chosen, rejected = (self.answer(len(same), each) for each in answers)
         return PairIds(self.tokens(same), chosen, rejected)
 
-    def answer(
-        self, begin: int, text: str, messages: list[Message], tools: list, number: int
-    ) -> Written:
-        """What a conversation's text has from the character `begin` on, which is the answer: its
-        turns are those from `number` on, of which the assistant's are learnt."""
-        if number == len(messages) - 1:
-            ids = self.tokens(text[begin:])
-            return Written(ids, (True,) * len(ids))
+    def answer(self, begin: int, whole: Conversation) -> Written:
+        """What its text has from the character `begin` on, of which the assistant's turns are
+        learnt."""
+        text, messages = whole.text, whole.messages
+        if whole.number == len(messages) - 1:
+            tokens = self.tokens(text[begin:])
+            return Written(tokens, (True,) * len(tokens))
         ids, learnt, at = list[int](), list[bool](), begin
-        for turn in range(number, len(messages)):
+        for turn in range(whole.number, len(messages)):
             if messages[turn]["role"] != "assistant":
                 continue
-            before, said = self.reply(messages[:turn], messages[turn], tools)
+            before, said = self.reply(messages[:turn], messages[turn], whole.tools)
             if not text.startswith(before + said):
                 self.notes[REWRITTEN] = None
                 continue
-            start, end = max(at, begin if turn == number else len(before)), len(before + said)
+            start, end = max(at, begin if turn == whole.number else len(before)), len(before + said)
             for part, is_learnt in ((text[at:start], False), (text[start:end], True)):
                 tokens = self.tokens(part)
                 ids += tokens
