@@ -9,6 +9,8 @@ from pathlib import Path
 
 from fakes import task
 
+from unslothrl.config.offline_options import TABLES
+from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.tracking import origin
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.steps import Tokens
@@ -183,3 +185,36 @@ def metrics_of(
         "timing/sync_s": 0.1,
         "timing/step_s": 8.5 + draw.random(),
     }
+
+
+def make_stage(
+    path: Path, command: str, number_of_steps: int = 12, eval_every: int = 4
+) -> RunFolder:
+    """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
+    draw = random.Random(path.name)
+    options = TABLES[command].config(model="embedded", run_name=path.name, lr=2e-4)
+    folder = RunFolder.create(path.parent, path.name, to_toml(Stage(command, options, {})))
+    folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
+    for step in range(1, number_of_steps + 1):
+        done = step / number_of_steps
+        row = of_stage(command, "train", min(1.0, max(0.0, done + draw.gauss(0, 0.05))))
+        if step % eval_every == 0 or step == number_of_steps:
+            row |= {**of_stage(command, "eval/held_out", 0.9 * done), "timing/eval_s": 2.0}
+        folder.log({
+            "step": step, **row, "train/grad_norm": 0.4, "train/lr": 2e-4 * (1 - 0.9 * done),
+            "train/tokens": 2000 * step, "samples_seen": 16 * step, "epoch": done,
+            "timing/step_s": 0.5, "memory/learner_peak_mb": 700.0,
+        })  # fmt: skip
+    return folder
+
+
+def of_stage(command: str, prefix: str, done: float) -> dict[str, float]:
+    """A row of training or of an evaluation, `done` from 0 to 1."""
+    pairs = {"loss": 0.7 - 0.5 * done, "accuracy": 0.5 + 0.45 * done, "margin": 2 * done}
+    found = {
+        "sft": {"loss": 2.5 - done, "token_accuracy": 0.4 + 0.4 * done, "entropy": 2 - done},
+        "dpo": {**pairs, "reward_chosen": done, "reward_rejected": -done,
+                "logprob_chosen": -40.0 + done, "logprob_rejected": -50.0 - done},
+        "rm": {**pairs, "reward_mean": done},
+    }[command]  # fmt: skip
+    return {f"{prefix}/{name}": value for name, value in found.items()}

@@ -270,3 +270,23 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own():
     assert Example(ASKED).under("Be brief.").messages == (system("Be brief."), *ASKED)
     assert Example(text="a").under("Be brief.") == Example(text="a")
     assert pair(TEXTS).under("Be brief.").prompt == (system("Be brief."), ASKED[0])
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "1?", "completion": "a"}, True),
+        ({"instruction": "Add", "input": "1 2", "output": "3"}, True),
+        ({"prompt": "1?", "completion": [{"role": "assistant", "content": "a"}]}, False),
+        ({"prompt": [{"role": "user", "content": "1?"}], "completion": "a"}, False),
+        ({"messages": [{"role": "user", "content": "1?"},
+                       {"role": "assistant", "content": "a"}]}, False),
+    ],
+)  # fmt: skip
+def test_whether_a_row_is_of_texts(row, expected):
+    assert example(row).is_plain is expected
+    if "completion" in row:
+        other = [{"role": "assistant", "content": "b"}]
+        two = {"prompt": row["prompt"], "chosen": row["completion"], "rejected": "b"}
+        assert pair(two).is_plain is expected
+        assert pair({**two, "rejected": other}).is_plain is False

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from unslothrl import embedded
+from unslothrl.commands import cli
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
@@ -178,6 +179,54 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
     by_hand(model, torch.stack(losses).mean(), trained_only)
 
 
+@pytest.mark.parametrize("loss_type", ["sigmoid", pytest.param("ipo", marks=pytest.mark.slow)])
+def test_dpo_learns_what_the_assistant_says(captured, tmp_path, base, tokens, loss_type):
+    """Of an answer of several turns; `ipo` divides by the number of tokens that are learnt."""
+    turns = [("assistant", "It is 3."), ("user", "Are you sure?"), ("assistant", "Yes, it is.")]
+    several = [{"role": role, "content": said} for role, said in turns]
+    rows = [{**ROWS[0], "chosen": several}, *ROWS[1:3], {**ROWS[3], "rejected": several}]
+    start = embedded.TURNS
+    batches, gradients = captured(
+        "dpo", tmp_path, ("adapter", str(start)), ("beta", "0.3"), ("loss_type", loss_type),
+        ("reference", "cached" if loss_type == "ipo" else "adapter"),
+        ("train_batch_size", "2"), ("max_lora_rank", str(rank_of(start))), rows=rows,
+    )  # fmt: skip
+
+    def answer(said):
+        """[(ids, is learnt)]"""
+        if isinstance(said, str):
+            return [(tokens(said + "<|im_end|>"), True)]
+        between = "\n" + PROMPT.format("Are you sure?")
+        parts = [(turns[0][1] + "<|im_end|>", True), (between, False)]
+        return [(tokens(t), m) for t, m in [*parts, (turns[2][1] + "<|im_end|>", True)]]
+
+    expected, losses = {}, []
+    model = models.policy(base, shape(start))
+    for row in rows:
+        prompt, ratios = tokens(PROMPT.format(row["prompt"])), []
+        for which in ("chosen", "rejected"):
+            parts = answer(row[which])
+            ids = [token for part, _ in parts for token in part]
+            learnt = [is_learnt for part, is_learnt in parts for _ in part]
+            expected[tuple(prompt + ids)] = (*[0] * len(prompt), *map(int, learnt))
+            found = log_probs(model, prompt, ids)[torch.tensor(learnt)].sum()
+            ratio = found - found.detach()  # the policy still is the reference
+            ratios.append(ratio / (sum(learnt) if loss_type == "ipo" else 1))
+        gap = ratios[0] - ratios[1]
+        is_ipo = loss_type == "ipo"
+        losses.append((gap - 1 / (2 * 0.3)) ** 2 if is_ipo else -F.logsigmoid(0.3 * gap))
+    trained = {
+        tuple(ids[there.bool()].tolist()): tuple(mask[there.bool()].tolist())
+        for batch in batches
+        for ids, there, mask in zip(
+            batch["input_ids"], batch["attention_mask"], batch["completion_mask"], strict=True
+        )
+    }
+    assert trained == expected
+    trained_only = {n: g for n, g in gradients.items() if ".default." in n}
+    by_hand(model, torch.stack(losses).mean(), trained_only)
+
+
 def rank_of(folder):
     return json.loads((folder / "adapter_config.json").read_text())["r"]
 
@@ -221,6 +270,35 @@ def test_the_head_is_saved_beside_a_plain_adapter(captured, tmp_path):
     names = safetensors.torch.load_file(folder / "adapter_model.safetensors")
     assert names and all(".lora_" in name for name in names)
     assert json.loads((folder / "adapter_config.json").read_text())["modules_to_save"] is None
+
+
+@pytest.mark.slow
+def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
+    captured, tmp_path, monkeypatch, capsys
+):
+    captured("rm", tmp_path)
+    run_folder, target = tmp_path / "runs" / "rm", tmp_path / "judge"
+    words = ["export", "--adapter", str(run_folder), "--output", str(target), "--to"]
+    assert cli.main([*words, "merged"]) == 2 and "is a reward model" in capsys.readouterr().err
+    assert cli.main([*words, "adapter"]) == 0
+    assert f"train --reward rm:{target}\n" in capsys.readouterr().out
+    (folder,) = (run_folder / "adapters").iterdir()
+    assert (target / HEAD_FILE).read_bytes() == (folder / HEAD_FILE).read_bytes()
+    code = (target / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(target)
+    exact = (  # as it stands it computes in bfloat16
+        '/base", dtype="float32")\nfrom unslothrl.backends import peft\nimport torch\n'
+        "peft.keep_4bit_weights_packed(base, torch.float32)\n"
+    )
+    assert code.count('/base")\n') == 1
+    names = {}
+    exec(code.replace('/base")\n', exact), names)
+    turns = [(each["role"], each["content"]) for each in names["turns"]]
+    assert names["text"] == "".join(f"<|im_start|>{r}\n{s}<|im_end|>\n" for r, s in turns)[:-1]
+    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder, "embedded")
+    model = models.reward_model(base_model.prepare("embedded"), shape_of)
+    (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
+    assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)
 
 
 def test_options_have_the_classes():

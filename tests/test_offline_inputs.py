@@ -96,11 +96,44 @@ def without_template(folder):
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
-def test_a_base_without_a_chat_template(command, tmp_path, capfd):
+def test_conversations_for_a_base_without_a_chat_template(command, tmp_path, capfd):
     without_template(tmp_path / "plain")
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    data = file_of([{**GOOD, "prompt": [{"role": "user", "content": f"{n}?"}]} for n in range(8)])
     words = [command, "--model", "./plain", "--dataset", data, "--output_dir", "runs"]
-    assert "chat template" in refused(words, capfd)
+    said = refused(words, capfd)
+    assert "row 1: a conversation, and the model has no chat template: choose an instruct" in said
+
+
+LATER = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [
+        ("sft", {"text": "1 + 2 = 3"}),
+        pytest.param("sft", {"prompt": "1 + 2 =", "completion": " 3"}, marks=LATER),
+        pytest.param("dpo", GOOD, marks=LATER),
+        pytest.param("rm", GOOD, marks=LATER),
+    ],
+)
+def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd):
+    without_template(tmp_path / "plain")
+    first = next(iter(row))
+    rows = [{**row, first: f"{n}{row[first]}"} for n in range(8)]
+    data = file_of(rows)
+    given = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
+    assert cli.main([*given, "--model", "./plain"]) == 0
+    out, err = capfd.readouterr()
+    assert "the model has no chat template" in out and "Traceback" not in out + err
+    assert cli.main(["export", "--adapter", "runs/x", "--to", "adapter", "--output", "out"]) == 0
+    for words in (["ask", "--adapter", "out", "1?"], ["train", "--adapter", "out"]):
+        capfd.readouterr()
+        if words[0] == "train":
+            words += ["--model", "./plain", "--dataset", data]
+        assert cli.main(words) == 2
+        lines = [x for x in capfd.readouterr().err.splitlines() if x.startswith("unslothrl: ")]
+        assert len(lines) == 1
+        assert ("is a reward model" if command == "rm" else "no chat template") in lines[0]
 
 
 @pytest.mark.parametrize("command", ["sft", "rm"])
@@ -126,6 +159,12 @@ def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     words = ["dpo", "--dataset", data, "--trl", given, *SMALL.split(), "runs"]
     assert said in refused(words, capfd)
+
+
+def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
+    words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
+    Path("none").mkdir()  # no base
+    assert "trl no_such: SFTConfig has no such field" in refused(words, capfd)
 
 
 def test_a_resume_with_other_rows_is_refused(capfd):

@@ -1,5 +1,6 @@
 """The options of `unslothrl sft`, `dpo` and `rm`: flags, recipes, the run that is resumed."""
 
+import json
 import shutil
 import tomllib
 from dataclasses import asdict, fields, replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from unslothrl import embedded
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
@@ -215,3 +217,51 @@ def test_a_step_is_parted_into_micro_batches():
         config = config_of(options)
         assert config.per_device_train_batch_size == expected
         assert config.gradient_accumulation_steps == batch // expected
+
+
+@pytest.fixture
+def adapter(here):
+    """The folder of one whose shape is not the default."""
+    folder = here / "start"
+    shutil.copytree(embedded.TURNS, folder)
+    config = folder / "adapter_config.json"
+    settings = json.loads(config.read_text()) | {"lora_alpha": 24, "lora_dropout": 0.05}
+    config.write_text(json.dumps(settings))
+    return folder, settings["r"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_adapter_keeps_its_shape(command, adapter):
+    folder, rank = adapter
+    default = TABLES[command].config()
+    assert rank != default.max_lora_rank
+    stage = resolve(command, {"adapter": str(folder)})
+    found = stage.options
+    assert (found.max_lora_rank, found.lora_alpha, found.lora_dropout) == (rank, 24, 0.05)
+    assert (
+        f"max_lora_rank {default.max_lora_rank} -> {rank}, as adapter {folder} has" in stage.notes
+    )
+    assert len([note for note in stage.notes if "as adapter" in note]) == 3
+    same = resolve(command, {"adapter": str(folder), "lora_alpha": "24"})
+    assert same.options.lora_alpha == 24
+    for name, value in (("max_lora_rank", "3"), ("lora_alpha", "16")):
+        with pytest.raises(UserError) as caught:
+            resolve(command, {"adapter": str(folder), name: value})
+        assert f"{name} {value}: adapter {folder} has" in str(caught.value)
+        assert f"leave --{name} out, or set --{name} " in str(caught.value)
+
+
+def test_dropout_is_the_adapters_but_for_a_reward_model(adapter):
+    given = {"adapter": str(adapter[0]), "lora_dropout": "0.2"}
+    assert resolve("rm", given).options.lora_dropout == 0.2
+    with pytest.raises(UserError, match="leave --lora_dropout out"):
+        resolve("sft", given)
+
+
+def test_a_resume_keeps_the_shape_that_it_began_with(adapter):
+    """Also one of an earlier version, whose alpha need not be the adapter's."""
+    folder, first = run_of("rm", adapter=str(adapter[0]))
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("lora_alpha = 24", "lora_alpha = 16"))
+    found = resolve("rm", {"resume": str(folder)}).options
+    assert (found.lora_alpha, found.max_lora_rank) == (16, first.max_lora_rank)

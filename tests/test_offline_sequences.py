@@ -143,10 +143,33 @@ def test_what_a_reader_must_know_is_noted_once():
     assert "when to stop is not learnt" in note
 
 
-@pytest.mark.parametrize("template", [NO_SYSTEM, None])
-def test_a_conversation_that_the_template_refuses(template):
+def test_a_conversation_that_the_template_refuses():
     with pytest.raises(UserError, match="its chat template refuses turns of system, user"):
-        Writer(tokenizer_of(template)).sequences(Example((system("s"), *TWO[:2])))
+        Writer(tokenizer_of(NO_SYSTEM)).sequences(Example((system("s"), *TWO[:2])))
+
+
+@pytest.mark.parametrize(
+    ("turns", "is_plain"),
+    [(TWO[:2], False), (TWO, True), ((system("s"), *TWO[:2]), True)],  # the last: --system_prompt
+)
+def test_a_conversation_without_a_template(turns, is_plain):
+    writer = Writer(tokenizer_of(None))
+    with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
+        writer.sequences(Example(turns, is_plain=is_plain))
+    with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
+        writer.pair(Pair(turns[:-1], turns[-1:], (assistant("c"),), is_plain=is_plain))
+
+
+def test_texts_without_a_template():
+    tokenizer = tokenizer_of(None)
+    writer = Writer(tokenizer)
+    example = Example(TWO[:2], is_plain=True)
+    assert writer.sequences(example) == [written(tokenizer, "1?", ["a" + END])]
+    every = Writer(tokenizer, only_replies=False)
+    assert every.sequences(example) == [written(tokenizer, ["1?a" + END])]
+    pair = writer.pair(Pair(TWO[:1], TWO[1:2], (assistant("c"),), is_plain=True))
+    assert texts(tokenizer, pair) == ("1?", "a" + END, "c" + END)
+    assert "has no chat template" in "".join(writer.notes)
 
 
 def test_all_of_a_conversation_can_be_learnt():
@@ -181,7 +204,8 @@ def test_calls_are_learnt_and_their_results_are_not():
 
 
 def texts(tokenizer, ids):
-    return tuple(tokenizer.decode(part) for part in (ids.prompt, ids.chosen, ids.rejected))
+    parts = (ids.prompt, ids.chosen.ids, ids.rejected.ids)
+    return tuple(tokenizer.decode(part) for part in parts)
 
 
 PAIRS = {
@@ -205,7 +229,46 @@ def test_a_pair(name):
     template, (chosen, rejected), expected = PAIRS[name]
     tokenizer = tokenizer_of(template)
     given = Pair((user("1?"),), (assistant(chosen),), (assistant(rejected),))
-    assert texts(tokenizer, Writer(tokenizer).pair(given)) == expected
+    found = Writer(tokenizer).pair(given)
+    assert texts(tokenizer, found) == expected
+    assert all(found.chosen.learnt) and all(found.rejected.learnt)
+
+
+SEVERAL = (assistant("a"), user("2?"), assistant("b"))
+OTHER = (assistant("c"),)
+WEIGHED = (assistant(HM), user("2?"), assistant(SO))
+ANSWERS = {
+    "turns of the user": (
+        CHATML, SEVERAL, BOT, [["a" + END], "\n" + asked("2?") + BOT, ["b" + END]],
+    ),
+    "text after a turn": (
+        APPENDING, SEVERAL, BOT, [["a" + END], "\n" + asked("2?") + BOT, ["b" + END]],
+    ),
+    "a turn without an end": (
+        ENDLESS, SEVERAL, "Bot: ", [["a"], f"User: 2?{END}Bot: ", ["b"]],
+    ),
+    "a prompt that opens reasoning": (
+        THINKING, WEIGHED, BOT,
+        [[HM + END], "\n" + asked("2?") + BOT + "<think>\n", ["so\n</think>\nb" + END]],
+    ),
+    "reasoning that is left out later": (
+        DROPPING, WEIGHED, BOT, [f"a{END}\n" + asked("2?") + BOT, [SO + END]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_of_an_answer_of_several_turns_only_the_assistant_is_learnt(name):
+    template, turns, begin, parts = ANSWERS[name]
+    tokenizer = tokenizer_of(template)
+    for given in ((turns, OTHER), (OTHER, turns)):
+        writer = Writer(tokenizer)
+        found = writer.pair(Pair((user("1?"),), *given))
+        long, short = (found.chosen, found.rejected)[:: 1 if given[0] == turns else -1]
+        assert long == written(tokenizer, *parts)
+        assert tokenizer.decode(found.prompt).endswith(begin)
+        assert all(short.learnt) and tokenizer.decode(short.ids).startswith("c")
+        assert any("rewrites" in note for note in writer.notes) == (template == DROPPING)
 
 
 def test_what_texts_begin_with():

@@ -62,6 +62,25 @@ def test_a_row_of_each_kind(tmp_path):
     assert texts([rm], "rejected_ids") == [f"{prompt}b{END}"]
 
 
+def test_what_is_learnt_of_a_pair_stands_beside_answers_of_several_turns(tmp_path):
+    turns = [("assistant", "a"), ("user", "2?"), ("assistant", "bb")]
+    several = [{"role": role, "content": said} for role, said in turns]
+    rows = [
+        {"prompt": "1?", "chosen": several, "rejected": "c"},
+        {"prompt": "1?", "chosen": "a", "rejected": "b"},
+    ]
+    data = file_of(tmp_path, rows)
+    long, short = load(options(data, eval_dataset=(str(data),)), DPO).train
+    read = len(TOKENIZER.encode("\n" + asked("2?") + BOT))
+    assert long["chosen_learnt"].tolist() == [1] * 2 + [0] * read + [1] * 3
+    assert short["chosen_learnt"].tolist() == [1, 1]  # the rows of a batch are alike
+    assert "rejected_learnt" not in long and "rejected_learnt" not in short  # all is
+    assert len(long["chosen_learnt"]) == len(long["chosen_ids"])
+    (found, _) = load(options(data, eval_dataset=(str(data),)), RM).train  # it scores the whole
+    prompt = asked("1?") + BOT
+    assert texts([found], "chosen_ids") == [f"{prompt}a{END}\n{asked('2?')}{BOT}bb{END}"]
+
+
 def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
     pairs = [{"prompt": f"{n}?", "chosen": "a", "rejected": "b"} for n in range(6)]
     pairs[1]["rejected"] = pairs[3]["rejected"] = "a"

@@ -11,6 +11,7 @@ import pytest
 
 from unslothrl.commands.help import EVERYDAY
 from unslothrl.config import other_names
+from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import unknown_option
 from unslothrl.planning.machine import Machine
@@ -37,6 +38,15 @@ def test_every_option_has_a_row_with_its_default_and_what_is_allowed():
         "| `--kl` | where the KL against the reference is added; default: the learner's | |" in text
     )
     assert text.count("**`--") == len(EVERYDAY)
+
+
+def test_every_option_of_a_stage_has_a_row():
+    text = option_documents.stage_options()
+    for name in {name for table in TABLES.values() for name in table.options}:
+        assert len(re.findall(rf"^\| `--{name}`", text, re.MULTILINE)) == 1
+    assert "`sft `" not in text and "| sft `0.0002`, dpo `1e-05`, rm `0.0001` |" in text
+    assert re.search(r"^\| `--beta` \| .*; dpo only \| `0.1` \| over 0", text, re.MULTILINE)
+    assert re.search(r"^\| `--chosen_column` \| .*; dpo and rm only \|", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("system", list(option_documents.SYSTEMS))

@@ -769,13 +769,13 @@ def test_other_problems_under_the_same_names_are_not_paired(tmp_path):
             ("c", ["1", "2", "4"]),
         )
     )
-    assert compare.last_difference([one, same], "s", "pass_at_1").startswith("+0.000")
-    assert compare.last_difference([one, other], "s", "pass_at_1") == "-"
+    assert compare.last_difference([one, same], "s", "pass@1").startswith("+0.000")
+    assert compare.last_difference([one, other], "s", "pass@1") == "-"
 
 
 def test_the_best_of_more_completions_is_not_compared(tmp_path):
     two = evaluated(tmp_path / "a", ["1"] * 3)
     four = evaluated(tmp_path / "b", ["1"] * 3, candidates=4)
-    assert compare.last_difference([two, four], "s", "pass_at_1").startswith("+0.000")
+    assert compare.last_difference([two, four], "s", "pass@1").startswith("+0.000")
     assert compare.last_difference([two, four], "s", "best_of_n") == "-"
     assert compare.last_difference([two, two], "s", "best_of_n").startswith("+0.000")

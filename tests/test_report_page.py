@@ -12,7 +12,7 @@ from pathlib import Path
 
 import chromium
 import pytest
-from report_runs import HOSTILE, make_run
+from report_runs import HOSTILE, make_run, make_stage
 
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.compare import read, write_comparison
@@ -109,6 +109,25 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     assert texts(browser, "figure .at")[0].startswith("step 12")
     browser.move_to(1, 1)
     assert texts(browser, "figure:first-of-type .legend")[0] == last
+
+
+def test_the_page_of_a_stage_has_charts_and_nothing_to_browse(page, tmp_path):
+    folder = make_stage(tmp_path / "preferred", "dpo")
+    write_report(folder)
+    browser = page(report(folder))
+    drawn = browser.evaluate(
+        "[...document.querySelectorAll('figure path.line')]"
+        ".every((e) => e.getBoundingClientRect().width > 0)"
+    )
+    assert drawn and len(texts(browser, "figure")) == 10
+    at = box(browser, "figure .plot")
+    browser.move_to(at["x"] + at["width"] - 1, at["y"] + 5)
+    assert texts(browser, "figure .at")[0].strip() == "step 12"  # no link to rollouts
+    browser.click(at["x"] + at["width"] - 1, at["y"] + 5)
+    assert texts(browser, "#rollouts") == [] and browser.evaluate("location.hash") == ""
+    for width in (390, 1280):
+        browser.look(width, 900)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):

@@ -33,7 +33,7 @@ from unslothrl.planning.placement import Resources
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards import model
 from unslothrl.tracking import card as cards
-from unslothrl.tracking import origin, trackers
+from unslothrl.tracking import methods, origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
@@ -198,6 +198,8 @@ def prepare(
     folder = open_folder(config, earlier, facts(config, data), recipe)
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
+    own = methods.described(methods.RL, config.dataset, folder.path.name, config.learner)
+    use = replace(use, stages=adapter_use.stages_after(adapter_folder(config.adapter), own))
     return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
 

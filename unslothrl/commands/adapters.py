@@ -25,18 +25,20 @@ class Found:
         return self.name if self.run is None else f"{self.run.resolve().name} {self.name}"
 
 
-def find(adapter: str) -> Found:
-    """An adapter's folder, or that of a run, whose newest adapter is taken. UserError."""
+def find(adapter: str, any_kind: bool = False) -> Found:
+    """An adapter's folder, or that of a run, whose newest adapter is taken. UserError, also for a
+    reward model unless it may be `any_kind`."""
+    check = (lambda folder: None) if any_kind else adapter_use.check_policy
     folder = expanded(adapter)
     if is_folder(folder / ADAPTERS) or is_file(folder / CONFIG):
         newest = newest_numbered(folder / ADAPTERS, "v")
         if newest is None:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
         adapter_check.check_format(str(newest))
-        adapter_use.check_policy(newest)
+        check(newest)
         return Found(newest, folder)
     adapter_check.check_format(adapter)
-    adapter_use.check_policy(folder)
+    check(folder)
     run = folder.resolve().parent.parent
     return Found(folder, run if (run / CONFIG).is_file() else None)
 

@@ -22,7 +22,8 @@ from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file, is_folder
 from unslothrl.planning import shapes
 from unslothrl.planning.machine import Machine
-from unslothrl.tracking import card
+from unslothrl.rewards import model as judge
+from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.untrusted import for_terminal
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable
@@ -55,7 +56,7 @@ class Source:
 
     def tokenizer(self) -> Any:
         """With the chat template of its run."""
-        tokenizer = base_model.load_tokenizer(self.base)
+        tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
         if self.use is not None and self.use.chat_template is not None:
             tokenizer.chat_template = self.use.chat_template
         return tokenizer
@@ -87,7 +88,7 @@ def export(
     if target is not None:
         staging.check_target(target)
         check_is_no_version(target)
-    found = find(adapter)
+    found = find(adapter, any_kind=to == ADAPTER)
     if push is not None:
         hub.check(push)
     source = source_of(found, model)
@@ -172,13 +173,19 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     for name, path in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(path, folder / name)
-    for name in (WEIGHTS_FILE, adapter_use.USE_FILE):
+    names = [WEIGHTS_FILE, adapter_use.USE_FILE]
+    if scores := source.use is not None and source.use.kind == adapter_use.REWARD_MODEL:
+        judge.head_of(judge.folder_of(f"{judge.PREFIX}{adapter}"))
+        names.append(judge.HEAD_FILE)
+    for name in names:
         if (adapter / name).exists():
             shutil.copyfile(adapter / name, folder / name)
     write_template(source, folder)
     base = portable.base_name(source.name, shown)
     config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
+    if scores:
+        return [f"reward: {calling.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
     is_16_bit = not is_quantised(source.name) and source.name != EMBEDDED
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
@@ -292,7 +299,9 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
     tokenizer = source.tokenizer()
     system = source.use.system_prompt if source.use is not None else ""
     problems = arithmetic.problems("test", 0)
-    texts = [prompts.render(tokenizer, next(problems)["problem"], system) for _ in range(COMPARED)]
+    texts = [next(problems)["problem"] for _ in range(COMPARED)]
+    if tokenizer.chat_template:
+        texts = [prompts.render(tokenizer, text, system) for text in texts]
     return [tuple(ids) for ids in prompts.tokenise(tokenizer, texts)]
 
 

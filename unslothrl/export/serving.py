@@ -95,7 +95,7 @@ def modelfile(file: str, tokenizer: Any, use: Use | None, stops: list[str], adds
     """Ollama's description of a model: its file, how turns are written, the system prompt and the
     sampling that the run was evaluated with."""
     lines = [f"FROM ./{file}"]
-    template = go_template(tokenizer, adds_bos)
+    template = go_template(tokenizer, adds_bos) if tokenizer.chat_template else "{{ .Prompt }}"
     if template is None:
         lines.append("# Its chat template has no form here that writes the same: set TEMPLATE")
     else:

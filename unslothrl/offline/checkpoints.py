@@ -26,6 +26,7 @@ from unslothrl.untrusted import Unreadable, read_bytes
 
 STATE = "trainer_state.json"
 MOST_NAME, MOST_STATE = 4096, 64 << 20  # bytes
+TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
 WRITING = ".writing"  # the Trainer's output folder
 
 
@@ -45,6 +46,7 @@ class StageCheckpoints:
 
     def seal(self, written: Path, step: int, is_best: bool) -> Path:
         """What the Trainer has written, summed, flushed and renamed. -> its folder."""
+        (written / TRAINING_ARGS).unlink(missing_ok=True)
         files = sorted(path for path in written.rglob("*") if path.is_file())
         lines = [f"{sum_of(path)}  {path.relative_to(written)}\n" for path in files]
         (written / SUMS).write_text("".join(lines))
@@ -71,12 +73,16 @@ class StageCheckpoints:
                 return self.folder / name
         return None
 
-    def newest(self, note: Callable[[str], None]) -> Path | None:
-        """The newest that is whole, None if none is. `note` gets a line for each newer one."""
+    def newest(
+        self, note: Callable[[str], None], look: Callable[[Path], None] = lambda folder: None
+    ) -> Path | None:
+        """The newest that is whole, None if none is. `note` gets a line for each newer one; `look`
+        raises Damaged for one that cannot be used though its checksums fit."""
         for step in reversed(self.steps()):
             folder = self.of_step(step)
             try:
                 check(folder)
+                look(folder)
             except (ValueError, OSError) as error:
                 said = error.strerror if isinstance(error, OSError) else error
                 note(f"checkpoint {folder.name} is damaged ({said}): an earlier one is used")
@@ -100,8 +106,13 @@ def step_of(folder: Path) -> int:
 
 
 def check(folder: Path) -> None:
-    """Raises Damaged where a file is missing, or is not what was written; OSError."""
-    for name in names_in(folder):
+    """Raises Damaged where a file is missing, added, or is not what was written; OSError."""
+    names = {*names_in(folder), SUMS}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if not path.is_dir() and name not in names and not name.startswith("."):
+            raise Damaged(f"{name} is not listed in {SUMS}")
+    for name in names - {SUMS}:
         with opened(folder / name) as file:
             check_sum(folder, name, hashlib.file_digest(file, "sha256").hexdigest())
     try:

@@ -50,6 +50,7 @@ class Example:
     text: str = ""
     tools: tuple[Any, ...] = ()  # schemas that the template shows
     columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
+    is_plain: bool = field(default=False, compare=False)  # prompt and reply are given as texts
 
     def under(self, system_prompt: str) -> "Example":
         return replace(self, messages=under(system_prompt, self.messages))
@@ -65,6 +66,7 @@ class Pair:
     margin: float | None = None
     tools: tuple[Any, ...] = ()
     columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
+    is_plain: bool = field(default=False, compare=False)
 
     def under(self, system_prompt: str) -> "Pair":
         return replace(self, prompt=under(system_prompt, self.prompt))
@@ -96,9 +98,11 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
         wanted = " or ".join((*CONVERSATIONS, TEXT, *COMPLETIONS))
         raise UnusableRow(f"no column {wanted}; it has {names_of(row)}: set --completion_column")
     before = prompt_of(row, columns.prompt)
-    said = turns_of_reply(value_of(row, completion), completion, before)
+    value = value_of(row, completion)
+    messages = in_order((*before, *turns_of_reply(value, completion, before)), completion)
     read = (*filter(None, [prompt_column(row, columns.prompt)]), completion)
-    return Example(in_order((*before, *said), completion), tools=tools, columns=read)
+    is_plain = has_text_prompt(row, columns.prompt) and is_text(value)
+    return Example(messages, tools=tools, columns=read, is_plain=is_plain)
 
 
 def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
@@ -129,7 +133,8 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
         in_order((*prompt, *said), str(name))
     before = prompt_column(row, columns.prompt) if given else None
     read = tuple(str(name) for name in (before, *names) if name is not None)
-    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row), read)
+    is_plain = given and has_text_prompt(row, columns.prompt) and all(map(is_text, values))
+    return Pair(prompt, chosen, rejected, margin_of(row), tools_of(row), read, is_plain)
 
 
 def known(row: Mapping) -> Mapping:
@@ -163,6 +168,16 @@ def first(row: Mapping, names: Sequence[str]) -> str | None:
 
 def filled(value: Any) -> bool:
     return formats.filled(value) and value != []
+
+
+def has_text_prompt(row: Mapping, column: str | None) -> bool:
+    """Whether its prompt is a text, and not turns."""
+    column = prompt_column(row, column)
+    return column is not None and is_text(value_of(row, column))
+
+
+def is_text(value: Any) -> bool:
+    return not is_turns(parsed(value)) and not is_turns([parsed(value)])
 
 
 def prompt_column(row: Mapping, column: str | None) -> str | None:

@@ -12,11 +12,12 @@ from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded
+from unslothrl.files import exists, expanded, is_file
 from unslothrl.planning import stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
+from unslothrl.rewards import model as judge
 from unslothrl.tracking.run_folder import CONFIG
 from unslothrl.weights import adapter_check, adapter_use
 
@@ -53,7 +54,7 @@ def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
         user = {**before, **user, **place_of(user["resume"])}
     if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
         user.setdefault("model", EMBEDDED)
-    options = table.config(**user)
+    options = with_adapter(table.config(**user), user, notes)
     check(options)
     if options.resume is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -111,6 +112,33 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
             )
 
 
+def with_adapter(
+    options: OfflineOptions, user: Mapping[str, Any], notes: list[str]
+) -> OfflineOptions:
+    """With the LoRA's shape of the adapter that it begins with; `notes` gets a line for what that
+    changes. UserError where the user has set another."""
+    folder = adapter_folder(options.adapter)
+    if folder is None or options.resume is not None:  # which goes on as it began
+        return options
+    lora = adapter_check.check_format(folder)
+    has: dict[str, Any] = {"max_lora_rank": lora.rank, "lora_dropout": lora.dropout}
+    if lora.alpha == int(lora.alpha):
+        has["lora_alpha"] = int(lora.alpha)
+    may_differ = {"lora_dropout"} if isinstance(options, RmOptions) else set()
+    for name, value in has.items():
+        if name in user and user[name] != value:
+            if name in may_differ:
+                continue
+            raise UserError(
+                f"{name} {user[name]}: adapter {options.adapter} has {value}: leave --{name} out, "
+                f"or set --{name} {value}"
+            )
+        if getattr(options, name) != value:
+            notes.append(f"{name} {getattr(options, name)} -> {value}, as adapter {folder} has")
+            options = replace(options, **{name: value})
+    return options
+
+
 def check(options: OfflineOptions) -> None:
     """What can be seen before anything is loaded. UserError."""
     if options.model != EMBEDDED and options.dataset == EMBEDDED:
@@ -125,14 +153,10 @@ def check(options: OfflineOptions) -> None:
         check_source("eval_dataset", source or options.dataset)
     folder = adapter_folder(options.adapter)
     if folder is not None:
-        lora = adapter_check.check_format(folder)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
-        if lora.rank != options.max_lora_rank:
-            raise UserError(
-                f"max_lora_rank {options.max_lora_rank}: adapter {options.adapter} has rank "
-                f"{lora.rank}: set --max_lora_rank {lora.rank}"
-            )
+        elif is_file(expanded(folder) / judge.HEAD_FILE):
+            judge.head_of(expanded(folder))
     check_folders(options.output_dir, options.lora_save_path, options.run_name, options.resume)
 
 

@@ -4,16 +4,31 @@ What is learnt of a reply is what a policy would have sampled: the tokens after 
 chat template writes before it, up to the one that ends the turn. Prompt and reply are tokenised
 apart, as they are in a rollout. Where the template rewrites earlier turns (Qwen3 leaves out their
 reasoning), a turn begins a sequence of its own, with all before it as the template then writes it,
-as it does in an episode (`dialogue`).
+as it does in an episode (`dialogue`). Of an answer in a pair, which is one sequence, such a turn is
+not learnt but read.
+
+A base without a chat template learns texts alone: a prompt and what follows it, as they stand, and
+the token that ends a text.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unslothrl.dialogue import hermes
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.dialogue.tokens import encoded
+from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
+
+REWRITTEN = (
+    "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
+    "are learnt"
+)
+NO_TEMPLATE = (
+    "the model has no chat template: prompts and answers are learnt as plain texts, and RL, chat, "
+    "ask and eval cannot use the adapter"
+)
 
 
 @dataclass(frozen=True)
@@ -26,11 +41,22 @@ class Written:
 
 @dataclass(frozen=True)
 class PairIds:
-    """A prompt's tokens and those of its two replies."""
+    """A prompt's tokens, and what follows it in the better answer and in the worse."""
 
     prompt: tuple[int, ...]
-    chosen: tuple[int, ...]
-    rejected: tuple[int, ...]
+    chosen: Written
+    rejected: Written
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """An answer of a pair with what stands before it, as the template writes them."""
+
+    prompt: str
+    text: str  # of all turns
+    messages: list[Message]
+    tools: list[Any]
+    number: int  # of the answer's first turn
 
 
 class Writer:
@@ -40,12 +66,17 @@ class Writer:
     def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
-        self.notes: dict[str, None] = {}
+        self.has_template = bool(tokenizer.chat_template)
+        self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
 
     def sequences(self, example: Example) -> list[Written]:
         """UserError where the template refuses the conversation."""
         if not example.messages:
             return [self.of_text(example.text)]
+        if not self.has_template:
+            prompt, reply = self.as_texts(example.messages, example.is_plain)
+            learnt = (not self.only_replies,) * len(prompt) + (True,) * len(reply)
+            return [Written(prompt + reply, learnt)]
         messages, tools = self.written_form(example.messages, example.tools)
         if not self.only_replies:
             ids = self.tokens(self.template.written(messages, tools, False))
@@ -59,6 +90,23 @@ class Writer:
         if end is not None and ids[-1:] != [end]:
             ids = [*ids, end]
         return Written(tuple(ids), (True,) * len(ids))
+
+    def as_texts(
+        self, messages: Sequence[Message], is_plain: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """-> (a prompt's tokens with those that begin a text, its reply's with the end). UserError
+        for a conversation."""
+        if not is_plain or [each["role"] for each in messages] != ["user", "assistant"]:
+            raise UserError(
+                "a conversation, and the model has no chat template: choose an instruct model, or "
+                "give texts"
+            )
+        prompt, reply = (each["content"] for each in messages)
+        (ids,) = self.tokenizer([prompt], verbose=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        if end is not None and ids[-1:] == [end]:  # some tokenizers end every text
+            ids = ids[:-1]
+        return tuple(ids), self.tokens(reply) + (() if end is None else (end,))
 
     def of_replies(self, messages: list[Message], tools: list) -> list[Written]:
         found: list[Written] = []
@@ -80,22 +128,55 @@ class Writer:
 
     def pair(self, pair: Pair) -> PairIds:
         """UserError where the template refuses it."""
-        replies = []
+        if not self.has_template:
+            both = [
+                self.as_texts((*pair.prompt, *said), pair.is_plain)
+                for said in (pair.chosen, pair.rejected)
+            ]
+            chosen, rejected = (Written(ids, (True,) * len(ids)) for _, ids in both)
+            return PairIds(both[0][0], chosen, rejected)
+        answers: list[Conversation] = []
         for said in (pair.chosen, pair.rejected):
             messages, tools = self.written_form((*pair.prompt, *said), pair.tools)
             number = len(messages) - len(said)
-            text = self.template.written(messages, tools, False)
             prompt = self.template.written(messages[:number], tools)
-            replies.append((prompt, self.up_to_end(text, prompt)))
-        prompts = {prompt for prompt, _ in replies}
-        same = common_start(*prompts, *(text for _, text in replies))
+            last = self.template.written(messages[:-1], tools)
+            text = self.up_to_end(self.template.written(messages, tools, False), last)
+            answers.append(Conversation(prompt, text, messages, tools, number))
+        prompts = {answer.prompt for answer in answers}
+        texts = [answer.text for answer in answers]
+        same = common_start(*prompts, *texts)
         (prompt, *_) = prompts
         if same != prompt:
-            begun = all(text.startswith(prompt) for _, text in replies)
+            begun = all(text.startswith(prompt) for text in texts)
             same = prompt if begun else same
-            self.note_on(prompt, same)
-        chosen, rejected = (self.tokens(text[len(same) :]) for _, text in replies)
+            if len(pair.chosen) == len(pair.rejected) == 1:
+                self.note_on(prompt, same)
+        chosen, rejected = (self.answer(len(same), each) for each in answers)
         return PairIds(self.tokens(same), chosen, rejected)
+
+    def answer(self, begin: int, whole: Conversation) -> Written:
+        """What its text has from the character `begin` on, of which the assistant's turns are
+        learnt."""
+        text, messages = whole.text, whole.messages
+        if whole.number == len(messages) - 1:
+            tokens = self.tokens(text[begin:])
+            return Written(tokens, (True,) * len(tokens))
+        ids, learnt, at = list[int](), list[bool](), begin
+        for turn in range(whole.number, len(messages)):
+            if messages[turn]["role"] != "assistant":
+                continue
+            before, said = self.reply(messages[:turn], messages[turn], whole.tools)
+            if not text.startswith(before + said):
+                self.notes[REWRITTEN] = None
+                continue
+            start, end = max(at, begin if turn == whole.number else len(before)), len(before + said)
+            for part, is_learnt in ((text[at:start], False), (text[start:end], True)):
+                tokens = self.tokens(part)
+                ids += tokens
+                learnt += [is_learnt] * len(tokens)
+            at = end
+        return Written(tuple(ids), tuple(learnt))
 
     def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
         """-> (the text before a reply, the reply's own with the end of its turn)."""

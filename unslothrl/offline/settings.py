@@ -73,6 +73,11 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         raise UserError(f"trl {', '.join(options.trl)}: {said:.200}: leave it out") from None
 
 
+def check(options: OfflineOptions) -> None:
+    """UserError for what `--trl` cannot say; without a base or data."""
+    config_of(options, Path(options.output_dir), torch.float32)
+
+
 def own(texts: Sequence[str], kind: type, ours: dict[str, Any]) -> dict[str, Any]:
     """The fields of TRL's config that the user sets: name -> value, in JSON where it is JSON.
     UserError for one that it lacks, or that an option of ours sets."""

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards.model import HEAD_FILE
-from unslothrl.tracking import calling, origin
+from unslothrl.tracking import calling, methods, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
@@ -69,9 +69,13 @@ class Begun:
         adapter = adapter_folder(options.adapter)
         if adapter:
             adapter_check.check(adapter, base_model.find(options.model, weights=False))
+        if options.trl:
+            from unslothrl.offline import settings
+
+            settings.check(options)
         view.stage(f"reading base {options.model}")
         base = base_model.prepare(options.model, view.stage, view.progress)
-        tokenizer = base_model.load_tokenizer(base)
+        tokenizer = base_model.load_tokenizer(base, needs_template=False)
         view.stage(f"reading {options.dataset}")
         writer, form = writer_and_form(options, tokenizer)
         found = tables.load(table_options(options), form, writer)
@@ -93,14 +97,15 @@ class Begun:
             at_end.callback(folder.close)
             notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
         checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
-        checkpoint = checkpoints.newest(notes.append) if options.resume else None
+        checkpoint = newest_of(checkpoints, notes.append) if options.resume else None
         view.header([*layouts.header(stage, found), *notes])
         tracked = Trackers(
             options.track, folder.path, redacted_values(plain(asdict(options))), view.note
         )
         mirror = Mirror(target, folder.path, view.note)
         folder.saved = mirror.update
-        use = use_of(options, tokenizer)
+        own = methods.described(stage.command, options.dataset, folder.path.name)
+        use = replace(use_of(options, tokenizer), stages=adapter_use.stages_after(adapter, own))
         step = step_of(checkpoint) if checkpoint else 0
         return cls(
             stage, view, folder, checkpoints, checkpoint, base, use, found, tokenizer, tracked,
@@ -207,7 +212,6 @@ class Begun:
         saved = max(self.checkpoints.steps(), default=0)
         repeats = f", {self.step - saved} steps will be repeated" if self.step > saved else ""
         goes_on = f"after step {saved}{repeats}" if saved else f"from its start{repeats}"
-        is_policy = not isinstance(run, RmOptions)
         return {
             "status": status,
             "steps": self.step,
@@ -218,9 +222,7 @@ class Begun:
             "last_eval": evals[-1] if evals else None,
             "adapter": str(self.adapter) if self.adapter else None,
             "best_adapter": str(self.best_adapter) if self.best_adapter else None,
-            "command": calling.command("chat", "--adapter", path)
-            if is_policy
-            else calling.command("train", "--reward", f"rm:{path}"),
+            "command": command_for(run, path, bool(self.tokenizer.chat_template)),
             "resume": None if status == "finished" else calling.command(
                 self.stage.command, "--resume", path
             ),
@@ -230,6 +232,23 @@ class Begun:
             "report": str(path / REPORT),
             "version": __version__,
         }  # fmt: skip
+
+
+def command_for(options: OfflineOptions, run: Path, has_template: bool) -> str | None:
+    """What can be done with what a run has trained, as a command; None: nothing here."""
+    if isinstance(options, RmOptions):
+        reward = calling.command("train", "--reward", f"rm:{run}")
+        return reward if has_template else None
+    if not has_template:
+        return calling.command("export", "--adapter", run, "--output", f"{run.name}-exported")
+    return calling.command("chat", "--adapter", run)
+
+
+def newest_of(checkpoints: StageCheckpoints, note: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint that the Trainer can load."""
+    from unslothrl.offline import checkpoint_files
+
+    return checkpoints.newest(note, checkpoint_files.check)
 
 
 def encoded(prints: Mapping[str, str]) -> bytes:

@@ -1,7 +1,8 @@
 """Rows as tables of token ids, in the columns that TRL's trainers read.
 
     sft   input_ids, labels              -100 where a token is not learnt
-    dpo   prompt_ids, chosen_ids, rejected_ids
+    dpo   prompt_ids, chosen_ids, rejected_ids, and where an answer has turns of others
+          chosen_learnt and rejected_learnt   of the answer's tokens, 0: read, not learnt
     rm    chosen_ids, rejected_ids       each with the prompt, and margin where the data has one
 
 Rows that cannot be used, and those longer than `max_length`, are left out and counted; none is cut.
@@ -29,6 +30,7 @@ from unslothrl.offline.sequences import Writer
 from unslothrl.types import seed_of
 
 IGNORED = -100  # a label that is not learnt
+LEARNT = {"chosen_ids": "chosen_learnt", "rejected_ids": "rejected_learnt"}
 EMBEDDED_ROWS, EMBEDDED_EVAL_ROWS = 2_000, 200
 
 Read = TypeVar("Read", Example, Pair)
@@ -159,14 +161,18 @@ def table(
             skipped.too_long.append(longest)
         else:
             found += [{name: compact(value) for name, value in one.items()} for one in written]
-    return with_margins(found), skipped
+    return alike(found), skipped
 
 
-def with_margins(rows: list[TableRow]) -> list[TableRow]:
-    """A margin of 0 for rows without one where others have one: a batch's rows are alike."""
-    if any(examples.MARGIN in row for row in rows):
-        for row in rows:
+def alike(rows: list[TableRow]) -> list[TableRow]:
+    """Rows with the same columns: where others have them a margin of 0, and all is learnt."""
+    columns = {name for row in rows for name in row}
+    for row in rows:
+        if examples.MARGIN in columns:
             row.setdefault(examples.MARGIN, 0.0)
+        for ids, learnt in LEARNT.items():
+            if learnt in columns:
+                row.setdefault(learnt, np.ones(len(row[ids]), np.int32))
     return rows
 
 
@@ -210,21 +216,21 @@ def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
 
 
 def dpo_rows(writer: Writer, pair: Pair) -> list[TableRow]:
-    ids = writer.pair(pair)
-    return [
-        {
-            "prompt_ids": list(ids.prompt),
-            "chosen_ids": list(ids.chosen),
-            "rejected_ids": list(ids.rejected),
-        }
-    ]
+    pair_ids = writer.pair(pair)
+    row: TableRow = {"prompt_ids": list(pair_ids.prompt)}
+    answers = (pair_ids.chosen, pair_ids.rejected)
+    for (name, learnt), answer in zip(LEARNT.items(), answers, strict=True):
+        row[name] = list(answer.ids)
+        if not all(answer.learnt):
+            row[learnt] = list(map(int, answer.learnt))
+    return [row]
 
 
 def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
     ids = writer.pair(pair)
     row: TableRow = {
-        "chosen_ids": [*ids.prompt, *ids.chosen],
-        "rejected_ids": [*ids.prompt, *ids.rejected],
+        "chosen_ids": [*ids.prompt, *ids.chosen.ids],
+        "rejected_ids": [*ids.prompt, *ids.rejected.ids],
     }
     return [row if pair.margin is None else {**row, "margin": pair.margin}]
 

@@ -18,7 +18,9 @@ from transformers import TrainerCallback
 from unslothrl import stopping
 from unslothrl.backends.lora import POLICY
 from unslothrl.memory import peak_memory_mb
+from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.offline.tables import LEARNT
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -183,7 +185,24 @@ class SftTrainer(Recorded, trl.SFTTrainer):
 
 
 class DpoTrainer(Recorded, trl.DPOTrainer):
-    """Over rows with prompt_ids, chosen_ids and rejected_ids."""
+    """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
+    that is not all."""
+
+    _signature_columns: Any
+
+    @property
+    def data_collator(self) -> Any:
+        return self._collator
+
+    @data_collator.setter
+    def data_collator(self, given: Any) -> None:
+        self._collator = LearntOnly(given)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        is_first = self._signature_columns is None
+        super()._set_signature_columns_if_needed()
+        if is_first:
+            self._signature_columns = [*self._signature_columns, *LEARNT.values()]
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
         return dataset

@@ -10,11 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
-from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_table
 from unslothrl.embedded import EMBEDDED
 from unslothrl.redaction import redacted
-from unslothrl.tracking.metrics import Row, buckets, eval_sets, is_number, series, short
+from unslothrl.rewards.model import HEAD_FILE
+from unslothrl.tracking import methods
+from unslothrl.tracking.methods import METHODS
+from unslothrl.tracking.metrics import (
+    EVALUATED,
+    Row,
+    buckets,
+    eval_sets,
+    is_number,
+    series,
+    short,
+)
 from unslothrl.tracking.run_folder import CONFIG, METRICS, SUMMARY, read_jsonl
 from unslothrl.untrusted import printable, read_object
 from unslothrl.weights.adapter_use import Use
@@ -24,8 +34,19 @@ MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 CURVE_ROWS = 12
 MOST_BYTES = 1 << 20  # of summary.json
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")
+TRAINED = {  # command -> (column, metric) of the table of its steps
+    methods.RL: (("reward", "reward/mean"), ("tokens per completion", "rollout/mean_length")),
+    methods.SFT: (("loss", "train/loss"), ("tokens right", "train/token_accuracy")),
+    methods.DPO: (
+        ("loss", "train/loss"),
+        ("chosen over rejected", "train/accuracy"),
+        ("margin", "train/margin"),
+    ),
+}
+TRAINED[methods.RM] = TRAINED[methods.DPO]
+ADAPTER = "adapter"
 FORMS = {
-    "adapter": ("A LoRA adapter", "peft"),
+    ADAPTER: ("A LoRA adapter", "peft"),
     "merged": ("A merged 16-bit model", "transformers"),
     "gguf": ("A merged model in GGUF", "gguf"),
 }
@@ -38,6 +59,10 @@ class Run:
     options: Mapping[str, Any]  # of config.toml
     rows: Sequence[Row]  # of metrics.jsonl
     steps: int
+
+    @property
+    def command(self) -> str:
+        return methods.command_of(self.options)
 
     @classmethod
     def read(cls, folder: Path | None) -> "Run":
@@ -58,20 +83,23 @@ class Run:
         return cls(options, rows, steps)
 
 
-def card(title: str, use: Use | None, base: str, run: Run, form: str = "adapter") -> str:
+def card(title: str, use: Use | None, base: str, run: Run, form: str = ADAPTER) -> str:
     """The text of README.md."""
     what, library = FORMS[form]
+    if run.command == methods.RM:
+        what = "A reward model: a LoRA adapter, and a head that gives an answer a score"
     is_public = is_hub_id(base) or base == EMBEDDED
     trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
     parts = [
         front_matter(base, library, run),
         f"# {inline(title)}",
-        f"{what}, trained by reinforcement learning over the 4-bit (NF4) weights of {trained_on} "
-        f"with unslothrl {__version__}.",
-        *usage(form, base),
-        *prompts(use),
+        f"{what}, trained by {METHODS[run.command].name} over the 4-bit (NF4) weights of "
+        f"{trained_on} with unslothrl {__version__}.",
+        *stages(use),
+        *usage(form, base, run),
+        *prompts(use, run),
         *evaluations(run.rows),
-        *curve(run.rows),
+        *curve(run),
         *recipe(run),
     ]
     return redacted("\n\n".join(parts) + "\n")  # it is published
@@ -79,24 +107,37 @@ def card(title: str, use: Use | None, base: str, run: Run, form: str = "adapter"
 
 def front_matter(base: str, library: str, run: Run) -> str:
     """What the hub reads. It knows bases and data sets by their ids alone."""
-    head: dict[str, Any] = {"library_name": library, "pipeline_tag": "text-generation"}
+    scores = run.command == methods.RM
+    head: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": "text-classification" if scores else "text-generation",
+    }
     if is_hub_id(base):
         head["base_model"] = base
     data = str(run.options.get("dataset", "")).partition("@")[0].partition("[")[0]
     if is_hub_id(data) and not data.endswith((".jsonl", ".json", ".csv", ".parquet")):
         head["datasets"] = [data]
     learner = str(run.options.get("learner", ""))
-    tags = ["reinforcement-learning", "lora", "unslothrl"]
+    tags = [*METHODS[run.command].tags, "lora", "unslothrl"]
     head["tags"] = [*tags, learner] if learner.isidentifier() else tags
     return "\n".join(
         ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]
     )
 
 
-def usage(form: str, base: str) -> list[str]:
-    """How it is loaded with others' libraries."""
-    if form != "adapter":
+def stages(use: Use | None) -> list[str]:
+    """What has trained it before, where it began as an adapter."""
+    if use is None or len(use.stages) < 2:
         return []
+    lines = [f"{number}. {inline(stage)}" for number, stage in enumerate(use.stages, 1)]
+    return ["## Stages", "\n".join(lines)]
+
+
+def usage(form: str, base: str, run: Run) -> list[str]:
+    """How it is loaded with others' libraries."""
+    if form != ADAPTER:
+        return []
+    scores = run.command == methods.RM
     if base == EMBEDDED:
         load = f'base = AutoModelForCausalLM.from_pretrained(f"{{folder}}/{BASE_FOLDER}")'
         needs = ""
@@ -109,25 +150,40 @@ def usage(form: str, base: str) -> list[str]:
             "    ),\n)"
         )
         needs = ", BitsAndBytesConfig"
-    return [
-        "## Use",
-        "```python\n"
+    text = (
         "from peft import PeftModel\n"
-        f"from transformers import AutoModelForCausalLM, AutoTokenizer{needs}\n\n"
+        + ("from safetensors.torch import load_file\n" if scores else "")
+        + f"from transformers import AutoModelForCausalLM, AutoTokenizer{needs}\n\n"
         'folder = "."  # this one\n'
         f"{load}\n"
         "model = PeftModel.from_pretrained(base, folder)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        "```",
-    ]
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n" + (SCORING if scores else "")
+    )
+    of_rl = "In reinforcement learning: `unslothrl train --reward rm:FOLDER`, with this folder."
+    return ["## Use", *([of_rl] if scores else []), f"```python\n{text}```"]
 
 
-def prompts(use: Use | None) -> list[str]:
+SCORING = f"""
+head = load_file(f"{{folder}}/{HEAD_FILE}")
+turns = [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]
+text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip()  # up to the answer's end
+ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").to(model.device)
+last = model(**ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
+score = last @ head["weight"][0].to(last.device)
+usual = (score - head["mean"][0]) / head["std"][0]  # 0: as good as the average of its pairs
+"""
+
+
+def prompts(use: Use | None, run: Run) -> list[str]:
     """What the model was told, and how it was sampled."""
     if use is None:
         return []
-    sampled = f"Evaluated at temperature {use.temperature:g}, top_p {use.top_p:g}, at most "
-    lines = [f"{sampled}{use.max_new_tokens:,} new tokens, with the tokenizer's chat template."]
+    lines = []
+    if run.command == methods.RL:
+        sampled = f"Evaluated at temperature {use.temperature:g}, top_p {use.top_p:g}, at most "
+        lines.append(
+            f"{sampled}{use.max_new_tokens:,} new tokens, with the tokenizer's chat template."
+        )
     if use.system_prompt:
         lines.append(f"Its system prompt:\n\n{fenced(use.system_prompt)}")
     return lines
@@ -137,11 +193,11 @@ def evaluations(rows: Sequence[Row]) -> list[str]:
     """A table of held-out figures before training and after."""
     lines = []
     for name in eval_sets(rows):
-        for label, key in (("pass@1", "pass@1"), ("best of n", "best_of_n")):
+        for label, key in EVALUATED:
             points = series(rows, f"eval/{name}/{key}")
             if points:
                 (_, first), (step, last) = points[0], points[-1]
-                best = max(value for _, value in points)
+                best = (min if key == "loss" else max)(value for _, value in points)
                 cells = (
                     inline(name),
                     label,
@@ -156,30 +212,33 @@ def evaluations(rows: Sequence[Row]) -> list[str]:
     return ["## Evaluation", "\n".join([head, *lines])]
 
 
-def curve(rows: Sequence[Row]) -> list[str]:
-    """The reward and the length of a dozen stretches of the run."""
-    rows = [row for row in rows if is_number(row.get("reward/mean"))]
+def curve(run: Run) -> list[str]:
+    """The main figures of a dozen stretches of the run."""
+    columns = TRAINED[run.command]
+    rows = [row for row in run.rows if is_number(row.get(columns[0][1]))]
     if not rows:
         return []
-    lines = ["| steps | reward | tokens per completion |", "| --- | --- | --- |"]
+    names = [name for name, _ in columns]
+    lines = [f"| steps | {' | '.join(names)} |", "| --- " * (1 + len(names)) + "|"]
     for part in buckets(rows, CURVE_ROWS):
         steps = f"{part[0]['step']} to {part[-1]['step']}" if len(part) > 1 else part[0]["step"]
-        lengths = [row["rollout/mean_length"] for row in part
-                   if is_number(row.get("rollout/mean_length"))]  # fmt: skip
-        length = f"{math.fsum(lengths) / len(lengths):.0f}" if lengths else "-"
-        lines.append(f"| {steps} | {short(mean(part, 'reward/mean'))} | {length} |")
+        lines.append(f"| {steps} | {' | '.join(mean(part, metric) for _, metric in columns)} |")
     return ["## Training", "\n".join(lines)]
 
 
-def mean(rows: Sequence[Row], name: str) -> float:
-    return math.fsum(row[name] for row in rows) / len(rows)
+def mean(rows: Sequence[Row], name: str) -> str:
+    values = [row[name] for row in rows if is_number(row.get(name))]
+    if not values:
+        return "-"
+    found = math.fsum(values) / len(values)
+    return f"{found:.0f}" if name == "rollout/mean_length" else short(found)
 
 
 def recipe(run: Run) -> list[str]:
     """The options of the run, without those that say where it was and other paths."""
-    lines = []
+    lines, known = [], methods.options_of(run.command)
     for name, value in run.options.items():
-        is_set = name in OPTIONS and value not in (OPTIONS[name].default, [])
+        is_set = name in known and value not in (known[name].default, [])
         if is_set and name not in OF_THE_MACHINE:
             values = value if isinstance(value, list) else [value]
             if all(map(may_be_shown, values)):
@@ -188,7 +247,7 @@ def recipe(run: Run) -> list[str]:
         return []
     return [
         f"## Recipe\n\n{run.steps} steps; options that are not listed have their defaults. Usable "
-        "as a file: `unslothrl --recipe FILE.toml`.",
+        f"as a file: `unslothrl {run.command} --recipe FILE.toml`.",
         fenced("\n".join(lines), "toml"),
     ]
 

@@ -19,6 +19,7 @@ from unslothrl.untrusted import Unreadable, is_utf8, read_object, shown
 USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes
 FORMAT = 1  # of the file
+MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
 POLICY, REWARD_MODEL = "policy", "reward_model"  # kinds of adapters
 
@@ -35,6 +36,7 @@ class Use:
     max_new_tokens: int = 1200
     base_hash: str = ""  # of the 4-bit weights that it was trained over; "": not known
     kind: str = POLICY
+    stages: tuple[str, ...] = ()  # that have trained it, the oldest first, a line each
 
 
 def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
@@ -111,7 +113,22 @@ def checked(settings: dict[str, Any]) -> Use:
             raise Unreadable(f"{key} has half a surrogate pair")
     if settings.get("kind", POLICY) not in (POLICY, REWARD_MODEL):
         raise Unreadable(f"kind must be {POLICY} or {REWARD_MODEL}, got {shown(settings['kind'])}")
+    stages = settings.get("stages", [])
+    if not isinstance(stages, list) or len(stages) > MOST_STAGES:
+        raise Unreadable(f"stages must be a list of at most {MOST_STAGES}, got {shown(stages)}")
+    if not all(isinstance(each, str) and is_utf8(each) for each in stages):
+        raise Unreadable(f"stages must be texts, got {shown(stages)}")
     if not isinstance(settings.get("base_hash", ""), str):
         raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
     known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}
-    return Use(**known)
+    return Use(**{**known, "stages": tuple(stages)})
+
+
+def stages_after(start: str | None, own: str) -> tuple[str, ...]:
+    """What has trained an adapter that began as the one in the folder `start`. UserError."""
+    if start is None:
+        return (own,)
+    folder = expanded(start).resolve()
+    use = read(folder)
+    before = use.stages if use is not None else ()
+    return (*(before or (f"adapter {folder.name}",)), own)[-MOST_STAGES:]

@@ -226,8 +226,9 @@ def first_line(error: Exception) -> str:
     return next(iter(text.strip().splitlines()), type(error).__name__)[:300]
 
 
-def load_tokenizer(base: Path):
-    """The tokenizer of a checkpoint exactly as it was saved.
+def load_tokenizer(base: Path, needs_template: bool = True):
+    """The tokenizer of a checkpoint exactly as it was saved. UserError, also where it has no chat
+    template unless it needs none.
 
     AutoTokenizer replaces a plain tokenizer by the one that is registered for the model's type;
     Qwen2's would fold Unicode and add a token.
@@ -244,7 +245,7 @@ def load_tokenizer(base: Path):
         raise UserError(
             f"model {base}: no tokenizer can be read ({first_line(error)}): add its files"
         ) from None
-    if not tokenizer.chat_template:
+    if needs_template and not tokenizer.chat_template:
         raise UserError(f"model {base}: no chat template: choose an instruct model, or add one")
     return tokenizer
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.files import write_whole
-from unslothrl.tracking import charts, origin
+from unslothrl.tracking import charts, methods, origin
 from unslothrl.tracking.charts import Curve
-from unslothrl.tracking.metrics import Row, duration, eval_sets, mean, series, short
+from unslothrl.tracking.metrics import Points, Row, duration, eval_sets, mean, series, short
 from unslothrl.tracking.origin import Origin
-from unslothrl.tracking.report import curves, overview, signs, steps
+from unslothrl.tracking.report import curves, overview, signs, stages, steps
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import address, page, section, text
 from unslothrl.tracking.report.page import evaluations_of
@@ -20,6 +20,7 @@ from unslothrl.tracking.report.status import status
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder
 
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
+DRAWN = ("pass@1", "best_of_n")  # figures of completions, which problems have
 METRICS = (
     ("Reward, mean of a step's completions", "reward/mean", None),
     ("Score: share of right completions", "rollout/score", 0.0),
@@ -114,28 +115,52 @@ def runs_table(runs: Sequence[Run], path: Path) -> str:
         if (run.folder.path / REPORT).is_file():
             link = address(os.path.relpath(run.folder.path / REPORT, path.parent))
             name = f'<a href="{link}">{name}</a>'
-        body.append([name, *(text(cell) for cell in cells(run)[1:])])
-    return section("Runs", table(HEAD, body))
+        body.append([name, *(text(cell) for cell in cells(run, runs)[1:])])
+    return section("Runs", table(head(runs), body))
 
 
-HEAD = ("run", "status", "started", "learner", "model", "steps", "time", "reward", "pass@1")
+HEAD = ("run", "status", "started", "learner", "model", "steps", "time")
+OF_RL = ("reward", "pass@1")
+OF_STAGES = {"held-out loss": "loss", "tokens right": "token_accuracy", "pairs right": "accuracy"}
 
 
-def cells(run: Run) -> list[str]:
-    """A run in a line: see `HEAD`. Of curves the first and the last value."""
-    timed = series(run.rows, "timing/step_s")
+def head(runs: Sequence[Run]) -> list[str]:
+    """The columns that these runs have."""
+    found = [*HEAD, *OF_RL]
+    if not any(map(is_rl, runs)):
+        found = ["stage" if column == "learner" else column for column in HEAD]
+    stages = [run for run in runs if not is_rl(run)]
+    return found + [c for c, key in OF_STAGES.items() if any(held_out(run, key) for run in stages)]
+
+
+def is_rl(run: Run) -> bool:
+    return methods.command_of(run.options) == methods.RL
+
+
+def held_out(run: Run, key: str) -> Points:
+    """A figure of the first evaluation set."""
     names = eval_sets(run.rows)
-    pass_at_1 = series(run.rows, f"eval/{names[0]}/pass@1") if names else []
+    return series(run.rows, f"eval/{names[0]}/{key}") if names else []
+
+
+def cells(run: Run, runs: Sequence[Run] = ()) -> list[str]:
+    """A run in a line, in the columns of `runs`. Of curves the first and the last value."""
+    timed = series(run.rows, "timing/step_s")
+    command = methods.command_of(run.options)
+    known = {
+        "reward": series(run.rows, "reward/mean"),
+        "pass@1": held_out(run, "pass@1"),
+        **{column: held_out(run, key) for column, key in OF_STAGES.items()},
+    }
     return [
         run.name,
         run.status,
         run.begun.started or "-",
-        str(run.options.get("learner", "-")),
+        str(run.options.get("learner", "-")) if command == methods.RL else command,
         str(run.options.get("model", "-")),
         str(len(timed)),
         duration(sum(value for _, value in timed)),
-        change(series(run.rows, "reward/mean")),
-        change(pass_at_1),
+        *(change(known[column]) for column in head(runs or [run])[len(HEAD) :]),
     ]
 
 
@@ -169,31 +194,36 @@ def evaluations_table(runs: Sequence[Run]) -> str:
     how their last ones differ."""
     body = []
     for name in dict.fromkeys(name for run in runs for name in eval_sets(run.rows)):
-        for label, key in (("pass@1", "pass_at_1"), ("best of n", "best_of_n")):
+        for label, key in stages.EVALUATIONS:
             row = [f"{label} <small>{text(name)}</small>"]
             for run in runs:
-                points = series(run.rows, f"eval/{name}/{'pass@1' if key == 'pass_at_1' else key}")
+                points = series(run.rows, f"eval/{name}/{key}")
                 row.append(change(points) + last_interval(run, name, key, points))
             if len(runs) == 2:
                 row.append(last_difference(runs, name, key))
             body.append(row)
+    body = [row for row in body if set(row[1:]) != {"-"}]
     head = ["", *(text(run.name) for run in runs), *["difference of the last"] * (len(runs) == 2)]
     return table(head, body)
 
 
 def last_interval(run: Run, name: str, key: str, points: Sequence[tuple[int, float]]) -> str:
     figures = run.evaluations.get(points[-1][0], {}).get(name) if points else None
-    return overview.interval(getattr(figures, key)[1:]) if figures else ""
+    field = {"pass@1": "pass_at_1"}.get(key, key)
+    return overview.interval(getattr(figures, field)[1:]) if figures else ""
 
 
 def last_difference(runs: Sequence[Run], name: str, key: str) -> str:
     """Paired over the problems, "-" where those are not the same, or where the best is one of more
-    completions in one of the runs."""
+    completions in one of the runs; what is no problem's own is subtracted."""
+    if key not in DRAWN:
+        both = [series(run.rows, f"eval/{name}/{key}") for run in runs]
+        return f"{both[1][-1][1] - both[0][-1][1]:+.3f}" if all(both) else "-"
     first, second = (overview.last_scores(run.scores, name, run.evaluations) for run in runs)
     counts = [{len(values) for values in of_run.values()} for of_run in (first, second)]
     if key == "best_of_n" and counts[0] != counts[1]:
         return "-"
-    return overview.difference(first, second, mean if key == "pass_at_1" else max) or "-"
+    return overview.difference(first, second, mean if key == "pass@1" else max) or "-"
 
 
 def signs_list(runs: Sequence[Run]) -> str:
@@ -201,7 +231,7 @@ def signs_list(runs: Sequence[Run]) -> str:
         f"<li class={sign.level}><b>{text(run.name)}: {text(sign.title)}.</b> "
         f"{text(sign.seen)}</li>"
         for run in runs
-        for sign in signs.found(run.rows, run.options)
+        for sign in signs.found(run.rows, run.options, overview.rules_of(run.options))
     )
     return f"<ul class=signs>{items}</ul>" if items else ""
 
@@ -222,6 +252,7 @@ def overlaid(runs: Sequence[Run]) -> str:
         )
         for name in sets
     ]
+    figures += stages_overlaid([run for run in runs if not is_rl(run)])
     figures += [
         charts.lines(title, [Curve(run.name, series(run.rows, metric)) for run in runs], low=low)
         for title, metric, low in METRICS
@@ -229,10 +260,28 @@ def overlaid(runs: Sequence[Run]) -> str:
     return "".join(figures)
 
 
+def stages_overlaid(runs: Sequence[Run]) -> list[str]:
+    """What SFT, DPO or reward models have learnt: in training, and in every evaluation set."""
+    sets = dict.fromkeys(name for run in runs for name in eval_sets(run.rows))
+    places = [("in training", "train"), *((f"on {text(name)}", f"eval/{name}") for name in sets)]
+    found = [
+        charts.lines(
+            f"{label[0].upper()}{label[1:]} {where}",
+            [Curve(run.name, series(run.rows, f"{prefix}/{key}")) for run in runs],
+            high=None if key in ("loss", "margin") else 1.0,
+        )
+        for label, key in stages.EVALUATIONS
+        for where, prefix in places
+    ]
+    curves_of_speed = [Curve(run.name, stages.tokens_per_s(run.rows)) for run in runs]
+    return [*found, charts.lines("Tokens per second", curves_of_speed, low=0.0)]
+
+
 def listing(runs: Sequence[Run]) -> list[str]:
     """The runs as lines of plain text, one a run."""
-    lines = [list(HEAD), *([c.replace("→", "->") for c in cells(run)] for run in runs)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    rows = ([cell.replace("→", "->") for cell in cells(run, runs)] for run in runs)
+    lines = [head(runs), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines

@@ -8,10 +8,10 @@ from typing import Any
 from unslothrl.config.reading import read_table
 from unslothrl.evaluation.estimates import paired
 from unslothrl.redaction import redacted_values
-from unslothrl.tracking import origin
+from unslothrl.tracking import methods, origin
 from unslothrl.tracking.metrics import Row, components, duration, eval_sets, mean, series, short
 from unslothrl.tracking.origin import Origin
-from unslothrl.tracking.report import signs
+from unslothrl.tracking.report import signs, stage_signs, stages
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import section, text
 from unslothrl.tracking.report.steps import by_set
@@ -36,11 +36,9 @@ def title(
     begun: Origin,
 ) -> str:
     """The header: the run's name and status, what it trained on what, figures, and commands."""
+    is_rl = methods.command_of(options) == methods.RL
     what = [
-        ("model", options.get("model")),
-        ("data set", options.get("dataset")),
-        ("learner", options.get("learner")),
-        ("reward", ", ".join(rewards_of(rows, options))),
+        *(of_rl(rows, options) if is_rl else stages.what(rows, options)),
         ("started", begun.started),
         ("page written", origin.now()),
     ]
@@ -49,9 +47,7 @@ def title(
         ("steps", f"{len(steps):,}"),
         ("time in steps", duration(sum(value for _, value in steps))),
         ("in evaluations", duration(sum(v for _, v in series(rows, "timing/eval_s")))),
-        ("tokens generated", f"{sum(v for _, v in series(rows, 'rollout/tokens')):,.0f}"),
-        ("samples", f"{max((row.get('samples_seen') or 0 for row in rows), default=0):,}"),
-        ("policy version", f"{max((row.get('policy_version') or 0 for row in rows), default=0):,}"),
+        *(figures_of_rl(rows) if is_rl else stages.figures(rows)),
     ]
     lines = [
         ("Started by", begun.command),
@@ -73,6 +69,23 @@ def title(
     )
 
 
+def of_rl(rows: Sequence[Row], options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        ("model", options.get("model")),
+        ("data set", options.get("dataset")),
+        ("learner", options.get("learner")),
+        ("reward", ", ".join(rewards_of(rows, options))),
+    ]
+
+
+def figures_of_rl(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return [
+        ("tokens generated", f"{sum(v for _, v in series(rows, 'rollout/tokens')):,.0f}"),
+        ("samples", f"{max((row.get('samples_seen') or 0 for row in rows), default=0):,}"),
+        ("policy version", f"{max((row.get('policy_version') or 0 for row in rows), default=0):,}"),
+    ]
+
+
 def rewards_of(rows: Sequence[Row], options: Mapping[str, Any]) -> list[str]:
     """As they were chosen, else those that the run has resolved."""
     chosen = options.get("reward") or [n.removeprefix("reward/") for n in components(rows)]
@@ -87,18 +100,30 @@ def facts(pairs: Sequence[tuple[str, Any]], kind: str) -> str:
 
 def signs_found(rows: Sequence[Row], options: Mapping[str, Any]) -> str:
     """What a newcomer should look at: the signs of this run."""
-    if not series(rows, "reward/mean"):
+    is_rl = methods.command_of(options) == methods.RL
+    if not any(row["step"] for row in rows) or (is_rl and not series(rows, "reward/mean")):
         return ""
     found = "".join(
         f"<li class={sign.level}><b>{text(sign.title)}.</b> {text(sign.seen)} "
         f"<span>{text(sign.advice)}</span></li>"
-        for sign in signs.found(rows, options)
+        for sign in signs.found(rows, options, rules_of(options))
+    )
+    looked_for = (
+        "collapse, drifting length, missing signal, a growing sampler gap and others"
+        if is_rl
+        else "losses that are not finite, a rising held-out loss, pairs told apart by chance and "
+        "others"
     )
     body = found or (
-        f"<li class=fine><b>Nothing stands out.</b> {len(signs.RULES)} signs were looked for: "
-        "collapse, drifting length, missing signal, a growing sampler gap and others.</li>"
+        f"<li class=fine><b>Nothing stands out.</b> {len(rules_of(options))} signs were looked "
+        f"for: {looked_for}.</li>"
     )
     return section("What to look at", f"<ul class=signs>{body}</ul>", "signs")
+
+
+def rules_of(options: Mapping[str, Any]) -> Sequence[signs.Rule]:
+    """What is looked for in a run with these options."""
+    return signs.RULES if methods.command_of(options) == methods.RL else stage_signs.RULES
 
 
 def before_after(folder: RunFolder, rows: Sequence[Row], evaluations: Evaluations) -> str:

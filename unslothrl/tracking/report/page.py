@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.files import write_whole
-from unslothrl.tracking import origin
+from unslothrl.tracking import methods, origin
 from unslothrl.tracking.metrics import buckets
-from unslothrl.tracking.report import curves, overview, samples, steps
+from unslothrl.tracking.report import curves, overview, samples, stages, steps
 from unslothrl.tracking.report.curves import Evaluations
 from unslothrl.tracking.report.document import asset, page, section
 from unslothrl.tracking.report.status import status
@@ -59,15 +59,19 @@ def report(folder: RunFolder, headers: Mapping[str, Header]) -> bytes:
     evaluations = evaluations_of(headers)
     marks = [each.step for each in begun.resumes]
     resumed = "Dashed lines: resumed there. " if marks else ""
-    hint = (
-        f"<p class=meta>{resumed}Point at a chart to read its values; choose a step there to see "
-        "its rollouts.</p>"
-    )
-    drawn = curves.sections(rows, evaluations, marks)
+    is_rl = methods.command_of(options) == methods.RL
+    leads = "; choose a step there to see its rollouts" if is_rl else ""
+    hint = f"<p class=meta>{resumed}Point at a chart to read its values{leads}.</p>"
+    if is_rl:
+        drawn = curves.sections(rows, evaluations, marks)
+        compared = overview.before_after(folder, rows, evaluations)
+    else:
+        drawn = stages.sections(rows, options, marks)
+        compared = stages.before_after(rows, options)
     parts = [
         overview.title(name, status(summary, folder.path), summary, rows, options, begun),
         overview.signs_found(rows, options),
-        overview.before_after(folder, rows, evaluations),
+        compared,
         section("Over the steps", hint + drawn if drawn else "", "curves"),
         asset("browser.html") if headers else "",
         samples.samples(folder),

@@ -287,7 +287,8 @@ def too_short(rows: Rows, options: Options) -> Sign | None:
     )
 
 
-RULES: tuple[Callable[[Rows, Options], Sign | None], ...] = (
+Rule = Callable[[Rows, Options], Sign | None]
+RULES: tuple[Rule, ...] = (
     never_right,
     collapse,
     eval_fell,
@@ -306,9 +307,9 @@ RULES: tuple[Callable[[Rows, Options], Sign | None], ...] = (
 )
 
 
-def found(rows: Rows, options: Options) -> list[Sign]:
+def found(rows: Rows, options: Options, rules: Sequence[Rule] = RULES) -> list[Sign]:
     """The signs of a run, warnings first."""
-    signs = [sign for rule in RULES if (sign := rule(rows, options)) is not None]
+    signs = [sign for rule in rules if (sign := rule(rows, options)) is not None]
     return sorted(signs, key=lambda sign: sign.level != WARNING)
 
 

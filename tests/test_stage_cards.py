@@ -1,0 +1,107 @@
+"""The model cards of SFT, DPO and reward models, and the stages an adapter has been through."""
+
+import json
+
+import pytest
+
+from unslothrl.config.offline_options import TABLES
+from unslothrl.offline.resolve import Stage, to_toml
+from unslothrl.tracking import card, methods
+from unslothrl.weights import adapter_use
+from unslothrl.weights.adapter_use import Use
+
+OF_RL = (
+    "trained by reinforcement",
+    "reinforcement-learning",
+    "reward by",
+    "temperature",
+    "tokens per completion",
+    "| reward |",
+)
+ROWS = {
+    "sft": {"train/loss": 2.5, "train/token_accuracy": 0.5, "eval/held_out/loss": 2.25,
+            "eval/held_out/token_accuracy": 0.625},
+    "dpo": {"train/loss": 0.5, "train/accuracy": 0.75, "train/margin": 1.5,
+            "eval/held_out/loss": 0.25, "eval/held_out/accuracy": 0.875},
+    "rm": {"train/loss": 0.5, "train/accuracy": 0.75, "train/margin": 1.5,
+           "eval/held_out/loss": 0.25, "eval/held_out/accuracy": 0.875},
+}  # fmt: skip
+
+
+def run_of(command, folder, **options):
+    """A run's folder as the command writes it."""
+    given = {"model": "me/base", "dataset": "me/data", "run_name": "mine", **options}
+    options = TABLES[command].config(**given)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(to_toml(Stage(command, options, {})))
+    half = {name: value / 2 for name, value in ROWS[command].items() if name.endswith("loss")}
+    rows = [{"step": 1, **ROWS[command]}, {"step": 2, **ROWS[command], **half}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_a_card_is_of_its_stage(command, tmp_path):
+    run = card.Run.read(run_of(command, tmp_path, lr=0.5))
+    stages = ("SFT on me/examples, run first", f"{command} on me/data, run mine")
+    use = Use("me/base", "Be brief.", stages=stages)
+    text = card.card("mine v000002", use, "me/base", run)
+    head, _, body = text.removeprefix("---\n").partition("\n---\n")
+    meta = {key: json.loads(value) for key, value in (x.split(": ", 1) for x in head.splitlines())}
+    assert meta == {
+        "library_name": "peft",
+        "pipeline_tag": "text-classification" if command == "rm" else "text-generation",
+        "base_model": "me/base",
+        "datasets": ["me/data"],
+        "tags": [
+            "trl", {"sft": "sft", "dpo": "dpo", "rm": "reward-trainer"}[command], "lora",
+            "unslothrl",
+        ],
+    }  # fmt: skip
+    assert methods.METHODS[command].name in body and not any(word in body for word in OF_RL)
+    assert "1. SFT on me/examples, run first\n2. " in body and "Be brief." in body
+    assert f"`unslothrl {command} --recipe FILE.toml`" in body and "\nlr = 0.5\n" in body
+    first, last = ("2.250", "1.125 (step 2)") if command == "sft" else ("0.250", "0.125 (step 2)")
+    assert f"| held_out | loss | {first} | {last} | {last[:5]} |" in body  # the best is the least
+    figure = "tokens right" if command == "sft" else "chosen over rejected"
+    assert f"| {figure} | 0." in body and f"| steps | loss | {figure} |" in body
+    assert ("score_head.safetensors" in body) == ("--reward rm:FOLDER" in body) == (command == "rm")
+
+
+def test_a_run_of_rl_keeps_its_card(tmp_path):
+    (tmp_path / "config.toml").write_text('learner = "grpo"\ndataset = "me/data"\nlr = 0.5\n')
+    text = card.card("t", Use("me/base", ""), "me/base", card.Run.read(tmp_path))
+    assert "trained by reinforcement learning over" in text and "`unslothrl train --recipe" in text
+    assert '["reinforcement-learning", "lora", "unslothrl", "grpo"]' in text
+
+
+def test_names_of_stages_are_no_markup():
+    use = Use("me/base", "", stages=("SFT on [a](b)", "<img src=x>"))
+    lines = card.card("t", use, "me/base", card.Run({}, [], 0)).splitlines()
+    assert "1. SFT on \\[a\\](b)" in lines and "2. &lt;img src=x&gt;" in lines
+
+
+def test_an_adapter_knows_the_stages_before_it(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}")
+    own = methods.described("sft", str(rows), "first")
+    assert own == "SFT on rows.jsonl, run first"  # no path of this machine
+    assert adapter_use.stages_after(None, own) == (own,)
+    start = tmp_path / "v000020"
+    start.mkdir()
+    assert adapter_use.stages_after(str(start), "DPO") == ("adapter v000020", "DPO")
+    use = Use("embedded", "", stages=(own,))
+    (start / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
+    assert adapter_use.read(start) == use
+    assert adapter_use.stages_after(str(start), "DPO on x, run y") == (own, "DPO on x, run y")
+    assert methods.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
+
+
+@pytest.mark.parametrize("stages", ["SFT", [1], ["x"] * 65, {"a": 1}])
+def test_stages_that_are_damaged(tmp_path, stages):
+    from unslothrl.errors import UserError
+
+    values = json.loads(adapter_use.to_json(Use("embedded", ""))) | {"stages": stages}
+    (tmp_path / adapter_use.USE_FILE).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"unslothrl.json is damaged \(stages must be"):
+        adapter_use.read(tmp_path)

@@ -1,0 +1,148 @@
+"""The report of SFT, DPO and reward models: what it says of a stage, and what it must not."""
+
+import html
+import io
+import re
+
+import pytest
+from report_runs import make_run, make_stage, of_stage
+
+from unslothrl.commands.report import report as run_report
+from unslothrl.tracking.report import overview, signs, stage_signs
+from unslothrl.tracking.report.page import write_report
+
+STAGES = ("sft", "dpo", "rm")
+RL_WORDS = ("rollout", "completions", "pass@1", "sampler", "policy version", "learner", "collapse")
+CHARTS = {
+    "sft": ["Loss, nats per token", "Token accuracy", "Entropy, nats per token"],
+    "dpo": [
+        "Loss", "Pairs whose better answer is preferred, share",
+        "Margin between the implicit rewards",
+        "Implicit rewards, beta x log-ratio to the reference", "Log-probability of an answer, nats",
+    ],
+    "rm": [
+        "Loss", "Pairs whose better answer is preferred, share", "Margin between the scores",
+        "Score, mean of all answers",
+    ],
+}  # fmt: skip
+MACHINE = [
+    "Gradient norm, before clipping", "Learning rate", "Tokens per second", "Seconds of a step",
+    "Peak memory, MB",
+]  # fmt: skip
+
+
+def visible(page):
+    """The text of a page without its script and style."""
+    body = re.sub(r"(?s)<(script|style).*?</\1>", "", page)
+    return html.unescape(re.sub(r"<[^>]*>", " ", body.partition("<h2>Options</h2>")[0]))
+
+
+def titles(page):
+    return [html.unescape(each) for each in re.findall(r"<figcaption>(.*?)<", page)]
+
+
+@pytest.mark.parametrize("command", STAGES)
+def test_a_page_is_of_its_stage(command, tmp_path):
+    folder = make_stage(tmp_path / "mine", command)
+    page = write_report(folder).read_text()
+    text = visible(page)
+    assert titles(page) == [*CHARTS[command], *MACHINE]
+    assert not [word for word in (*RL_WORDS, "reward,") if word in text.lower()]
+    assert ("reward" in text.lower()) == (command != "sft")
+    for figure in ("24,000", "192", "12"):  # tokens, rows, steps
+        assert f" {figure} " in text
+    assert "Nothing stands out." in text and "Before and after, on held-out rows" in text
+    first, last = (of_stage(command, "x", done)["x/loss"] for done in (0.0, 0.9))
+    assert f"{first:.3f}  {last:.3f}  {last - first:+.3f}" in re.sub(" {2,}", "  ", text)
+    assert ("its own reference" in text) == (command == "dpo")
+    assert "class=up" in page
+
+
+def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path):
+    folders = [make_stage(tmp_path / name, name).path for name in STAGES]
+    out = io.StringIO()
+    run_report([str(tmp_path)], out=out)
+    head, *lines = out.getvalue().splitlines()
+    assert head.split()[3] == "stage" and "pass@1" not in head and len(lines) == 3
+    assert "0.700 -> 0.250" in out.getvalue() and "0.400 -> 0.760" in out.getvalue()
+    run_report(list(map(str, folders)), str(tmp_path / "all.html"), io.StringIO())
+    page = (tmp_path / "all.html").read_text()
+    assert not [word for word in RL_WORDS if word in visible(page).lower()]
+    assert {"Loss in training", "Loss on held_out", "Chosen over rejected on held_out"} <= set(
+        titles(page)
+    )
+    of_rl = make_run(tmp_path / "rl", 6)
+    run_report([str(folders[0]), str(of_rl.path)], str(tmp_path / "two.html"), io.StringIO())
+    both = visible((tmp_path / "two.html").read_text())
+    assert "pass@1" in both and "held-out loss" in both
+
+
+def test_only_a_stages_rules_look_at_a_stage():
+    assert overview.rules_of({"trl": [], "loss_type": "sigmoid"}) == stage_signs.RULES
+    assert overview.rules_of({"learner": "grpo"}) == signs.RULES
+
+
+def rows(command, changes=lambda step: {}, steps=12, every=3):
+    """Of a run that gets better, with `changes` to each row."""
+    found = [{"step": 0, **of_stage(command, "eval/held_out", 0.0), **changes(0)}]
+    for step in range(1, steps + 1):
+        row = of_stage(command, "train", step / steps)
+        if step % every == 0:
+            row |= of_stage(command, "eval/held_out", step / steps)
+        found.append({"step": step, **row, **changes(step)})
+    return found
+
+
+def evaluated(key, value):
+    """A change of an evaluation's figure: step -> value."""
+    return lambda step: {f"eval/held_out/{key}": value(step)} if step % 3 == 0 else {}
+
+
+SIGNS = {
+    "The loss was not finite": (
+        "sft", lambda step: {"train/loss": None} if step in (5, 7) else {},
+        "in 2 steps, the first of them step 5",
+    ),
+    "The held-out loss rises: stop earlier": (
+        "sft", evaluated("loss", lambda step: 1 + abs(step - 6) / 10),
+        "On held_out it was 1.000 after step 6, and is 1.600 now.",
+    ),
+    "Held-out pairs are told apart no better than by chance": (
+        "rm", evaluated("accuracy", lambda step: 0.5 + (0.02 if step % 2 else -0.02)),
+        "preferred in 49% of the pairs",
+    ),
+    "The worse answers are preferred": (
+        "dpo", evaluated("accuracy", lambda step: 0.3), "preferred in 30% of the pairs",
+    ),
+    "The margin grows while held-out accuracy falls": (
+        "dpo", evaluated("accuracy", lambda step: 0.9 - step / 50),
+        "preferred in 84% of the pairs after step 3, and is in 66% now",
+    ),
+    "The better answers became less likely, too": (
+        "dpo", lambda step: {"train/reward_chosen": -0.1 * step},
+        "11.0 nats below the reference's",
+    ),
+    "Nearly everything was known before": (
+        "sft", evaluated("token_accuracy", lambda step: 0.98), "98.0% of the tokens were right",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", SIGNS)
+def test_a_sign(title, tmp_path):
+    command, changes, seen = SIGNS[title]
+    options = overview.read_options(make_stage(tmp_path / "x", command, 1).path / "config.toml")
+    (sign,) = signs.found(rows(command, changes), options, stage_signs.RULES)
+    assert sign.title == title and seen in sign.seen and sign.advice
+    assert signs.found(rows(command), options, stage_signs.RULES) == []
+
+
+def test_what_is_missing_is_said(tmp_path):
+    options = {"trl": [], "assistant_only_loss": True}
+
+    def of(given):
+        return [sign.title for sign in signs.found(given, options, stage_signs.RULES)]
+
+    assert of(rows("sft", steps=3)) == ["Too early to say"]
+    without = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in rows("sft")]
+    assert of(without) == ["Nothing was evaluated"]
