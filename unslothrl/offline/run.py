@@ -11,7 +11,7 @@ from unslothrl import stopping, variables
 from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import unexpected
 from unslothrl.errors import RunError, UserError
-from unslothrl.offline import layouts
+from unslothrl.offline import backend, layouts
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.stage import Begun
 from unslothrl.planning.machine import Machine
@@ -32,6 +32,8 @@ def run(stage: Stage) -> int:
     with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
         begun: Begun | None = None
         try:
+            stage = backend.chosen(stage, machine)
+            backend.import_first(stage.options.backend, view)
             begun = Begun.of(stage, machine, view, at_end)
             trainer = prepared(begun)
             with stopping.held(may_hang=True):
