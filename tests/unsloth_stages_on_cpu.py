@@ -1,6 +1,6 @@
 """One step of each stage with Unsloth, in a process of its own under Triton's interpreter.
 
-    python tests/unsloth_stages_on_cpu.py BASE DATA START START_RM OUT
+    python tests/unsloth_stages_on_cpu.py BASE ROWS PAIRS START START_RM OUT
 
 Runs `unslothrl sft` (padded and packed), `dpo` and `rm` from the adapters START and START_RM over
 the 16-bit BASE. Writes OUT/NAME.pt: the step's batches, losses and gradients, and how often
@@ -20,13 +20,11 @@ from unsloth_on_cpu import (
 )
 
 RUNS = {  # name -> command and flags
-    "sft": ("sft", {"train_batch_size": "2"}),
-    "packed": ("sft", {"packing": True, "max_length": "120", "train_batch_size": "1",
-                       "batch_size": "1"}),
-    "dpo": ("dpo", {"reference": "adapter", "beta": "0.3", "train_batch_size": "2"}),
-    "cached": ("dpo", {"reference": "cached", "beta": "0.3", "train_batch_size": "2"}),
-    "rm": ("rm", {"train_batch_size": "2"}),
-}  # fmt: skip
+    "sft": ("sft", {"batch_size": "2"}),  # in two micro-batches
+    "packed": ("sft", {"packing": True, "max_length": "120"}),
+    "dpo": ("dpo", {"reference": "adapter", "beta": "0.3"}),
+    "rm": ("rm", {}),
+}
 
 
 class Silent:
@@ -94,7 +92,7 @@ def capture(kept: dict) -> None:
 
 
 def main() -> None:
-    base, data, start, start_rm, out = map(Path, sys.argv[1:])
+    base, rows, pairs, start, start_rm, out = map(Path, sys.argv[1:])
     os.environ.update(UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
     teach_the_interpreter_bfloat16()
     current = pretend_there_is_a_card()
@@ -116,9 +114,10 @@ def main() -> None:
         kept.update(batches=[], losses=[], gradients={})
         counts.update(dict.fromkeys(counts, 0))
         given = {
-            "model": str(base), "dataset": str(data), "eval_dataset": (str(data),),
-            "output_dir": str(out / "runs"), "run_name": name, "max_steps": "1", "batch_size": "4",
-            "max_grad_norm": "0", "eval_every": "0", "max_lora_rank": "8", "dtype": "bfloat16",
+            "model": str(base), "dataset": str(rows if command == "sft" else pairs),
+            "eval_dataset": (str(pairs),), "output_dir": str(out / "runs"), "run_name": name,
+            "max_steps": "1", "batch_size": "1", "train_batch_size": "1", "max_grad_norm": "0",
+            "eval_every": "0", "max_lora_rank": "8", "dtype": "bfloat16",
             "backend": "unsloth", "adapter": str(start_rm if command == "rm" else start), **flags,
         }  # fmt: skip
         assert run(resolve(command, given)) == 0

@@ -47,7 +47,7 @@ from typing import Any
 import torch  # before Unsloth, which it lets be
 
 from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
-from unslothrl.weights.base_model import cache_folder
+from unslothrl.weights.base_model import cache_folder, read_config
 
 os.environ.update(
     {
@@ -155,6 +155,8 @@ def for_trainer(
     memory.prepare_card()
     if scores:
         loading["num_labels"] = 1
+    # Beyond what the base knows Unsloth would scale its rotary embedding: another model.
+    context = min(context, read_config(base).get("max_position_embeddings") or context)
     plain, _ = load_base(base, dtype, context, four_bit, seed, loading)
     model = add_lora(plain, lora_options(rank, alpha, dropout, start), plain.device, seed, start)
     if start is not None:  # a trainer keeps its own reference
