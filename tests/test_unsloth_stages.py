@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from test_offline_gradients import PROMPT, ROWS, log_probs
 from test_unsloth import LAYERS, ROOT, TOLERANCE, make_base, overlay  # noqa: F401
+from unsloth_stages_on_cpu import CENTRE
 
 from unslothrl.backends import peft
 from unslothrl.offline import models
@@ -178,7 +179,7 @@ def test_rm(steps, base, starts, pairs):
             for reply in both
         ]
         better, worse = (F.linear(state, weight)[0] for state in states)
-        losses.append(-F.logsigmoid(better - worse))
+        losses.append(-F.logsigmoid(better - worse) + CENTRE * (better + worse) ** 2)
     compare(model, torch.stack(losses).mean(), step)
 
 

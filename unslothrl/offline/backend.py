@@ -46,7 +46,7 @@ def chosen(stage: Stage, machine: Machine) -> Stage:
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     """Why Unsloth cannot train this, with what to do; "" where it can. UserError where there is no
     such model."""
-    if importlib.util.find_spec("unsloth") is None:
+    if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {install_command(machine)}"
     found = {name: v for name, v in packages.installed().items() if name in RELATED}
     problem = conflict(found, packages.requirements_of(found))
