@@ -1,13 +1,15 @@
 """Which backend `unslothrl sft`, `dpo` and `rm` train with, and what is said of it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from layouts import GB
 
-from unslothrl.backends import packing, patches
-from unslothrl.errors import RunError, UserError
+from unslothrl.backends import packing
+from unslothrl.errors import UserError
 from unslothrl.offline import backend
 from unslothrl.offline.resolve import resolve, to_toml
 from unslothrl.planning.machine import Gpu, Machine
@@ -144,15 +146,7 @@ def test_rows_of_a_pack_by_their_positions():
     assert packing.row_lengths(None) is None
 
 
-@pytest.mark.real
-def test_a_model_without_unsloths_patches_is_refused():
-    from unslothrl.offline import models
-    from unslothrl.weights import base_model
-
-    shape = models.Shape(torch.bfloat16, 8, 16, 0.0, 0, None, "embedded")
-    model = models.policy(base_model.prepare("embedded"), shape)
-    found = set(patches.missing(model))
-    assert {"decoder", "decoder layer", "attention", "LoRA of o_proj"} <= found
-    assert "LoRA of gate_proj, up_proj, down_proj" in found
-    with pytest.raises(RunError, match=r"Unsloth's patches are not in force .*--backend peft"):
-        patches.check(model)
+def test_nothing_that_unsloth_patches_is_imported_before_it():
+    code = "import unslothrl.commands.offline, unslothrl.offline.run, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"transformers", "peft", "trl"} & set(done.stdout.split()) == set()
