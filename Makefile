@@ -77,7 +77,8 @@ mutation-test: setup ## a thousand wrong recipes, flags and adapters
 
 unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
 	@$(setup) --unsloth-cpu
-	$(PYTEST) -m slow tests/test_unsloth.py tests/test_unsloth_share.py $(ARGS)
+	$(PYTEST) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \
+	    tests/test_unsloth_stages.py $(ARGS)
 
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl

@@ -5,6 +5,7 @@ the model and the gradient before the optimiser, and computes both again from th
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -12,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from unslothrl import embedded
+from unslothrl.backends import patches
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
+from unslothrl.errors import RunError
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
@@ -303,3 +306,15 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
 
 def test_options_have_the_classes():
     assert set(training.TRAINERS) == {SftOptions, DpoOptions, RmOptions}
+
+
+def test_a_model_without_unsloths_patches_is_refused(base):
+    model = models.policy(base, shape())
+    found = set(patches.missing(model))
+    assert {"decoder", "decoder layer", "attention"} <= found
+    with pytest.raises(RunError, match=r"Unsloth's patches are not in force .*--backend peft"):
+        patches.check(model)
+    model = models.policy(base, replace(shape(), dtype=torch.bfloat16))
+    assert {"LoRA of o_proj", "LoRA of gate_proj, up_proj, down_proj"} <= set(
+        patches.missing(model)
+    )

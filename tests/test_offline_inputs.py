@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.weights import base_model
 
@@ -163,7 +164,8 @@ def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):
 
 def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
     words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
-    Path("none").mkdir()  # no base
+    Path("none").mkdir()
+    shutil.copy(embedded.BASE / "config.json", "none")  # and no weights
     assert "trl no_such: SFTConfig has no such field" in refused(words, capfd)
 
 

@@ -102,12 +102,9 @@ def teach_the_interpreter_bfloat16() -> None:
         setattr(InterpreterBuilder, name, through_float32(name))
 
 
-def build_unsloth(base: Path, **options):
-    teach_the_interpreter_bfloat16()
-    current = pretend_there_is_a_card()
+def patch_what_asks_for_a_card() -> None:
+    """After Unsloth is imported."""
     import torch
-
-    from unslothrl.backends.unsloth import load  # imports Unsloth, before what it patches
 
     import unsloth.models._utils as unsloth_utils  # isort: skip
     import unsloth.models.llama as llama  # isort: skip
@@ -126,6 +123,14 @@ def build_unsloth(base: Path, **options):
         self._rope_cache_versions[index] = self._rope_cache_version
 
     llama._PerDeviceRopeCache._build_rope_cache = build_rope_cache
+
+
+def build_unsloth(base: Path, **options):
+    teach_the_interpreter_bfloat16()
+    current = pretend_there_is_a_card()
+    from unslothrl.backends.unsloth import load  # imports Unsloth, before what it patches
+
+    patch_what_asks_for_a_card()
     backend = load(
         base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
     )

@@ -56,6 +56,16 @@ def can_pack(config: Any) -> bool:
     return is_plain(config) and config._attn_implementation in ("sdpa", ATTENTION)
 
 
+def row_lengths(positions: torch.Tensor | None) -> torch.Tensor | None:
+    """[sequences] int32 of a pack whose positions [1, tokens] restart with every sequence; None of
+    what is no pack."""
+    if positions is None or positions.dim() != 2 or len(positions) != 1:
+        return None
+    starts = (positions[0] == 0).nonzero().flatten()
+    ends = torch.cat([starts[1:], starts.new_tensor([positions.shape[1]])])
+    return (ends - starts).to(torch.int32)
+
+
 def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) -> Pack:
     """`share`: a prompt stands there once for all its completions."""
     ids: list[int] = []

@@ -47,7 +47,7 @@ from typing import Any
 import torch  # before Unsloth, which it lets be
 
 from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
-from unslothrl.weights.base_model import cache_folder
+from unslothrl.weights.base_model import cache_folder, read_config
 
 os.environ.update(
     {
@@ -69,15 +69,15 @@ import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
 from peft import PeftConfig, set_peft_model_state_dict
 from unsloth.device_type import DEVICE_TYPE_TORCH
+from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
 from unslothrl import memory
-from unslothrl.backends import packing
-from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend
+from unslothrl.backends import packing, patches
+from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
-PACKED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose forward takes packed_seq_lengths
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
 
@@ -114,7 +114,7 @@ def load(
     model, llm = load_base(base, dtype, context, four_bit, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
-    packs = packs and model.config.model_type in PACKED and packing.is_plain(model.config)
+    packs = packs and model.config.model_type in patches.KINDS and packing.is_plain(model.config)
     return LoraBackend(
         Loaded(
             model=model,
@@ -131,6 +131,56 @@ def load(
             llm=llm,
         )
     )
+
+
+def for_trainer(
+    base: Path,
+    *,
+    dtype: torch.dtype,
+    rank: int,
+    alpha: int,
+    dropout: float,
+    seed: int,
+    context: int,
+    start: Path | None = None,
+    scores: bool = False,
+    four_bit: bool = True,
+    **loading: Any,
+) -> Any:
+    """`base` with a trainable LoRA, for a trainer that calls it as a model of transformers.
+
+    `start`: the adapter that it begins with. With `scores` it has a head of one output, `score`, in
+    place of the output layer. `context`: tokens of the longest row. RunError as `add_lora`.
+    """
+    memory.prepare_card()
+    if scores:
+        loading["num_labels"] = 1
+    # Beyond what the base knows Unsloth would scale its rotary embedding: another model.
+    context = min(context, read_config(base).get("max_position_embeddings") or context)
+    plain, _ = load_base(base, dtype, context, four_bit, seed, loading)
+    model = add_lora(plain, lora_options(rank, alpha, dropout, start), plain.device, seed, start)
+    if start is not None:  # a trainer keeps its own reference
+        model.delete_adapter(REFERENCE)
+    patch_trl_disable_gradient_checkpointing()  # TRL would put PyTorch's checkpointing in its place
+    call_as_transformers(model.get_base_model().model)
+    return model
+
+
+def call_as_transformers(decoder: Any) -> None:
+    """Has Unsloth's decoder know the rows of a pack by their position ids, as one of transformers
+    does. No row is cut, and `measuring` holds where gradients are off."""
+    plain = decoder.forward
+    decoder._unsloth_allow_packed_overlength = True
+
+    @functools.wraps(plain)
+    def forward(*arguments: Any, **inputs: Any) -> Any:
+        lengths = packing.row_lengths(inputs.get("position_ids"))
+        if lengths is not None:
+            inputs["packed_seq_lengths"] = lengths
+        with measuring(decoder):
+            return plain(*arguments, **inputs)
+
+    decoder.forward = forward
 
 
 def load_base(
@@ -174,7 +224,7 @@ def add_lora(
     model: Any, lora: dict[str, Any], device: torch.device, seed: int, start: Path | None
 ) -> Any:
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
-    policy's and the reference's."""
+    policy's and the reference's. RunError where Unsloth's patches are not in force."""
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
         **lora,
@@ -186,6 +236,7 @@ def add_lora(
         set_peft_model_state_dict(model, weights, adapter_name=POLICY)
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
     unsloth.FastLanguageModel.for_training(model)
+    patches.check(model)
     return model
 
 

@@ -79,6 +79,9 @@ class OfflineOptions:
     )
     keep_checkpoints: int = same("keep_checkpoints")
 
+    backend: str = same(
+        "backend", help="what trains: unsloth on a card where it can, else peft; auto decides"
+    )
     dtype: str = same("dtype")
     fit: str = option(
         "auto",

@@ -32,7 +32,8 @@ def header(stage: Stage, tables: "Tables") -> list[str]:
         f"{stage.command} on {options.dataset}, base {options.model}{start}",
         f"{len(tables.train)} rows to train on, {len(tables.evaluation)} to evaluate on "
         f"({tables.evaluation_name})",
-        f"{options.batch_size} rows a step, of at most {options.max_length} tokens",
+        f"{options.batch_size} rows a step, of at most {options.max_length} tokens, backend "
+        f"{options.backend}",
     ]
 
 

@@ -18,6 +18,7 @@ from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
+PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier
 LEAST_STD = 1e-6  # of scores: below it all are equal
 
@@ -33,10 +34,14 @@ class Shape:
     seed: int
     start: Path | None  # an adapter to go on from
     name: str  # what published adapters call their base
+    backend: str = PEFT
+    context: int = 0  # tokens of the longest row, which Unsloth is told
 
 
 def policy(base: Path, shape: Shape) -> Any:
     """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
+    if shape.backend == UNSLOTH:
+        return unsloth_model(base, shape, start=shape.start)
     backend = peft.load(
         base,
         dtype=shape.dtype,
@@ -55,9 +60,42 @@ def policy(base: Path, shape: Shape) -> Any:
 
 def reward_model(base: Path, shape: Shape) -> Any:
     """A model whose head gives a conversation a score, with a trainable LoRA under it."""
+    torch.manual_seed(shape.seed)  # the head's
+    if shape.backend == UNSLOTH:
+        model = unsloth_model(base, shape, scores=True)
+    else:
+        model = peft_classifier(base, shape)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module.out_features == 1:
+            module.register_forward_pre_hook(as_float32)
+    if shape.start is not None:
+        start_from(model, shape.start)
+    model.train()
+    return model
+
+
+def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
+    """By Unsloth, which is imported already (`offline.backend`); `options`: of `for_trainer`."""
+    from unslothrl.backends import unsloth
+
+    return unsloth.for_trainer(
+        base,
+        dtype=shape.dtype,
+        rank=shape.rank,
+        alpha=shape.alpha,
+        dropout=shape.dropout,
+        seed=shape.seed,
+        context=shape.context,
+        **options,
+    )
+
+
+def peft_classifier(base: Path, shape: Shape) -> Any:
     prepare_card()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(shape.seed)  # the head's
     plain = AutoModelForSequenceClassification.from_pretrained(
         base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
     )
@@ -74,18 +112,9 @@ def reward_model(base: Path, shape: Shape) -> Any:
             task_type="SEQ_CLS",
         ),
     )
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear) and module.out_features == 1:
-            module.register_forward_pre_hook(as_float32)
-    if shape.start is not None:
-        start_from(model, shape.start)
     if device.type == "cuda":
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
-    model.train()
     return model
 
 
@@ -141,7 +170,8 @@ def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
     for ids in rows:
         batch = torch.tensor([list(map(int, ids))], device=device)
         with lora.lora_precision(device.type, model.dtype):
-            scores = model(input_ids=batch, attention_mask=torch.ones_like(batch)).logits
+            mask = torch.ones_like(batch)
+            scores = model(input_ids=batch, attention_mask=mask, use_cache=False).logits
         found.append(scores.float().cpu().reshape(1))
     model.train(was_training)
     return torch.cat(found) if found else torch.zeros(0)

@@ -11,7 +11,7 @@ from unslothrl import stopping, variables
 from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import unexpected
 from unslothrl.errors import RunError, UserError
-from unslothrl.offline import layouts
+from unslothrl.offline import backend, layouts
 from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.offline.stage import Begun
 from unslothrl.planning.machine import Machine
@@ -24,7 +24,7 @@ def run(stage: Stage) -> int:
     """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
     UserError before anything is loaded, also where the card is too small; RunError."""
     machine = Machine.detect()
-    stage = fitted(stage, machine)
+    stage = fitted(backend.chosen(stage, machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     options = stage.options
     trackers.check(options.track)
@@ -33,6 +33,7 @@ def run(stage: Stage) -> int:
     with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
         begun: Begun | None = None
         try:
+            backend.import_first(stage.options.backend, view)
             begun = Begun.of(stage, machine, view, at_end)
             trainer = prepared(begun)
             with stopping.held(may_hang=True):

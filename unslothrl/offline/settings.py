@@ -18,6 +18,7 @@ from unslothrl.untrusted import shown
 
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
 CACHED = "cached"
+UNSLOTH = "unsloth"  # whose checkpointing is on already
 SAID = {**KINDS, type(None): "none"}
 SIMPLE = {bool, int, float, str, type(None)}  # what can be told without a look into TRL
 
@@ -48,7 +49,7 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         "use_cpu": not torch.cuda.is_available(),
         "bf16": torch.cuda.is_available() and dtype == torch.bfloat16,
         "fp16": torch.cuda.is_available() and dtype == torch.float16,
-        "gradient_checkpointing": torch.cuda.is_available(),
+        "gradient_checkpointing": torch.cuda.is_available() and options.backend != UNSLOTH,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "optim": "adamw_8bit" if torch.cuda.is_available() else "adamw_torch",
         "dataset_num_proc": None,

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 
 from unslothrl import stopping
 from unslothrl.backends.lora import POLICY
+from unslothrl.errors import RunError
 from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
@@ -210,6 +211,17 @@ class DpoTrainer(Recorded, trl.DPOTrainer):
 
 class RmTrainer(Recorded, trl.RewardTrainer):
     """Over rows with chosen_ids and rejected_ids."""
+
+
+def check_trainers() -> None:
+    """RunError where Unsloth has put trainers of its own in the place of TRL's."""
+    for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
+        is_own = kind.__module__.startswith("trl.") and not hasattr(kind.__init__, "__wrapped__")
+        if not is_own:
+            raise RunError(
+                f"Unsloth has replaced TRL's {kind.__name__}: it was imported by something else "
+                "first: set --backend peft"
+            )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,14 @@ from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import adapter_folder
 from unslothrl.offline import models, plain_head, settings
-from unslothrl.offline.trainers import DpoTrainer, Recorder, RmTrainer, SftTrainer, kept_in_float32
+from unslothrl.offline.trainers import (
+    DpoTrainer,
+    Recorder,
+    RmTrainer,
+    SftTrainer,
+    check_trainers,
+    kept_in_float32,
+)
 from unslothrl.planning import stages
 
 if TYPE_CHECKING:
@@ -31,21 +38,14 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     datasets.disable_progress_bars()
     os.environ["TQDM_DISABLE"] = "1"  # the terminal is the run's
     plain_head.install()
-    dtype = getattr(torch, dtype_name(options))
-    start = adapter_folder(options.adapter)
-    shape = models.Shape(
-        dtype=dtype,
-        rank=options.max_lora_rank,
-        alpha=options.lora_alpha,
-        dropout=options.lora_dropout,
-        seed=options.seed,
-        start=Path(start) if start else None,
-        name=name,
-    )
+    if options.backend == models.UNSLOTH:
+        logging.getLogger("unsloth").setLevel(logging.ERROR)
+        check_trainers()
+    shape = shape_of(options, name)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(base, shape)
     tables = begun.tables
-    config = settings.config_of(options, begun.checkpoints.writing, dtype)
+    config = settings.config_of(options, begun.checkpoints.writing, shape.dtype)
     if isinstance(options, DpoOptions) and options.reference == "auto":
         config.precompute_ref_log_probs, said = cheaper_reference(model, tables)
         begun.view.note(said)
@@ -80,6 +80,22 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     steps = options.episodes * steps_of_epoch(trainer)
     trainer.args.max_steps = min(steps, options.max_steps or steps)
     return trainer
+
+
+def shape_of(options: OfflineOptions, name: str) -> models.Shape:
+    """What is put on the base, which published adapters call `name`."""
+    start = adapter_folder(options.adapter)
+    return models.Shape(
+        dtype=getattr(torch, dtype_name(options)),
+        rank=options.max_lora_rank,
+        alpha=options.lora_alpha,
+        dropout=options.lora_dropout,
+        seed=options.seed,
+        start=Path(start) if start else None,
+        name=name,
+        backend=options.backend,
+        context=options.max_length,
+    )
 
 
 def train(trainer: Any, begun: "Begun") -> None:

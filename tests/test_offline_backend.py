@@ -1,0 +1,152 @@
+"""Which backend `unslothrl sft`, `dpo` and `rm` train with, and what is said of it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from layouts import GB
+
+from unslothrl.backends import packing
+from unslothrl.errors import UserError
+from unslothrl.offline import backend
+from unslothrl.offline.resolve import resolve, to_toml
+from unslothrl.planning.machine import Gpu, Machine
+
+CARD = Gpu("NVIDIA RTX 4090", 24 * GB, 24 * GB, (8, 9), "GPU-0")
+NO_CARD = Machine()
+WITHOUT = Machine(gpus=(CARD,))
+WITH = Machine(gpus=(CARD,), packages=frozenset({"unsloth"}))
+VERSIONS = {"unsloth": "2026.10.7", "unsloth-zoo": "2026.10.7", "trl": "1.15.0", "peft": "0.21.2"}
+WANTED = {
+    "unsloth": ["trl!=0.19.0,<=1.15.0,>=0.18.2", "peft!=0.11.0,>=0.18.0", "torchvision"],
+    "unsloth-zoo": ["trl!=0.19.0,<=1.15.0,>=0.18.2"],
+    "trl": ["transformers>=4.57"],
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def chosen(machine, command="sft", **flags):
+    return backend.chosen(resolve(command, flags), machine)
+
+
+def base_of(folder, **config):
+    (folder / "base").mkdir()
+    (folder / "base" / "config.json").write_text(json.dumps(config))
+    (folder / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    return {"model": str(folder / "base"), "dataset": str(folder / "rows.jsonl")}
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_auto_is_unsloth_where_it_can_train(command):
+    assert (chosen(WITH, command).options.backend, chosen(WITH, command).notes) == ("unsloth", ())
+    assert (chosen(NO_CARD, command).options.backend, chosen(NO_CARD, command).notes) == (
+        "peft",
+        (),
+    )
+    asked = chosen(WITH, command, backend="peft")
+    assert (asked.options.backend, asked.notes) == ("peft", ())
+
+
+def test_without_a_card_it_is_for_tests():
+    machine = Machine(packages=frozenset({"unsloth"}))
+    stage = chosen(machine, backend="unsloth")
+    assert stage.options.backend == "unsloth"
+    assert stage.notes == ("backend unsloth: without a GPU it is for tests only, and very slow",)
+
+
+OBSTACLES = [  # config.json, flags, words of the line
+    ({"model_type": "gemma3"}, {}, ["llama, mistral, qwen2, qwen3", "is gemma3"]),
+    ({"model_type": "llama"}, {"dtype": "float32"}, ["16 bits", "leave --dtype float32 out"]),
+    ({"model_type": "mistral", "sliding_window": 4096}, {"packing": True}, ["leave --packing out"]),
+]
+
+
+@pytest.mark.parametrize(("config", "flags", "words"), OBSTACLES)
+def test_what_unsloth_cannot_train_is_said_with_what_to_do(config, flags, words, here):
+    given = {**base_of(here, **config), **flags}
+    (note,) = chosen(WITH, **given).notes
+    assert chosen(WITH, **given).options.backend == "peft"
+    assert note.startswith("backend auto -> peft: ")
+    with pytest.raises(UserError) as caught:
+        chosen(WITH, **given, backend="unsloth")
+    for line in (note, str(caught.value)):
+        assert "\n" not in line and [word for word in words if word not in line] == []
+    assert str(caught.value).endswith("or set --backend peft")
+
+
+@pytest.mark.parametrize(
+    ("config", "flags"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4096}, {}),
+        ({"model_type": "mistral", "sliding_window": None}, {"packing": True}),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False},
+         {"packing": True}),
+    ],
+)  # fmt: skip
+def test_what_unsloth_can_train(config, flags, here):
+    assert chosen(WITH, **base_of(here, **config), **flags).options.backend == "unsloth"
+
+
+def test_unsloth_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    stage = chosen(WITHOUT)
+    assert stage.options.backend == "peft"
+    assert stage.notes == (
+        "backend auto -> peft: Unsloth is not installed: pip install --no-deps -r requirements.txt",
+    )
+    with pytest.raises(UserError, match=r"requirements\.txt; or set --backend peft"):
+        chosen(WITHOUT, backend="unsloth")
+
+
+def test_versions_that_go_together():
+    assert backend.conflict(VERSIONS, WANTED) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"trl": "1.16.0"}, ["unsloth 2026.10.7 needs trl", "got 1.16.0", 'pip install "trl']),
+        ({"trl": "0.19.0"}, ["unsloth 2026.10.7 needs trl", "got 0.19.0"]),
+        ({"peft": "0.17.1"}, ["needs peft", "got 0.17.1", 'pip install "peft']),
+        ({"unsloth-zoo": "2026.9.1"}, ["unsloth 2026.10.7 with unsloth-zoo 2026.9.1",
+                                       'pip install --no-deps "unsloth-zoo==2026.10.7"']),
+    ],
+)  # fmt: skip
+def test_versions_that_do_not(changed, words):
+    line = backend.conflict({**VERSIONS, **changed}, WANTED)
+    assert "\n" not in line and [word for word in words if word not in line] == []
+
+
+def test_what_others_need_is_not_unsloths_matter():
+    assert backend.conflict({**VERSIONS, "transformers": "4.50.0"}, WANTED) == ""
+
+
+def test_a_resumed_run_keeps_its_backend(here):
+    stage = chosen(WITH, run_name="first")
+    folder = here / "runs" / "first"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(to_toml(stage))
+    assert chosen(WITH, resume=str(folder)).options.backend == "unsloth"
+    with pytest.raises(UserError, match="backend peft: the run that is resumed has unsloth"):
+        chosen(WITH, resume=str(folder), backend="peft")
+
+
+def test_rows_of_a_pack_by_their_positions():
+    positions = torch.tensor([[0, 1, 2, 0, 0, 1]])
+    assert packing.row_lengths(positions).tolist() == [3, 1, 2]
+    assert packing.row_lengths(torch.arange(4)[None]).tolist() == [4]
+    assert packing.row_lengths(positions.expand(2, -1)) is None
+    assert packing.row_lengths(None) is None
+
+
+def test_nothing_that_unsloth_patches_is_imported_before_it():
+    code = "import unslothrl.commands.offline, unslothrl.offline.run, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"transformers", "peft", "trl"} & set(done.stdout.split()) == set()

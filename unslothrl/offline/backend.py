@@ -1,0 +1,99 @@
+"""Which backend a stage trains with, decided before anything is loaded.
+
+Unsloth patches what is imported after it. It is therefore imported here, before transformers, peft
+and trl, and without the trainers of its own that it would put in the place of TRL's: their defaults
+and their loss differ, and TRL's run over its model as they are.
+"""
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from unslothrl.backends.patches import KINDS
+from unslothrl.config.offline_options import OfflineOptions
+from unslothrl.doctor import packages
+from unslothrl.errors import RunError, UserError
+from unslothrl.offline.resolve import Stage
+from unslothrl.planning.fit import install_command
+from unslothrl.planning.machine import Machine
+from unslothrl.weights import base_model
+
+AUTO, UNSLOTH, PEFT = "auto", "unsloth", "peft"
+RELATED = ("unsloth", "unsloth-zoo", "trl", "peft", "transformers", "torch", "torchao")
+OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/rl.py, PatchFastRL)
+
+
+def chosen(stage: Stage, machine: Machine) -> Stage:
+    """The stage with unsloth or peft as its backend, and a note that says why where that is not as
+    expected. UserError where Unsloth is asked for and cannot be."""
+    options, note = stage.options, ""
+    wants = options.backend == UNSLOTH or (options.backend == AUTO and bool(machine.gpus))
+    obstacle = obstacle_of(options, machine) if wants else ""
+    if obstacle and options.backend == UNSLOTH:
+        raise UserError(f"backend unsloth: {obstacle}; or set --backend peft")
+    if obstacle:
+        note = f"backend auto -> peft: {obstacle}"
+    elif wants and not machine.gpus:
+        note = "backend unsloth: without a GPU it is for tests only, and very slow"
+    backend = UNSLOTH if wants and not obstacle else PEFT
+    notes = (*stage.notes, note) if note else stage.notes
+    return replace(stage, options=replace(options, backend=backend), notes=notes)
+
+
+def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
+    """Why Unsloth cannot train this, with what to do; "" where it can. UserError where there is no
+    such model."""
+    if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
+        return f"Unsloth is not installed: {install_command(machine)}"
+    found = {name: v for name, v in packages.installed().items() if name in RELATED}
+    problem = conflict(found, packages.requirements_of(found))
+    if problem:
+        return problem
+    if options.dtype == "float32":
+        return "its fused layers compute in 16 bits: leave --dtype float32 out"
+    return unsupported(base_model.read_config(base_model.find(options.model, False)), options)
+
+
+def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
+    """The first pair of versions that do not go together, and the command that mends it; "" where
+    all do. `found`: package -> version; `wanted`: package -> what it requires."""
+    ours = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
+    checks = (*packages.bad_pairs(found), *packages.unmet(found, ours))
+    return next((f"{check.found}: {check.remedy}" for check in checks), "")
+
+
+def unsupported(config: Mapping[str, Any], options: OfflineOptions) -> str:
+    kind = config.get("model_type")
+    if kind not in KINDS:
+        return (
+            f"its fused layers are for {', '.join(KINDS)}, and {options.model} is {kind}: "
+            "choose a base of these kinds"
+        )
+    is_windowed = config.get("sliding_window") and config.get("use_sliding_window", True)
+    if getattr(options, "packing", False) and is_windowed:
+        return f"packing is not exact in the sliding window of {options.model}: leave --packing out"
+    return ""
+
+
+def import_first(backend: str, view: Any) -> None:
+    """Imports Unsloth where it is the backend. RunError where that fails."""
+    if backend != UNSLOTH:
+        return
+    view.stage("importing Unsloth")
+    before = os.environ.get(OWN_TRAINERS)
+    os.environ[OWN_TRAINERS] = "1"
+    try:
+        importlib.import_module("unslothrl.backends.unsloth")
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise RunError(
+            f"Unsloth cannot be imported ({type(error).__name__}: {said:.200}): run unslothrl "
+            "doctor, or set --backend peft"
+        ) from None
+    finally:
+        del os.environ[OWN_TRAINERS]
+        if before is not None:
+            os.environ[OWN_TRAINERS] = before
