@@ -1,6 +1,7 @@
 """What SFT, DPO and a reward model take: against TRL's trainers, by hand, and what fits."""
 
 import json
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -415,3 +416,21 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     assert "of that, the learner scoring with the reward model: " in capsys.readouterr().out
     assert cli.main(words) == 0
     assert "reward model" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("visible", "first"), [(None, "0"), ("2,3", "2"), ("GPU-aa,GPU-bb", "GPU-aa")]
+)
+def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
+    from unslothrl.offline.run import on_first_card
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "unset")  # put back afterwards
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    stage = resolve("sft", {})
+    assert on_first_card(stage, cards(8)) == stage
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+    found = on_first_card(stage, cards(8, 8))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == first
+    assert found.notes[-1] == "sft trains on one card: the first of 2 is used"

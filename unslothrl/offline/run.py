@@ -5,6 +5,8 @@ reached is saved.
 """
 
 import contextlib
+import os
+from dataclasses import replace
 from typing import Any
 
 from unslothrl import stopping, variables
@@ -24,7 +26,7 @@ def run(stage: Stage) -> int:
     """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
     UserError before anything is loaded, also where the card is too small; RunError."""
     machine = Machine.detect()
-    stage = fitted(backend.chosen(stage, machine), machine)
+    stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     options = stage.options
     trackers.check(options.track)
@@ -58,6 +60,17 @@ def run(stage: Stage) -> int:
                 raise
             begun.close("failed", error)
             raise unexpected(error, begun.folder) from None
+
+
+def on_first_card(stage: Stage, machine: Machine) -> Stage:
+    """Hides all cards but the first from this process, which would put a copy of the model on each.
+    To be called before torch is imported."""
+    if len(machine.gpus) < 2:
+        return stage
+    visible = os.environ.get(variables.VISIBLE) or "0"
+    os.environ[variables.VISIBLE] = visible.partition(",")[0]
+    note = f"{stage.command} trains on one card: the first of {len(machine.gpus)} is used"
+    return replace(stage, notes=(*stage.notes, note))
 
 
 def prepared(begun: Begun) -> Any:

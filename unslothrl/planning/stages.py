@@ -25,6 +25,7 @@ from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts
 from unslothrl.planning.shapes import HALF, Shape, shape_of
 
 NUMBER = 4  # bytes of a float32
+UNSLOTH, PEFT = "unsloth", "peft"
 STEP, LEAST_LENGTH = 64, 128  # tokens: what lengths are searched by, the least that is advised
 LONGEST = 131_072  # tokens, of a model whose context is not known
 LARGEST_MICRO_BATCH = 64
@@ -108,7 +109,7 @@ def needs(
     if gpu:
         card["CUDA context"] = float(ON_A_CARD["context"])
     tokens = rows_of(options) * options.max_length
-    backend = "unsloth" if gpu and options.backend != "peft" else "peft"
+    backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
     on_card, on_host = memory.activations_of(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
     if on_host:
