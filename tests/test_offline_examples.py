@@ -290,3 +290,11 @@ def test_whether_a_row_is_of_texts(row, expected):
         two = {"prompt": row["prompt"], "chosen": row["completion"], "rejected": "b"}
         assert pair(two).is_plain is expected
         assert pair({**two, "rejected": other}).is_plain is False
+
+
+def test_a_column_system_comes_before_the_question():
+    row = {"system": "Be brief.", "question": "1?", "chosen": "a", "rejected": "b"}  # Orca's pairs
+    asked = (system("Be brief."), user("1?"))
+    assert pair(row).prompt == asked
+    assert pair({**row, "system": ""}).prompt == asked[1:]
+    assert example({**row, "response": "a"}).messages[:2] == asked

@@ -172,6 +172,27 @@ def test_the_users_system_prompt_replaces_the_rows_own(tmp_path):
     assert texts(found.train) == [f"{asked('Be brief.', 'system')}{asked('1?')}{BOT}yes{END}"]
 
 
+def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path):
+    def found(systems, **changed):
+        rows = [
+            {"instruction": f"{n}?", "output": "yes", "system": said}
+            for n, said in enumerate(systems)
+        ]
+        data = file_of(tmp_path, rows)
+        return load(options(data, eval_dataset=(str(data),), **changed))
+
+    assert found(["Rhyme.", "Rhyme."]).system_prompt == "Rhyme."
+    assert found(["Rhyme.", "Count."]).system_prompt == ""
+    assert found(["Rhyme.", ""]).system_prompt == ""
+    assert found(["Rhyme.", ""], default_prompt="Rhyme.").system_prompt == "Rhyme."
+    assert found(["Rhyme.", ""], system_prompt="", default_prompt="Rhyme.").system_prompt == ""
+    mixed = found(["Rhyme.", ""], default_prompt="Be brief.")
+    assert [text.partition(END)[0][-9:] for text in texts(mixed.train)] == [
+        "em\nRhyme.",
+        "Be brief.",
+    ]
+
+
 @pytest.mark.parametrize("form", [SFT, DPO, RM])
 def test_the_embedded_rows_are_never_held_out_problems(form):
     """Nor are those of the evaluation among the training rows, whatever the seed."""

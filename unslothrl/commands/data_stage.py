@@ -82,8 +82,8 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
     train, evaluation, name = tables.rows_of(wanted, form)
     looked_at = sampled(train)
     progress("rendering its rows")
-    found, skipped = tables.table(looked_at, wanted, form, writer)
-    held_out, missing = tables.table(sampled(evaluation), wanted, form, writer)
+    found, skipped, _ = tables.table(looked_at, wanted, form, writer)
+    held_out, missing, _ = tables.table(sampled(evaluation), wanted, form, writer)
     label, eval_label = f"dataset {options.dataset}", f"eval set {name}"
     not_used: list[str] = []
     for each, left_out in ((label, skipped), (eval_label, missing)):

@@ -52,6 +52,10 @@ class Example:
     columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
     is_plain: bool = field(default=False, compare=False)  # prompt and reply are given as texts
 
+    @property
+    def system_prompt(self) -> str:
+        return system_prompt_of(self.messages)
+
     def under(self, system_prompt: str) -> "Example":
         return replace(self, messages=under(system_prompt, self.messages))
 
@@ -68,8 +72,17 @@ class Pair:
     columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
     is_plain: bool = field(default=False, compare=False)
 
+    @property
+    def system_prompt(self) -> str:
+        return system_prompt_of(self.prompt)
+
     def under(self, system_prompt: str) -> "Pair":
         return replace(self, prompt=under(system_prompt, self.prompt))
+
+
+def system_prompt_of(messages: Sequence[Message]) -> str:
+    """ "": none."""
+    return messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
 
 
 def under(system_prompt: str, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -88,7 +101,7 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
     if columns.completion is None and columns.prompt is None:
         for name in CONVERSATIONS:
             if row.get(name):
-                messages = with_system(messages_of(row[name], name), row, name)
+                messages = with_system(messages_of(row[name], name), row)
                 if messages[-1]["role"] == "assistant":
                     return Example(in_order(messages, name), tools=tools, columns=(name,))
         if filled(row.get(TEXT)) and not has_prompt:
@@ -190,18 +203,19 @@ def prompt_of(row: Mapping, column: str | None) -> tuple[Message, ...]:
     if column is not None and column != formats.INSTRUCTION:
         as_json = parsed(value_of(row, column))
         if is_turns(as_json):
-            messages = with_system(messages_of(as_json, column), row, column)
+            messages = with_system(messages_of(as_json, column), row)
             if messages[-1]["role"] == "assistant":  # the conversation's own reply is not asked for
                 messages = messages[:-1]
             if not messages:
                 raise UnusableRow(f"column {column} has no turn of the user before the answer")
             return messages
     turns, _, _ = formats.read_prompt(row, column, ())
-    return tuple({"role": role, "content": content} for role, content in turns)
+    messages = tuple({"role": role, "content": content} for role, content in turns)
+    return messages if column == formats.INSTRUCTION else with_system(messages, row)
 
 
-def with_system(messages: tuple[Message, ...], row: Mapping, column: str) -> tuple[Message, ...]:
-    """With ShareGPT's column `system` before them."""
+def with_system(messages: tuple[Message, ...], row: Mapping) -> tuple[Message, ...]:
+    """With what a column `system` says before them, as in ShareGPT's and Orca's rows."""
     if messages[0]["role"] == "system" or not filled(row.get(formats.SYSTEM)):
         return messages
     said = formats.text_of(row[formats.SYSTEM], formats.SYSTEM)

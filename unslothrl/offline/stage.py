@@ -13,7 +13,7 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptio
 from unslothrl.data import fingerprint
 from unslothrl.embedded import adapter_folder
 from unslothrl.errors import RunError, UserError
-from unslothrl.files import write_whole
+from unslothrl.files import expanded, write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.offline import layouts
@@ -105,7 +105,10 @@ class Begun:
         mirror = Mirror(target, folder.path, view.note)
         folder.saved = mirror.update
         own = methods.described(stage.command, options.dataset, folder.path.name)
-        use = replace(use_of(options, tokenizer), stages=adapter_use.stages_after(adapter, own))
+        use = replace(
+            use_of(options, found.system_prompt, tokenizer),
+            stages=adapter_use.stages_after(adapter, own),
+        )
         step = step_of(checkpoint) if checkpoint else 0
         return cls(
             stage, view, folder, checkpoints, checkpoint, base, use, found, tokenizer, tracked,
@@ -295,12 +298,21 @@ def table_options(options: OfflineOptions) -> Any:
         seed=options.seed,
         columns=columns,
         system_prompt=options.system_prompt,
+        default_prompt=default_prompt(options),
     )
 
 
-def use_of(options: OfflineOptions, tokenizer: Any) -> Use:
-    """How what is trained is used: see `adapter_use`."""
-    use = adapter_use.of_base(options.model, options.system_prompt or "", tokenizer)
+def default_prompt(options: OfflineOptions) -> str:
+    """The system prompt of rows that have none: what the adapter that training begins with was
+    told. UserError for an adapter whose files are damaged."""
+    adapter = adapter_folder(options.adapter)
+    use = adapter_use.read(expanded(adapter)) if adapter else None
+    return use.system_prompt if use is not None else ""
+
+
+def use_of(options: OfflineOptions, system_prompt: str, tokenizer: Any) -> Use:
+    """How what is trained is used: see `adapter_use`. `system_prompt`: that of its rows."""
+    use = adapter_use.of_base(options.model, system_prompt, tokenizer)
     return replace(use, kind=adapter_use.REWARD_MODEL) if isinstance(options, RmOptions) else use
 
 

@@ -49,6 +49,7 @@ class TableOptions:
     seed: int
     columns: ExampleColumns = field(default_factory=ExampleColumns)
     system_prompt: str | None = None  # in place of the rows' own
+    default_prompt: str = ""  # system prompt of rows that have none
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Tables:
     evaluation: list[TableRow]
     evaluation_name: str
     notes: tuple[str, ...]
+    system_prompt: str = ""  # that all rows to train on have, "" where there is no such
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,18 @@ def load(options: TableOptions, form: Form, writer: Writer) -> Tables:
     train, evaluation, name = rows_of(options, form)
     filled: list[list[TableRow]] = []
     notes: list[str] = []
+    prompts: list[str] = []
     for label, rows in ((f"dataset {options.dataset}", train), (f"eval set {name}", evaluation)):
-        found, skipped = table(rows, options, form, writer)
+        found, skipped, same = table(rows, options, form, writer)
+        prompts.append(same)
         check_usable(label, skipped, len(found), options.max_length)
         notes += [
             f"{label}: of {skipped.rows} rows not used: {line}"
             for line in skipped.lines(options.max_length)
         ]
         filled.append(found)
-    return Tables(filled[0], limited(filled[1], options.eval_problems), name, tuple(notes))
+    evaluation = limited(filled[1], options.eval_problems)
+    return Tables(filled[0], evaluation, name, tuple(notes), prompts[0])
 
 
 def rows_of(options: TableOptions, form: Form) -> tuple[Rows, Rows, str]:
@@ -142,9 +147,11 @@ def embedded_eval(form: Form) -> list[TableRow]:
 
 def table(
     rows: Rows, options: TableOptions, form: Form, writer: Writer
-) -> tuple[list[TableRow], Skipped]:
-    """-> (what a trainer reads of `rows`, what is left out of them)."""
+) -> tuple[list[TableRow], Skipped, str]:
+    """-> (what a trainer reads of `rows`, what is left out of them, the system prompt that all of
+    them have, "" where there is no such)."""
     found: list[TableRow] = []
+    prompts: set[str] = set()
     skipped = Skipped(source=rows)
     for number, row in numbered(rows):
         skipped.rows += 1
@@ -152,6 +159,8 @@ def table(
             read = form.read(row, options.columns)
             if options.system_prompt is not None:
                 read = read.under(options.system_prompt)
+            elif options.default_prompt and not read.system_prompt:
+                read = read.under(options.default_prompt)
             written = form.write(writer, read)
         except (UnusableRow, UserError) as error:  # a template may refuse some conversations
             skipped.add(str(error), number)
@@ -161,7 +170,8 @@ def table(
             skipped.too_long.append(longest)
         else:
             found += [{name: compact(value) for name, value in one.items()} for one in written]
-    return alike(found), skipped
+            prompts.add(read.system_prompt)
+    return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
 
 
 def alike(rows: list[TableRow]) -> list[TableRow]:
