@@ -162,7 +162,7 @@ def test_a_name_that_is_taken_gets_a_number_and_a_note():
 
 def test_what_the_user_set_is_the_recipe():
     stage = resolve("sft", {"lr": "1e-3", "max_steps": "3", "batch_size": "8"})
-    assert stage.recipe == {"batch_size": 8, "lr": 1e-3, "model": "embedded"}
+    assert stage.recipe == {"batch_size": 8, "lr": 1e-3, "command": "sft"}
 
 
 # TRL's own

@@ -30,9 +30,10 @@ def with_its_options(function: Any) -> Any:
 
 def train(command: str, flags: Mapping[str, Any]) -> int:
     """-> the exit code of the run. UserError for a wrong flag, before torch is imported."""
+    from unslothrl.mirror import fetching
     from unslothrl.offline.resolve import resolve
 
-    stage = resolve(command, flags)
+    stage = resolve(command, flags, fetching.fetch)
     from unslothrl.offline.run import run
 
     return run(stage)

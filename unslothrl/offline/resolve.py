@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unslothrl import resuming
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
 from unslothrl.config.reading import COMMAND, entries, read_recipe, read_toml
 from unslothrl.config.values import read_value, toml_value
@@ -13,6 +14,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
+from unslothrl.mirror import address
 from unslothrl.planning import stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
@@ -38,14 +40,19 @@ class Stage:
     given: frozenset[str] = frozenset()  # what the user set, or the run that is resumed has
 
 
-def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
-    """Raises UserError."""
+def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None = None) -> Stage:
+    """`fetch`: see `resuming.found`. Raises UserError."""
     table = TABLES[command]
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
     recipe = flags.get("recipe")
     user = {**({} if recipe is None else read_recipe(recipe, notes, table)), **flags}
     user = in_full(user)
+    asked = {**user, COMMAND: command}  # two commands may be given the same options
+    output_dir = str(expanded(user.get("output_dir", table.config.output_dir)))
+    user |= resuming.found(asked, output_dir, notes, fetch)
+    if user.get("mirror") is not None:
+        user["mirror"] = address.canonical("mirror", user["mirror"])
     if user.get("resume") is not None:
         path = config_file(user["resume"])
         check_command(path, command)
@@ -62,9 +69,8 @@ def resolve(command: str, flags: Mapping[str, Any]) -> Stage:
         if options.run_name not in (None, name):
             notes.append(f"run_name {options.run_name} -> {name}: it is taken")
         options = replace(options, run_name=name)
-    set_by_user = {name: user[name] for name in sorted(user.keys() - MAY_CHANGE)}
-    given = frozenset(user)
-    return Stage(command, options, redacted_values(set_by_user), tuple(notes), given)
+    notes = list(dict.fromkeys(notes))
+    return Stage(command, options, resuming.recipe_of(asked), tuple(notes), frozenset(user))
 
 
 def fitted(stage: Stage, machine: Machine) -> Stage:
