@@ -33,7 +33,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 	$(PYTEST) --quick -n 2 --dist loadfile $(ARGS)
 
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
-	$(PYTEST) -n 2 --dist loadfile --durations 15 $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
 
 slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
 	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
