@@ -22,6 +22,7 @@ from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.weights import base_model
+from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real
 
@@ -318,3 +319,20 @@ def test_a_model_without_unsloths_patches_is_refused(base):
     assert {"LoRA of o_proj", "LoRA of gate_proj, up_proj, down_proj"} <= set(
         patches.missing(model)
     )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "use_rslora", "scaling"), [(4.5, False, 4.5 / 8), (4, True, 2**0.5)]
+)
+def test_a_reward_model_goes_on_at_the_scale_of_its_adapter(
+    base, tmp_path, alpha, use_rslora, scaling
+):
+    saved = write_adapter(models.published(models.policy(base, shape()), 1, "embedded"), tmp_path)
+    path = saved / "adapter_config.json"
+    settings = json.loads(path.read_text()) | {"lora_alpha": alpha, "use_rslora": use_rslora}
+    path.write_text(json.dumps(settings))
+    model = models.reward_model(base, shape(saved))
+    assert {m.scaling["default"] for m in model.modules() if hasattr(m, "lora_A")} == {scaling}
+    again = write_adapter(models.published(model, 2, "embedded"), tmp_path)
+    kept = json.loads((again / "adapter_config.json").read_text())
+    assert (kept["lora_alpha"], kept["use_rslora"]) == (alpha, use_rslora)

@@ -143,14 +143,16 @@ def for_trainer(
     seed: int,
     context: int,
     start: Path | None = None,
+    like: Path | None = None,
     scores: bool = False,
     four_bit: bool = True,
     **loading: Any,
 ) -> Any:
     """`base` with a trainable LoRA, for a trainer that calls it as a model of transformers.
 
-    `start`: the adapter that it begins with. With `scores` it has a head of one output, `score`, in
-    place of the output layer. `context`: tokens of the longest row. RunError as `add_lora`.
+    `start`: the adapter that it begins with; `like`: one whose rank and scale it has. With `scores`
+    it has a head of one output, `score`, in place of the output layer. `context`: tokens of the
+    longest row. RunError as `add_lora`.
     """
     memory.prepare_card()
     if scores:
@@ -158,7 +160,10 @@ def for_trainer(
     # Beyond what the base knows Unsloth would scale its rotary embedding: another model.
     context = min(context, read_config(base).get("max_position_embeddings") or context)
     plain, _ = load_base(base, dtype, context, four_bit, seed, loading)
-    model = add_lora(plain, lora_options(rank, alpha, dropout, start), plain.device, seed, start)
+    shape = lora_options(rank, alpha, dropout, start or like)
+    if like is not None:
+        shape["lora_dropout"] = dropout
+    model = add_lora(plain, shape, plain.device, seed, start)
     if start is not None:  # a trainer keeps its own reference
         model.delete_adapter(REFERENCE)
     patch_trl_disable_gradient_checkpointing()  # TRL would put PyTorch's checkpointing in its place

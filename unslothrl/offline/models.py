@@ -62,7 +62,7 @@ def reward_model(base: Path, shape: Shape) -> Any:
     """A model whose head gives a conversation a score, with a trainable LoRA under it."""
     torch.manual_seed(shape.seed)  # the head's
     if shape.backend == UNSLOTH:
-        model = unsloth_model(base, shape, scores=True)
+        model = unsloth_model(base, shape, scores=True, like=shape.start)
     else:
         model = peft_classifier(base, shape)
     for parameter in model.parameters():
@@ -101,15 +101,18 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     )
     peft.keep_4bit_weights_packed(plain, shape.dtype)
     torch.manual_seed(shape.seed)
+    scale: dict[str, Any] = {
+        "r": shape.rank,
+        "lora_alpha": shape.alpha,
+        "target_modules": list(LORA_TARGETS),
+    }
+    if shape.start is not None:
+        begun = LoraConfig.from_pretrained(str(shape.start))
+        scale = {name: getattr(begun, name) for name in (*scale, "use_rslora")}
     model = get_peft_model(
         plain,
         LoraConfig(
-            r=shape.rank,
-            lora_alpha=shape.alpha,
-            lora_dropout=shape.dropout,
-            target_modules=list(LORA_TARGETS),
-            modules_to_save=[SCORE],
-            task_type="SEQ_CLS",
+            **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
         ),
     )
     if device.type == "cuda":

@@ -49,7 +49,7 @@ def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None
     user = {**({} if recipe is None else read_recipe(recipe, notes, table)), **flags}
     user = in_full(user)
     asked = {**user, COMMAND: command}  # two commands may be given the same options
-    output_dir = str(expanded(user.get("output_dir", table.config.output_dir)))
+    output_dir = str(expanded(str(user.get("output_dir", OfflineOptions.output_dir))))
     user |= resuming.found(asked, output_dir, notes, fetch)
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
