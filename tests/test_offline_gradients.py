@@ -322,7 +322,7 @@ def test_a_model_without_unsloths_patches_is_refused(base):
 
 
 @pytest.mark.parametrize(
-    ("alpha", "use_rslora", "scaling"), [(4.5, False, 4.5 / 8), (4, True, 2**0.5)]
+    ("alpha", "use_rslora", "scaling"), [(4.5, False, 4.5 / 8), (4, True, 4 / 8**0.5)]
 )
 def test_a_reward_model_goes_on_at_the_scale_of_its_adapter(
     base, tmp_path, alpha, use_rslora, scaling
