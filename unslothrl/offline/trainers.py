@@ -1,7 +1,7 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
-Nothing of how they train is changed: of their methods only those are overridden by which they make
-ids of rows, write a checkpoint and evaluate.
+Of their methods only those are overridden by which they make ids of rows, average over micro-batches
+(see `weighting`), write a checkpoint and evaluate.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.tables import LEARNT
+from unslothrl.offline.weighting import OfPairs, OfTokens
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -181,11 +182,11 @@ class Recorded:
         return result
 
 
-class SftTrainer(Recorded, trl.SFTTrainer):
+class SftTrainer(Recorded, OfTokens, trl.SFTTrainer):
     """Over rows with input_ids and labels."""
 
 
-class DpoTrainer(Recorded, trl.DPOTrainer):
+class DpoTrainer(Recorded, OfPairs, trl.DPOTrainer):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
     that is not all."""
 
@@ -209,7 +210,7 @@ class DpoTrainer(Recorded, trl.DPOTrainer):
         return dataset
 
 
-class RmTrainer(Recorded, trl.RewardTrainer):
+class RmTrainer(Recorded, OfPairs, trl.RewardTrainer):
     """Over rows with chosen_ids and rejected_ids."""
 
 
