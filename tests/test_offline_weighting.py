@@ -55,6 +55,9 @@ def test_micro_batches_change_nothing(command, tmp_path):
     for ours, theirs in zip(few, many, strict=True):
         assert figures(ours) and figures(ours) == pytest.approx(figures(theirs), rel=2e-4, abs=2e-5)
     assert few[1]["train/grad_norm"] > 0.01
+    if command == "dpo":  # the policy still is the reference: all pairs are ties
+        assert few[0]["eval/held/accuracy"] == few[1]["train/accuracy"] == 0.5
+        assert few[0]["eval/held/margin"] == 0
 
 
 @pytest.mark.real
@@ -82,6 +85,20 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
 
 
+@pytest.mark.real
+def test_equal_scores_are_half_right(tmp_path, monkeypatch):
+    make = models.reward_model
+
+    def without_preference(base, shape):
+        model = make(base, shape)
+        torch.nn.init.zeros_(model.get_base_model().score.modules_to_save["default"].weight)
+        return model
+
+    monkeypatch.setattr(models, "reward_model", without_preference)
+    before, after = steps_of("rm", tmp_path, 2)
+    assert before["eval/held/accuracy"] == after["train/accuracy"] == 0.5
+
+
 def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
     assert weighting.OfTokens().weights_of({"labels": labels}) == (3, {})
@@ -92,4 +109,6 @@ def test_weights_are_what_a_figure_is_a_mean_of():
         "entropy": 7, "mean_token_accuracy": 4, "logits/chosen": 4, "logits/rejected": 3
     }  # fmt: skip
     assert weighting.OfPairs().weights_of({"input_ids": mask}) == (2, {})
+    right = weighting.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
+    assert right == 0.5 and weighting.share_right(torch.ones(1), torch.zeros(1)) == 1
     assert weighting.mean([1.0, 0.0], [4, 1]) == 0.8

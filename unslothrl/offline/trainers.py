@@ -1,7 +1,7 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
-Of their methods only those are overridden by which they make ids of rows, average over micro-batches
-(see `weighting`), write a checkpoint and evaluate.
+Of their methods only those are overridden by which they make ids of rows, average over
+micro-batches (see `weighting`), write a checkpoint and evaluate.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.tables import LEARNT
-from unslothrl.offline.weighting import OfPairs, OfTokens
+from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -186,7 +186,7 @@ class SftTrainer(Recorded, OfTokens, trl.SFTTrainer):
     """Over rows with input_ids and labels."""
 
 
-class DpoTrainer(Recorded, OfPairs, trl.DPOTrainer):
+class DpoTrainer(Recorded, OfPairs, DpoWithTies):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
     that is not all."""
 
@@ -210,7 +210,7 @@ class DpoTrainer(Recorded, OfPairs, trl.DPOTrainer):
         return dataset
 
 
-class RmTrainer(Recorded, OfPairs, trl.RewardTrainer):
+class RmTrainer(Recorded, OfPairs, RewardsWithTies):
     """Over rows with chosen_ids and rejected_ids."""
 
 

@@ -1,14 +1,16 @@
 """Losses and figures of TRL's trainers as means over tokens or pairs.
 
 TRL and transformers average over micro-batches, which may have unequal numbers of both: what is
-trained and reported would depend on the size of a micro-batch.
+trained and reported would depend on the size of a micro-batch. TRL counts a tie as wrong.
 """
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import trl
 
 
 class Weighted:
@@ -97,6 +99,56 @@ class OfPairs(Weighted):
         # transformers divides it by the number of micro-batches
         share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_pairs
         return (result[0] * share, result[1]) if return_outputs else result * share
+
+
+class DpoWithTies(trl.DPOTrainer):
+    """Counts a pair whose implicit rewards are equal as half right."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        with gathered(self.accelerator) as found:
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        better, worse = found[:2]  # TRL gathers the implicit rewards first
+        accuracies = self._metrics["train" if self.model.training else "eval"]["rewards/accuracies"]
+        accuracies[-1] = share_right(better, worse)
+        return result
+
+
+class RewardsWithTies(trl.RewardTrainer):
+    """Counts a pair whose scores are equal as half right."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        better, worse = outputs.logits.detach().squeeze(-1).chunk(2)
+        accuracies = self._metrics["train" if self.model.training else "eval"]["accuracy"]
+        accuracies[-1] = share_right(better, worse)
+        return (loss, outputs) if return_outputs else loss
+
+
+@contextlib.contextmanager
+def gathered(accelerator: Any) -> Iterator[list[torch.Tensor]]:
+    """The vectors that are gathered inside it, in their order."""
+    found: list[torch.Tensor] = []
+    gather = accelerator.gather
+
+    def keeping(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 1:
+            found.append(tensor)
+        return gather(tensor)
+
+    accelerator.gather = keeping
+    try:
+        yield found
+    finally:
+        del accelerator.gather
+
+
+def share_right(better: torch.Tensor, worse: torch.Tensor) -> float:
+    """Of the pairs whose better answer has more; a tie is half right."""
+    return (((better > worse).float() + (better >= worse).float()) / 2).mean().item()
 
 
 def pairs_in(inputs: Mapping[str, torch.Tensor]) -> int:
