@@ -54,6 +54,7 @@ class Begun:
     mirror: Mirror
     model: Any = None
     step: int = 0
+    skipped_in_a_row: int = 0
     adapter: Path | None = None
 
     @classmethod
@@ -130,12 +131,25 @@ class Begun:
     # What the trainer calls
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
-        """After each step, and after the evaluation before the first."""
+        """After each step, and after the evaluation before the first. RunError where it cannot go
+        on: see `finite`."""
+        from unslothrl.offline import finite
+
         self.step = step
         self.folder.log(row)
         self.trackers.log(step, row)
         if "timing/step_s" in row:
             self.view.step(row, step, total)
+        if row.get("train/skipped_updates"):
+            self.skipped_in_a_row += 1
+            self.view.note(
+                f"step {step}: the loss or its gradient is not finite; nothing was changed "
+                f"({self.skipped_in_a_row} in a row)"
+            )
+            finite.check_skipped(self.skipped_in_a_row, total)
+        else:
+            self.skipped_in_a_row = 0
+        finite.check_model(self.model, step)
         evaluated = [name for name in row if name.startswith("eval/")]
         if evaluated:
             self.view.evaluation(step, row)

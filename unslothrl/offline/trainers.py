@@ -1,7 +1,7 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
 Of their methods only those are overridden by which they make ids of rows, average over
-micro-batches (see `weighting`), write a checkpoint and evaluate.
+micro-batches (see `weighting`), take a step (see `finite`), write a checkpoint and evaluate.
 """
 
 import contextlib
@@ -21,12 +21,14 @@ from unslothrl.errors import RunError
 from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.offline.finite import Finite
 from unslothrl.offline.tables import LEARNT
 from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
     "grad_norm": "grad_norm",
+    "skipped_updates": "skipped_updates",
     "learning_rate": "lr",
     "entropy": "entropy",
     "mean_token_accuracy": "token_accuracy",
@@ -182,11 +184,11 @@ class Recorded:
         return result
 
 
-class SftTrainer(Recorded, OfTokens, trl.SFTTrainer):
+class SftTrainer(Recorded, Finite, OfTokens, trl.SFTTrainer):
     """Over rows with input_ids and labels."""
 
 
-class DpoTrainer(Recorded, OfPairs, DpoWithTies):
+class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
     that is not all."""
 
@@ -210,7 +212,7 @@ class DpoTrainer(Recorded, OfPairs, DpoWithTies):
         return dataset
 
 
-class RmTrainer(Recorded, OfPairs, RewardsWithTies):
+class RmTrainer(Recorded, Finite, OfPairs, RewardsWithTies):
     """Over rows with chosen_ids and rejected_ids."""
 
 
