@@ -76,7 +76,7 @@ class Recorder(TrainerCallback):
         step, last = state.global_step, state.global_step >= state.max_steps
         is_asked = stopping.is_asked()
         control.should_log = True
-        due = bool(self.eval_every) and (last or step % self.eval_every == 0)
+        due = is_due(step, state.max_steps, self.eval_every)
         control.should_evaluate = due and not is_asked
         control.should_save = last or is_asked or step % self.checkpoint_every == 0
         control.should_training_stop = last or is_asked
@@ -114,6 +114,11 @@ class Recorder(TrainerCallback):
     def _finish(self, state) -> None:
         row, self.row = self.row, {}
         self.finished(state.global_step, state.max_steps, row)
+
+
+def is_due(step: int, last: int, eval_every: int) -> bool:
+    """Whether a step is evaluated."""
+    return bool(eval_every) and (step >= last or step % eval_every == 0)
 
 
 class Recorded:
@@ -161,9 +166,11 @@ class Recorded:
             trained.set_adapter(POLICY)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Draws no random numbers: with an evaluation and without it training goes on alike."""
         self.evaluated = 0
         try:
-            return super().evaluate(*args, **kwargs)  # type: ignore[misc]
+            with torch.random.fork_rng():
+                return super().evaluate(*args, **kwargs)  # type: ignore[misc]
         except Interrupted:
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
