@@ -6,8 +6,8 @@ The commands as a user types them, over a base that `make_base --plain` makes, w
 problems but does not answer in the form that the rewards ask for:
 
     sft   500 examples in the form                        -> share of answers in it
-    dpo   from sft's adapter, 400 pairs                   -> held-out pairs, chosen over rejected (0
-                                                             before: all margins are 0)
+    dpo   from sft's adapter, 400 pairs                   -> held-out pairs, chosen over rejected
+                                                             (0.5 before: all are ties)
     rm    the same pairs                                  -> the same
     RL    from dpo's adapter, accuracy and 0.5 of rm      -> pass@1 on held-out problems
     export

@@ -245,6 +245,9 @@ BAD_PAIRS = {
     ),
     "margin that is none": ({**TEXTS, "margin": "wide"}, 'column margin is "wide"'),
     "margin that is not a number": ({**TEXTS, "margin": float("nan")}, "column margin is NaN"),
+    "margin below 0": ({**TEXTS, "margin": -1}, "column margin is -1, no number from 0"),
+    "margin beyond float32": ({**TEXTS, "margin": 1e39}, "column margin is 1e+39"),
+    "margin beyond all floats": ({**TEXTS, "margin": 10**400}, "column margin is 1000"),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import transformers
 from runs_compared import exact, rows
 
 from unslothrl.commands import cli
@@ -61,9 +62,9 @@ def killed(phase: str, number: int, words: list[str]) -> int:
     return process.returncode
 
 
-def same(found: Path, whole: Path) -> None:
+def same(found: Path, whole: Path, steps: int = STEPS) -> None:
     ours, theirs = ([exact(row) for row in rows(each / "metrics.jsonl")] for each in (found, whole))
-    assert ours == theirs and [row["step"] for row in ours] == list(range(STEPS + 1))
+    assert ours == theirs and [row["step"] for row in ours] == list(range(steps + 1))
     names = sorted(path.name for path in (whole / "adapters").iterdir())
     for name in names:
         for file in ("adapter_model.safetensors", "score_head.safetensors"):
@@ -104,6 +105,7 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
     ("sft", "transformers.Trainer.training_step", 5, signal.SIGTERM, 3),
     ("dpo", "transformers.Trainer.training_step", 4, signal.SIGINT, 2),
     ("rm", "transformers.Trainer.training_step", 3, signal.SIGHUP, 2),
+    ("rm", "transformers.Trainer.training_step", 2 * STEPS, signal.SIGTERM, STEPS),
 ]
 
 
@@ -141,8 +143,41 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     words = line.partition(f" {command} ")[2].split()
     assert words == ["--resume", "runs/stopped"]
     assert cli.main([command, *words]) == 0
-    assert [row["step"] for row in rows(run / "metrics.jsonl")] == list(range(STEPS + 1))
+    found = rows(run / "metrics.jsonl")
+    assert [row["step"] for row in found] == list(range(STEPS + 1))
+    evaluated = [row["step"] for row in found if any(name.endswith("/loss") for name in row
+                 if name.startswith("eval/"))]  # fmt: skip
+    assert evaluated == list(range(0, STEPS + 1, 2))
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
+    """Also where that evaluation is stopped again."""
+    words = arguments("sft with dropout", "whole")
+    words[words.index("--max_steps") + 1] = "3"
+    assert cli.main(words) == 0
+    words[-1] = "stopped"
+    for number, name in [(4, "training_step"), (1, "evaluate")][:times]:
+        owner, calls = transformers.Trainer, 0
+        function = getattr(owner, name)
+
+        def told(*given, function=function, number=number, **named):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return function(*given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, told)
+            assert cli.main(words) == 128 + signal.SIGTERM
+        words = ["sft", "--resume", "runs/stopped"]
+    assert cli.main(words) == 0
+    best = [Path("runs", name, "checkpoints/best").read_text() for name in ("stopped", "whole")]
+    assert best[0] == best[1]
+    same(Path("runs/stopped"), Path("runs/whole"), 3)
 
 
 @pytest.mark.real

@@ -13,15 +13,16 @@ from unslothrl.tracking.report.page import write_report
 
 STAGES = ("sft", "dpo", "rm")
 RL_WORDS = ("rollout", "completions", "pass@1", "sampler", "policy version", "learner", "collapse")
+RIGHT = "Pairs whose better answer is preferred, share; a tie is half"
 CHARTS = {
     "sft": ["Loss, nats per token", "Token accuracy", "Entropy, nats per token"],
     "dpo": [
-        "Loss", "Pairs whose better answer is preferred, share",
+        "Loss", RIGHT,
         "Margin between the implicit rewards",
         "Implicit rewards, beta x log-ratio to the reference", "Log-probability of an answer, nats",
     ],
     "rm": [
-        "Loss", "Pairs whose better answer is preferred, share", "Margin between the scores",
+        "Loss", RIGHT, "Margin between the scores",
         "Score, mean of all answers",
     ],
 }  # fmt: skip

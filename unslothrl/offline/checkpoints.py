@@ -54,7 +54,7 @@ class StageCheckpoints:
         target = self.of_step(step)
         replace_folder(written, target)
         if is_best:
-            write_whole(self.folder / BEST, f"{target.name}\n".encode())
+            self.mark_best(step)
         write_whole(self.folder / LATEST, f"{target.name}\n".encode())
         self._delete_older()
         return target
@@ -64,6 +64,10 @@ class StageCheckpoints:
         for step in self.steps()[: -self.keep]:
             if self.of_step(step) != best:
                 remove(self.of_step(step))
+
+    def mark_best(self, step: int) -> None:
+        """Has the one of a step kept."""
+        write_whole(self.folder / BEST, f"{self.of_step(step).name}\n".encode())
 
     def best(self) -> Path | None:
         """The one with the best evaluation."""

@@ -30,6 +30,7 @@ CHOSEN = ("chosen", "chosen_response", "response_j")
 REJECTED = ("rejected", "rejected_response", "response_k")
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # of Anthropic's hh-rlhf
 MARGIN = "margin"
+MOST_MARGIN = (2 - 2**-23) * 2.0**127  # float32's largest
 
 
 @dataclass(frozen=True)
@@ -359,13 +360,16 @@ def tools_of(row: Mapping) -> tuple[Any, ...]:
 
 
 def margin_of(row: Mapping) -> float | None:
+    """None: the row has none. Raises UnusableRow for one below 0, or infinite in float32."""
     value = row.get(MARGIN)
     if value is None:
         return None
     try:
         margin = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         margin = math.nan
-    if not math.isfinite(margin):
-        raise UnusableRow(f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}")
+    if not 0 <= margin <= MOST_MARGIN:
+        raise UnusableRow(
+            f"column {MARGIN} is {json.dumps(plain_value(value))[:40]}, no number from 0"
+        )
     return margin

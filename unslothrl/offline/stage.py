@@ -54,6 +54,7 @@ class Begun:
     mirror: Mirror
     model: Any = None
     step: int = 0
+    skipped_in_a_row: int = 0
     adapter: Path | None = None
 
     @classmethod
@@ -130,12 +131,29 @@ class Begun:
     # What the trainer calls
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
-        """After each step, and after the evaluation before the first."""
+        """After each step, and after an evaluation that is by itself: before the first step, and
+        after a step that was recorded without it. RunError where it cannot go on: see `finite`."""
+        from unslothrl.offline import finite
+
         self.step = step
-        self.folder.log(row)
+        is_of_step = "timing/step_s" in row
+        if is_of_step or not step:
+            self.folder.log(row)
+        else:
+            self.folder.add_to_step(row)
         self.trackers.log(step, row)
-        if "timing/step_s" in row:
+        if is_of_step:
             self.view.step(row, step, total)
+        if row.get("train/skipped_updates"):
+            self.skipped_in_a_row += 1
+            self.view.note(
+                f"step {step}: the loss or its gradient is not finite; nothing was changed "
+                f"({self.skipped_in_a_row} in a row)"
+            )
+            finite.check_skipped(self.skipped_in_a_row, total)
+        else:
+            self.skipped_in_a_row = 0
+        finite.check_model(self.model, step)
         evaluated = [name for name in row if name.startswith("eval/")]
         if evaluated:
             self.view.evaluation(step, row)
@@ -155,6 +173,10 @@ class Begun:
         key = f"eval/{self.tables.evaluation_name}/loss"
         rows = self.folder.read_metrics(lambda damaged: None)
         return [(row[key], row) for row in rows if is_number(row.get(key))]
+
+    def lacks_evaluation(self) -> bool:
+        """Whether the step that is reached was stopped before its evaluation was done."""
+        return not any(row["step"] == self.step for _, row in self.evaluations())
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,7 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
-Nothing of how they train is changed: of their methods only those are overridden by which they make
-ids of rows, write a checkpoint and evaluate.
+Of their methods only those are overridden by which they make ids of rows, average over
+micro-batches (see `weighting`), take a step (see `finite`), write a checkpoint and evaluate.
 """
 
 import contextlib
@@ -21,11 +21,14 @@ from unslothrl.errors import RunError
 from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.offline.finite import Finite
 from unslothrl.offline.tables import LEARNT
+from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
     "grad_norm": "grad_norm",
+    "skipped_updates": "skipped_updates",
     "learning_rate": "lr",
     "entropy": "entropy",
     "mean_token_accuracy": "token_accuracy",
@@ -73,7 +76,7 @@ class Recorder(TrainerCallback):
         step, last = state.global_step, state.global_step >= state.max_steps
         is_asked = stopping.is_asked()
         control.should_log = True
-        due = bool(self.eval_every) and (last or step % self.eval_every == 0)
+        due = is_due(step, state.max_steps, self.eval_every)
         control.should_evaluate = due and not is_asked
         control.should_save = last or is_asked or step % self.checkpoint_every == 0
         control.should_training_stop = last or is_asked
@@ -111,6 +114,11 @@ class Recorder(TrainerCallback):
     def _finish(self, state) -> None:
         row, self.row = self.row, {}
         self.finished(state.global_step, state.max_steps, row)
+
+
+def is_due(step: int, last: int, eval_every: int) -> bool:
+    """Whether a step is evaluated."""
+    return bool(eval_every) and (step >= last or step % eval_every == 0)
 
 
 class Recorded:
@@ -158,9 +166,11 @@ class Recorded:
             trained.set_adapter(POLICY)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Draws no random numbers: with an evaluation and without it training goes on alike."""
         self.evaluated = 0
         try:
-            return super().evaluate(*args, **kwargs)  # type: ignore[misc]
+            with torch.random.fork_rng():
+                return super().evaluate(*args, **kwargs)  # type: ignore[misc]
         except Interrupted:
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
@@ -181,11 +191,11 @@ class Recorded:
         return result
 
 
-class SftTrainer(Recorded, trl.SFTTrainer):
+class SftTrainer(Recorded, Finite, OfTokens, trl.SFTTrainer):
     """Over rows with input_ids and labels."""
 
 
-class DpoTrainer(Recorded, trl.DPOTrainer):
+class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
     that is not all."""
 
@@ -209,7 +219,7 @@ class DpoTrainer(Recorded, trl.DPOTrainer):
         return dataset
 
 
-class RmTrainer(Recorded, trl.RewardTrainer):
+class RmTrainer(Recorded, Finite, OfPairs, RewardsWithTies):
     """Over rows with chosen_ids and rejected_ids."""
 
 

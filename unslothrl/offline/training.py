@@ -21,6 +21,7 @@ from unslothrl.offline.trainers import (
     RmTrainer,
     SftTrainer,
     check_trainers,
+    is_due,
     kept_in_float32,
 )
 from unslothrl.planning import stages
@@ -99,14 +100,20 @@ def shape_of(options: OfflineOptions, name: str) -> models.Shape:
 
 
 def train(trainer: Any, begun: "Begun") -> None:
-    """Evaluates before the first step, then trains to the last."""
-    if begun.checkpoint is None and begun.stage.options.eval_every:
+    """Evaluates before the first step, or what a stop has left out, then trains to the last."""
+    checkpoint, last = begun.checkpoint and str(begun.checkpoint), trainer.args.max_steps
+    is_over = checkpoint is not None and begun.step >= last  # all but its end was reached
+    evaluates = is_due(begun.step, last, begun.stage.options.eval_every)
+    if checkpoint:
+        evaluates = evaluates and begun.lacks_evaluation()
+        if evaluates or is_over:
+            trainer._load_from_checkpoint(checkpoint)
+            trainer.state.global_step = begun.step
+    if evaluates:
         trainer.evaluate()
-        if stopping.is_asked():
-            return
-    checkpoint = str(begun.checkpoint) if begun.checkpoint else None
-    if checkpoint and begun.step >= trainer.args.max_steps:  # all but its end was reached
-        trainer._load_from_checkpoint(checkpoint)
+        if checkpoint and begun.is_best():
+            begun.checkpoints.mark_best(begun.step)
+    if is_over or (evaluates and stopping.is_asked()):
         return
     trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
     trainer.train(resume_from_checkpoint=checkpoint)

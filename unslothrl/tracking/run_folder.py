@@ -165,6 +165,16 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
+    def add_to_step(self, metrics: Mapping[str, Any]) -> None:
+        """Adds to the line of a step that is there, or appends one."""
+        rows = self.read_metrics(lambda damaged: None)
+        found = [row for row in rows if row["step"] == metrics["step"]]
+        if not found:
+            self.log(metrics)
+            return
+        found[-1].update(metrics)
+        write_whole(self.path / METRICS, b"".join(map(json_line, rows)))
+
     def incomplete_record(self, step: int, logged: int) -> str | None:
         """The file whose last line was cut off, of the metrics up to `logged` and the rollouts of
         `step`; None where both are whole, or somebody has deleted them."""

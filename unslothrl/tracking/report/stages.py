@@ -23,7 +23,9 @@ EVALUATIONS = (*EVALUATED, (MARGIN, MARGIN))  # label, key
 
 # Title, (name in the legend, figure), lowest and highest value shown.
 Named = tuple[str, tuple[tuple[str, str], ...], float | None, float | None]
-RIGHT: Named = ("Pairs whose better answer is preferred, share", (("", "accuracy"),), 0.0, 1.0)
+RIGHT: Named = (
+    "Pairs whose better answer is preferred, share; a tie is half", (("", "accuracy"),), 0.0, 1.0
+)  # fmt: skip
 LEARNT: dict[str, tuple[Named, ...]] = {
     SFT: (
         ("Loss, nats per token", (("", LOSS),), None, None),

@@ -1,0 +1,114 @@
+"""What a stage trains and reports does not depend on the size of its micro-batches.
+
+The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate on.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unslothrl.offline import models, weighting
+from unslothrl.offline.resolve import resolve
+from unslothrl.offline.run import run
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.weights import base_model
+
+LONG = "I would say that it is twelve, but I am not sure of it at all."
+ANSWERS = [("3", LONG), ("No.", "Yes"), (LONG, "?"), ("1 2 3", "3 2 1"), ("a", LONG), (LONG, "b")]
+TIMES = ("timing/", "memory/")
+
+
+def steps_of(command, folder, micro, *more):
+    """Runs one step. -> its rows of metrics.jsonl"""
+    rows = [
+        {"prompt": f"Is it {n}?", "chosen": better, "rejected": worse}
+        for n, (better, worse) in enumerate(ANSWERS)
+    ]
+    for name, some in (("train", rows), ("held", rows[1:])):
+        if command == "sft":
+            some = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in some]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    given = {
+        "model": "embedded", "dataset": str(folder / "train.jsonl"),
+        "eval_dataset": (str(folder / "held.jsonl"),), "output_dir": str(folder),
+        "run_name": f"{command}{micro}", "max_steps": "1", "batch_size": "8", "dtype": "float32",
+        "train_batch_size": str(micro), "max_lora_rank": "4", "lr": "1e-2",
+        "lr_schedule": "constant", "warmup_steps": "0", **dict(more),
+    }  # fmt: skip
+    assert run(resolve(command, given)) == 0
+    return RunFolder(folder / f"{command}{micro}").read_metrics()
+
+
+def figures(row):
+    return {n: v for n, v in row.items() if not n.startswith(TIMES) and isinstance(v, float)}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_micro_batches_change_nothing(command, tmp_path):
+    """The rounding of sums in another order, at a loss of about 7, is below 1e-5."""
+    few, many = steps_of(command, tmp_path, 4), steps_of(command, tmp_path, 1)
+    assert [row["step"] for row in few] == [0, 1]
+    for ours, theirs in zip(few, many, strict=True):
+        assert figures(ours) and figures(ours) == pytest.approx(figures(theirs), rel=2e-4, abs=2e-5)
+    assert few[1]["train/grad_norm"] > 0.01
+    if command == "dpo":  # the policy still is the reference: all pairs are ties
+        assert few[0]["eval/held/accuracy"] == few[1]["train/accuracy"] == 0.5
+        assert few[0]["eval/held/margin"] == 0
+
+
+@pytest.mark.real
+def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
+    """Those of before the first step, against scores of one answer at a time."""
+    before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]
+    base = base_model.prepare("embedded")
+    tokenizer = base_model.load_tokenizer(base)
+    shape = models.Shape(torch.float32, 4, 16, 0.0, 5, None, "embedded")
+    model = models.reward_model(base, shape)
+    lines = Path(tmp_path / "held.jsonl").read_text().splitlines()
+    gaps = []
+    for row in map(json.loads, lines):
+        text = f"<|im_start|>user\n{row['prompt']}<|im_end|>\n<|im_start|>assistant\n"
+        ids = [
+            tokenizer(f"{text}{row[which]}<|im_end|>", add_special_tokens=False)["input_ids"]
+            for which in ("chosen", "rejected")
+        ]
+        better, worse = (models.scores_of(model, [each])[0] for each in ids)
+        gaps.append(better - worse)
+    gaps = torch.stack(gaps)
+    assert len(gaps) == 5
+    assert before["eval/held/loss"] == pytest.approx(-F.logsigmoid(gaps).mean().item(), abs=1e-5)
+    assert before["eval/held/margin"] == pytest.approx(gaps.mean().item(), abs=1e-5)
+    assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
+
+
+@pytest.mark.real
+def test_equal_scores_are_half_right(tmp_path, monkeypatch):
+    make = models.reward_model
+
+    def without_preference(base, shape):
+        model = make(base, shape)
+        torch.nn.init.zeros_(model.get_base_model().score.modules_to_save["default"].weight)
+        return model
+
+    monkeypatch.setattr(models, "reward_model", without_preference)
+    before, after = steps_of("rm", tmp_path, 2)
+    assert before["eval/held/accuracy"] == after["train/accuracy"] == 0.5
+
+
+def test_weights_are_what_a_figure_is_a_mean_of():
+    labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
+    assert weighting.OfTokens().weights_of({"labels": labels}) == (3, {})
+    mask = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
+    usual, own = weighting.OfPairs().weights_of({"input_ids": mask, "completion_mask": mask})
+    assert usual == 2
+    assert own == {
+        "entropy": 7, "mean_token_accuracy": 4, "logits/chosen": 4, "logits/rejected": 3
+    }  # fmt: skip
+    assert weighting.OfPairs().weights_of({"input_ids": mask}) == (2, {})
+    right = weighting.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
+    assert right == 0.5 and weighting.share_right(torch.ones(1), torch.zeros(1)) == 1
+    assert weighting.mean([1.0, 0.0], [4, 1]) == 0.8

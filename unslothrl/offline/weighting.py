@@ -1,0 +1,161 @@
+"""Losses and figures of TRL's trainers as means over tokens or pairs.
+
+TRL and transformers average over micro-batches, which may have unequal numbers of both: what is
+trained and reported would depend on the size of a micro-batch. TRL counts a tie as wrong.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import trl
+
+
+class Weighted:
+    """Of a trainer: each figure of a micro-batch counts by what it is a mean of, in training and
+    evaluation."""
+
+    model: Any
+    _metrics: dict[str, dict[str, list[float]]]
+    _weights: dict[str, dict[str, list[float]]] | None = None
+
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
+        """-> (of the loss, and of each metric of a micro-batch but those that have one of their
+        own; these, by TRL's name)."""
+        raise NotImplementedError
+
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    def weights(self) -> dict[str, list[float]]:
+        """Metric -> the weights of its values since the last log."""
+        if self._weights is None:
+            self._weights = {"train": defaultdict(list), "eval": defaultdict(list)}
+        return self._weights[self._mode()]
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        found, weights = self._metrics[self._mode()], self.weights()
+        usual, own = self.weights_of(inputs)
+        result = super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+        )
+        if self._mode() == "eval":  # in place of the mean that transformers takes
+            found["loss"].append((result[0] if return_outputs else result).item())
+        for name, values in found.items():
+            weights[name] += [own.get(name, usual)] * (len(values) - len(weights[name]))
+        return result
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        found, weights = self._metrics[self._mode()], self.weights()
+        for name, values in found.items():
+            found[name] = [mean(values, weights[name])]
+        weights.clear()
+        super().log(logs, start_time)  # type: ignore[misc]
+
+
+class OfTokens(Weighted):
+    """Of a trainer over rows with labels."""
+
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
+        return inputs["labels"][..., 1:].ne(-100).sum().item(), {}
+
+
+class OfPairs(Weighted):
+    """Of a trainer whose batches have the better answers, then the worse. The loss of a step is the
+    mean over its pairs."""
+
+    current_gradient_accumulation_steps: int
+    step_pairs: int
+
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
+        pairs = pairs_in(inputs)
+        if "completion_mask" not in inputs:
+            return pairs, {}
+        learnt = inputs["completion_mask"][..., 1:]
+        better, worse = (half.sum().item() for half in learnt.chunk(2))
+        return pairs, {
+            "entropy": better + worse,
+            "mean_token_accuracy": better,
+            "logits/chosen": better,
+            "logits/rejected": worse,
+        }
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batches of a step."""
+        samples, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        self.step_pairs = sum(pairs_in(batch) for batch in samples)
+        return samples, items
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not self.model.training:
+            return result
+        # transformers divides it by the number of micro-batches
+        share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_pairs
+        return (result[0] * share, result[1]) if return_outputs else result * share
+
+
+class DpoWithTies(trl.DPOTrainer):
+    """Counts a pair whose implicit rewards are equal as half right."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        with gathered(self.accelerator) as found:
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        better, worse = found[:2]  # TRL gathers the implicit rewards first
+        accuracies = self._metrics["train" if self.model.training else "eval"]["rewards/accuracies"]
+        accuracies[-1] = share_right(better, worse)
+        return result
+
+
+class RewardsWithTies(trl.RewardTrainer):
+    """Counts a pair whose scores are equal as half right."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        better, worse = outputs.logits.detach().squeeze(-1).chunk(2)
+        accuracies = self._metrics["train" if self.model.training else "eval"]["accuracy"]
+        accuracies[-1] = share_right(better, worse)
+        return (loss, outputs) if return_outputs else loss
+
+
+@contextlib.contextmanager
+def gathered(accelerator: Any) -> Iterator[list[torch.Tensor]]:
+    """The vectors that are gathered inside it, in their order."""
+    found: list[torch.Tensor] = []
+    gather = accelerator.gather
+
+    def keeping(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 1:
+            found.append(tensor)
+        return gather(tensor)
+
+    accelerator.gather = keeping
+    try:
+        yield found
+    finally:
+        del accelerator.gather
+
+
+def share_right(better: torch.Tensor, worse: torch.Tensor) -> float:
+    """Of the pairs whose better answer has more; a tie is half right."""
+    return (((better > worse).float() + (better >= worse).float()) / 2).mean().item()
+
+
+def pairs_in(inputs: Mapping[str, torch.Tensor]) -> int:
+    return len(inputs["input_ids"]) // 2
+
+
+def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Of values with weights; 0 where these are all 0."""
+    total = sum(weights)
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0
