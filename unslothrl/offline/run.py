@@ -75,13 +75,14 @@ def on_first_card(stage: Stage, machine: Machine) -> Stage:
 
 def prepared(begun: Begun) -> Any:
     """A trainer, its base loaded. A stop ends this at once. UserError."""
-    from unslothrl.offline import training
+    from unslothrl.offline import settings, training
 
     begun.view.stage("loading the base")
     name = begun.use.base
     if name != EMBEDDED:
         name = portable.base_name(name, begun.base)
-    return training.trainer_of(begun.stage.options, begun.base, name, begun)
+    with settings.refused(begun.stage.options, "trl."):
+        return training.trainer_of(begun.stage.options, begun.base, name, begun)
 
 
 def train(trainer: Any, begun: Begun) -> None:

@@ -69,10 +69,9 @@ class Begun:
         adapter = adapter_folder(options.adapter)
         if adapter:
             adapter_check.check(adapter, base_model.find(options.model, weights=False))
-        if options.trl:
-            from unslothrl.offline import settings
+        from unslothrl.offline import settings
 
-            settings.check(options)
+        settings.check(options)
         view.stage(f"reading base {options.model}")
         base = base_model.prepare(options.model, view.stage, view.progress)
         tokenizer = base_model.load_tokenizer(base, needs_template=False)
