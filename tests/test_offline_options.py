@@ -13,6 +13,7 @@ from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftO
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve, to_toml
+from unslothrl.resolve import resolve as resolve_run
 
 COMMANDS = ["sft", "dpo", "rm"]
 
@@ -116,6 +117,15 @@ def test_a_run_of_another_command_is_not_resumed(command, other):
         assert f"a run of unslothrl {other}, not of {command}: use" in str(caught.value)
     else:
         resolve(command, {"resume": "runs/first"})
+
+
+def test_train_names_the_command_of_a_stage_that_it_does_not_resume():
+    run_of("sft")
+    with pytest.raises(UserError) as caught:
+        resolve_run({"learner": "grpo", "resume": "runs/first"})
+    assert "this is a run of unslothrl sft, not of train: use unslothrl sft --resume" in str(
+        caught.value
+    )
 
 
 def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
