@@ -287,8 +287,9 @@ def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Any, Any]:
     from unslothrl.offline.sequences import Writer
 
     if isinstance(options, SftOptions):
-        return Writer(tokenizer, options.assistant_only_loss), tables.SFT
-    return Writer(tokenizer), tables.DPO if isinstance(options, DpoOptions) else tables.RM
+        return Writer(tokenizer, options.assistant_only_loss, options.max_length), tables.SFT
+    writer = Writer(tokenizer, max_length=options.max_length)
+    return writer, tables.DPO if isinstance(options, DpoOptions) else tables.RM
 
 
 def table_options(options: OfflineOptions) -> Any:
