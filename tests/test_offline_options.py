@@ -297,6 +297,14 @@ def test_a_loss_on_pairs_is_told_only_what_it_reads(loss, given, words):
 
 
 @pytest.mark.real
+def test_kernels_that_are_not_installed_are_refused_before_a_base_is_loaded(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for options in (SftOptions(), DpoOptions(), RmOptions()):
+        with pytest.raises(UserError, match="liger-kernel is not installed: leave it out"):
+            config_of(options, "use_liger_kernel=true")
+
+
+@pytest.mark.real
 def test_of_every_field_of_trls_it_is_known_whether_it_may_be_set():
     from unslothrl.offline import settings, trl_fields
 

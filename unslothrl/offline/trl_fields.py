@@ -1,5 +1,6 @@
 """Which fields of TRL's configs `--trl` sets, and why not the others."""
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -120,6 +121,11 @@ def check_values(options: OfflineOptions, given: Mapping[str, Any], has_card: bo
             )
     if given.get("activation_offloading") and not has_card:
         raise UserError("trl activation_offloading: there is no card to offload from: leave it out")
+    if given.get("use_liger_kernel") and importlib.util.find_spec("liger_kernel") is None:
+        raise UserError(
+            "trl use_liger_kernel: liger-kernel is not installed: leave it out, or install it with "
+            "`pip install liger-kernel`"
+        )
     if given.get("loss_type") == "dft" and given.get("label_smoothing_factor"):
         raise UserError("trl label_smoothing_factor: the loss dft ignores it: leave it out")
     if isinstance(options, DpoOptions):
