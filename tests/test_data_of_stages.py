@@ -1,10 +1,12 @@
 """`unslothrl data sft`, `data dpo` and `data rm`: rows as they are trained on."""
 
 import json
+import shutil
 
 import pytest
 
 from unslothrl.commands import cli, data_stage
+from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
@@ -48,6 +50,31 @@ def test_what_is_learnt_of_a_conversation_is_marked(shown):
     assert "read   | <|im_start|>assistant" in lines
     everything = shown("sft", [{"messages": TURNS}], "--no_assistant_only_loss")[1]
     assert [part for part, _ in everything["examples"][0]["parts"]] == ["learnt"]
+
+
+def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown):
+    row = {"prompt": TURNS[:1], "chosen": [TURNS[1], *MORE], "rejected": [MORE[1]]}
+    plain = {"prompt": "1?", "chosen": "a", "rejected": "b"}
+    _, found, text = shown("dpo", [row, plain])
+    first, second = found["examples"]
+    assert first["parts"] == [
+        ["prompt", PROMPT.format("1?")], ["chosen", "a<|im_end|>"],
+        ["chosen, read", "\n" + PROMPT.format("2?")], ["chosen", "b\nc<|im_end|>"],
+        ["rejected", "b\nc<|im_end|>"],
+    ]  # fmt: skip
+    assert [part for part, _ in second["parts"]] == ["prompt", "chosen", "rejected"]
+    assert found["learnt"] == first["learnt"] + second["learnt"] < found["tokens"]
+    assert f"{found['learnt']} of them learnt" in text
+    assert "chosen, read | <|im_start|>user" in text
+
+
+def test_rows_for_a_base_without_a_chat_template_are_shown(shown, tmp_path):
+    base = tmp_path / "plain"
+    shutil.copytree(base_model.find("embedded", weights=False), base)
+    (base / "chat_template.jinja").unlink()
+    code, found, text = shown("sft", [{"text": "once"}], "--model", str(base))
+    assert code == 0 and "no chat template" in text
+    assert found["examples"][0]["parts"][0][0] == "learnt"
 
 
 @pytest.mark.parametrize(

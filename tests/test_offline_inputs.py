@@ -153,7 +153,7 @@ def test_an_adapter_of_another_base(command, bases, capfd):
     [
         ("adam_bata1=1", "did you mean adam_beta1?"),
         ("adam_beta1=abc", "must be a number, got 'abc'"),
-        ("max_steps=3", "use the option for it"),
+        ("max_steps=3", "use --max_steps"),
     ],
 )
 def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):

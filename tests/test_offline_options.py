@@ -13,6 +13,7 @@ from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftO
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve, to_toml
+from unslothrl.resolve import resolve as resolve_run
 
 COMMANDS = ["sft", "dpo", "rm"]
 
@@ -118,6 +119,15 @@ def test_a_run_of_another_command_is_not_resumed(command, other):
         resolve(command, {"resume": "runs/first"})
 
 
+def test_train_names_the_command_of_a_stage_that_it_does_not_resume():
+    run_of("sft")
+    with pytest.raises(UserError) as caught:
+        resolve_run({"learner": "grpo", "resume": "runs/first"})
+    assert "this is a run of unslothrl sft, not of train: use unslothrl sft --resume" in str(
+        caught.value
+    )
+
+
 def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
     (here / "runs" / "rl").mkdir(parents=True)
     (here / "runs" / "rl" / "config.toml").write_text('learner = "grpo"\n')
@@ -167,6 +177,11 @@ def test_what_the_user_set_is_the_recipe():
 
 # TRL's own
 
+BY_AN_OPTION = {  # of another name
+    "data_seed", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
+    "num_train_epochs", "per_device_train_batch_size", "dataloader_pin_memory",
+}  # fmt: skip
+
 
 def config_of(options, *given, tmp_path=None):
     import torch
@@ -194,20 +209,111 @@ def test_fields_of_trl_are_set(options):
         ("adam_bata1=1", ["SFTConfig has no such field", "did you mean adam_beta1?"]),
         ("zzz=1", ["has no such field", "see the fields of SFTConfig"]),
         ("learning_rate=1", ["use the option for it"]),
-        ("save_strategy=steps", ["not TRL's to say here"]),
+        ("lr=1", ["has no such field"]),
+        ("packing=true", ["it is an option: use --packing"]),
+        ("save_strategy=steps", ["checkpoints are the run's own", "--checkpoint_every"]),
+        ("load_best_model_at_end=true", ["--keep_checkpoints"]),
+        ("push_to_hub=true", ["push_to_hub", "--mirror", "export"]),
+        ("packing_strategy=wrapped", ["rows are packed whole", "use --packing"]),
+        ("dataset_text_field=x", ["token ids before TRL reads them"]),
+        ("trust_remote_code=true", ["--model"]),
+        ("optim_args=x", ["the optimiser is AdamW"]),
+        ("loss_type=nope", ["one of nll, dft, got 'nope'", "--trl loss_type=nll"]),
+        ("label_smoothing_factor=1", ["from 0 to 0.999, got 1"]),
+        ("adam_beta1=NaN", ["must be finite"]),
         ("adam_beta1", ["write KEY=VALUE"]),
         ("adam_beta1=abc", ["adam_beta1 must be a number, got 'abc'"]),
         ("adam_beta1=true", ["adam_beta1 must be a number, got True"]),
         ("neftune_noise_alpha=[1]", ["neftune_noise_alpha must be a number or none, got [1]"]),
         ("use_liger_kernel=3", ["use_liger_kernel must be true or false, got 3"]),
-        ("hub_strategy=abc", ["abc", "leave it out"]),
-        ("bf16_full_eval=maybe", ["must be true or false, got 'maybe'"]),
+        ("hub_strategy=abc", ["hub_strategy", "leave it out"]),
+        ("tf32=maybe", ["must be true or false or none, got 'maybe'"]),
     ],
 )
 def test_a_field_of_trls_that_cannot_be(given, words):
     with pytest.raises(UserError) as caught:
         config_of(SftOptions(), given)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "given",
+    ["adam_beta1=2", "adam_epsilon=-1", 'lr_scheduler_kwargs={"x": 1}', "lr_scheduler_kwargs=[1]"],
+)
+def test_what_the_optimiser_or_the_schedule_refuses_is_refused_before_a_base_is_loaded(given):
+    from unslothrl.offline import settings
+
+    with pytest.raises(UserError, match="leave it out") as caught:
+        settings.check(replace(SftOptions(), trl=(given,)))
+    assert given in str(caught.value)
+    settings.check(replace(SftOptions(), trl=("adam_beta1=0.5",)))
+
+
+@pytest.mark.real
+def test_what_trls_trainer_refuses_is_told_in_a_line_and_errors_of_other_places_are_not():
+    import trl
+
+    from unslothrl.offline import settings
+
+    options = replace(SftOptions(), trl=("tf32=false",))
+    config = config_of(SftOptions())
+
+    def make():
+        trl.SFTTrainer(model=None, args=config, train_dataset=None)
+
+    refusal = r"trl tf32=false: .*train_dataset.*: leave it out"
+    with pytest.raises(UserError, match=refusal), settings.refused(options, "trl."):
+        make()
+    with pytest.raises(ValueError, match="elsewhere"), settings.refused(options, "trl."):
+        raise ValueError("elsewhere")
+    with pytest.raises(ValueError, match="train_dataset"), settings.refused(SftOptions(), "trl."):
+        make()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("loss", "given", "words"),
+    [
+        ("robust", (), ["label_smoothing must be over 0", "--trl label_smoothing=0.1"]),
+        ("robust", ("label_smoothing=0.5",), ["under 0.5, got 0.5"]),
+        ("robust", ("label_smoothing=0.1",), None),
+        ("sigmoid", ("label_smoothing=0.1",), ["sigmoid ignores it", "--loss_type robust"]),
+        ("sigmoid", ("f_divergence_type=js_divergence",), None),
+        ("sigmoid", ("f_divergence_type=x",), ["one of reverse_kl, forward_kl"]),
+        ("apo_zero", ("f_divergence_type=js_divergence",), ["has none to choose"]),
+        ("ipo", ("f_alpha_divergence_coef=0.3",), ["f_divergence_type=alpha_divergence"]),
+        ("ipo", ("sync_ref_model=true",), ["the reference stays"]),
+    ],
+)
+def test_a_loss_on_pairs_is_told_only_what_it_reads(loss, given, words):
+    options = replace(DpoOptions(), loss_type=loss)
+    if words is None:
+        config_of(options, *given)
+        return
+    with pytest.raises(UserError) as caught:
+        config_of(options, *given)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.real
+def test_kernels_that_are_not_installed_are_refused_before_a_base_is_loaded(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for options in (SftOptions(), DpoOptions(), RmOptions()):
+        with pytest.raises(UserError, match="liger-kernel is not installed: leave it out"):
+            config_of(options, "use_liger_kernel=true")
+
+
+@pytest.mark.real
+def test_of_every_field_of_trls_it_is_known_whether_it_may_be_set():
+    from unslothrl.offline import settings, trl_fields
+
+    for kind, config in settings.CONFIGS.items():
+        names = {each.name for each in fields(config) if each.init}
+        assert names >= trl_fields.ALLOWED[kind]
+        options = {each.name for each in fields(kind)} | trl_fields.ALLOWED[kind]
+        unknown = {name for name in names - options if not trl_fields.reason_of(name)}
+        assert unknown <= BY_AN_OPTION
 
 
 @pytest.mark.real

@@ -1,21 +1,28 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
+import errno
 import importlib
 import itertools
 import json
 import os
 import random
+import re
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import transformers
 from runs_compared import exact, rows
 
+from unslothrl import ending
 from unslothrl.commands import cli
-from unslothrl.offline import tables
+from unslothrl.config.offline_options import TABLES
+from unslothrl.offline import checkpoints, stage, tables
+from unslothrl.tracking.run_folder import RunFolder
 
 KILLED = Path(__file__).parent / "stage_killed.py"
 STEPS = 6
@@ -138,6 +145,7 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("interrupted", steps)
     assert (run / "report.html").exists()
+    assert (summary["command"] is None) == (not steps)  # an adapter was saved, or not
     assert (run / "checkpoints" / f"step_{steps:06d}").is_dir() == bool(steps)
     (line,) = [line for line in out.splitlines() if line.startswith("resume: ")]
     words = line.partition(f" {command} ")[2].split()
@@ -178,6 +186,83 @@ def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(t
     best = [Path("runs", name, "checkpoints/best").read_text() for name in ("stopped", "whole")]
     assert best[0] == best[1]
     same(Path("runs/stopped"), Path("runs/whole"), 3)
+
+
+@pytest.mark.real
+def test_a_checkpoint_that_the_disk_does_not_hold_is_told_and_leaves_nothing(capfd):
+    """A file may have 5 kB: the adapter's config fits, what torch writes does not."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    words = arguments("sft", "full")
+
+    def save(trainer, *_):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limit[1]))
+        return original(trainer, *_)
+
+    original = transformers.Trainer._save_optimizer_and_scheduler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers.Trainer, "_save_optimizer_and_scheduler", save)
+        patch.setattr(stage.Begun, "close", lifted(stage.Begun.close, limit))
+        code = cli.main(words)
+    out, err = capfd.readouterr()
+    assert code == 1 and "Traceback" not in out + err and "bug report" not in err
+    (line,) = [line for line in err.splitlines() if line.startswith("unslothrl: ")]
+    assert "runs/full/checkpoints cannot be written" in line
+    assert "free some space, then --resume runs/full" in line
+    assert not Path("runs/full/checkpoints/.writing").exists()
+    assert cli.main(["sft", "--resume", "runs/full", "--max_steps", "1"]) == 0
+
+
+def lifted(function, limit):
+    """Called without the limit of files."""
+
+    def call(*given, **named):
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        return function(*given, **named)
+
+    return call
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("words", ["(os error 28)", "PytorchStreamWriter failed writing file"])
+def test_what_libraries_say_of_a_disk_is_an_error_of_it(words, tmp_path):
+    found = checkpoints.disk_error(RuntimeError(f"it failed {words}"), tmp_path)
+    assert isinstance(found, OSError) and found.errno == errno.ENOSPC
+    assert checkpoints.disk_error(RuntimeError("shapes differ"), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("adapters", "losses", "named"),
+    [
+        ([], [2.0], None),
+        ([2], [2.0, 1.0], "runs/x"),
+        ([2, 4], [2.0, 1.0, 0.5], "runs/x"),
+        ([2, 4], [2.0, 0.5, 1.0], "runs/x/adapters/v000002"),
+        ([4], [2.0, 0.5, 1.0], "runs/x"),  # the best was deleted
+    ],
+)
+def test_the_best_adapter_is_what_is_to_be_used(adapters, losses, named):
+    for step in adapters:
+        Path(f"runs/x/adapters/v{step:06d}").mkdir(parents=True)
+    begun = object.__new__(stage.Begun)
+    begun.folder = SimpleNamespace(path=Path("runs/x"))
+    begun.stage = SimpleNamespace(options=TABLES["sft"].config())
+    begun.tokenizer = SimpleNamespace(chat_template="there is one")
+    begun.evaluations = lambda: [(loss, {"step": 2 * n}) for n, loss in enumerate(losses)]
+    if named is None:
+        assert begun.command is None
+    else:
+        assert begun.command.endswith(f"chat --adapter {named}")
+
+
+def test_a_full_card_names_options_that_stages_have(tmp_path):
+    class OutOfMemoryError(Exception):
+        """Of torch's name."""
+
+    from unslothrl.offline import run
+
+    error = ending.unexpected(OutOfMemoryError(), RunFolder(tmp_path), run.LOWER_CARD_MEMORY)
+    options = re.findall(r"--(\w+)", str(error))
+    assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
 
 
 @pytest.mark.real

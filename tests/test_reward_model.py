@@ -53,6 +53,10 @@ def test_a_folder_with_an_equals_sign_has_no_weight(tmp_path):
             "its header is too long",
         ),
         (lambda folder: cut(head(folder) / model.HEAD_FILE), "it is cut off, or too long"),
+        (lambda folder: head(folder, weight=((1.0, np.nan),)), "damaged .*NaN or infinite"),
+        (lambda folder: head(folder, mean=(np.inf,)), "NaN or infinite"),
+        (lambda folder: head(folder, std=(0.0,)), "its std is 0.0, and must be over 0"),
+        (lambda folder: head(folder, std=(-1.0,)), "its std is -1.0"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(tmp_path, make, said):

@@ -153,8 +153,11 @@ class Ending:
         }
 
 
-def unexpected(error: BaseException, folder: RunFolder) -> RunError:
-    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
+def unexpected(
+    error: BaseException, folder: RunFolder, on_full_card: str = LOWER_CARD_MEMORY
+) -> RunError:
+    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder.
+    `on_full_card`: what to do where the card's memory was full."""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(
             f"{error.filename or folder.path} cannot be written ({error.strerror}): "
@@ -162,7 +165,7 @@ def unexpected(error: BaseException, folder: RunFolder) -> RunError:
         )
     said = failures.summary_of(error)
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
-        said = f"{said}: {LOWER_CARD_MEMORY}"
+        said = f"{said}: {on_full_card}"
     try:
         path = folder.write_error(error)
         hint = f"`{calling.command('bundle', folder.path)}` makes an archive for a bug report"

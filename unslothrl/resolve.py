@@ -24,7 +24,7 @@ from unslothrl.config.reading import (
     read_recipe,
     read_toml,
 )
-from unslothrl.config.values import read_value
+from unslothrl.config.values import RUN, read_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, adapter_folder
 from unslothrl.errors import UserError
@@ -196,6 +196,7 @@ def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
             "set --resume runs/<run_name>"
         )
+    resuming.check_command(file, RUN.command)
     before = read_toml(file, notes)
     for name in sorted(before.keys() - user.keys()):
         if is_hidden(before[name]):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.reading import read_toml
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.reading import COMMAND, entries, read_toml
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 from unslothrl.mirror import address, fetching
@@ -92,6 +93,17 @@ def found(
     if mirror is None and user.get("mirror") == address.NONE:
         layer["mirror"] = None
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
+
+
+def check_command(config: Path, command: str) -> None:
+    """UserError for a run of another command than `command`, whose options may all be known to this
+    one. `config`: the file in the run's folder."""
+    found = entries(config).get(COMMAND, command)
+    if found != command and found in list(TABLES):
+        raise UserError(
+            f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
+            f"unslothrl {found} --resume {config.parent}"
+        )
 
 
 def holding(folder: Path) -> str | None:

@@ -75,7 +75,8 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
     options = stage.options
     progress(f"reading the tokenizer of {options.model}")
-    tokenizer = base_model.load_tokenizer(base_model.find(options.model, weights=False))
+    base = base_model.find(options.model, weights=False)
+    tokenizer = base_model.load_tokenizer(base, needs_template=False)
     writer, form = writer_and_form(options, tokenizer)
     progress(f"reading {options.dataset}")
     wanted = table_options(options)
@@ -137,25 +138,44 @@ def learnt_of(row: tables.TableRow) -> int:
     """Tokens that count in the loss; of a reward model all that it reads."""
     if "labels" in row:
         return int(np.count_nonzero(np.asarray(row["labels"]) != tables.IGNORED))
-    return len(row["chosen_ids"]) + len(row["rejected_ids"])
+    return sum(int(np.count_nonzero(learnt_in(row, name))) for name in tables.LEARNT)
+
+
+def learnt_in(row: tables.TableRow, name: str) -> np.ndarray:
+    """Of each token of an answer in a pair whether it is learnt."""
+    return np.asarray(row.get(tables.LEARNT[name], np.ones(len(row[name]))), bool)
 
 
 def tokens_of(row: tables.TableRow) -> int:
     """Tokens of a row; of a pair those of both, each with its prompt."""
     if "labels" in row:
         return len(row["input_ids"])
-    return learnt_of(row) + 2 * len(row.get("prompt_ids", ()))
+    answers = sum(len(row[name]) for name in tables.LEARNT)
+    return answers + 2 * len(row.get("prompt_ids", ()))
 
 
 def parts_of(row: tables.TableRow, decode: Decode) -> list[Part]:
     """A row as the model reads it, in parts: "read" and "learnt" of an example; the prompt and both
-    answers of a pair."""
-    if "labels" not in row:
-        return [(said, decode(row[name].tolist())) for name, said in NAMES.items() if name in row]
-    ids, learnt = row["input_ids"], np.asarray(row["labels"]) != tables.IGNORED
+    answers of a pair, of which "chosen, read" and "rejected, read" are turns of others."""
+    if "labels" in row:
+        learnt = np.asarray(row["labels"]) != tables.IGNORED
+        return split(row["input_ids"], learnt, ("learnt", "read"), decode)
+    parts: list[Part] = []
+    for name, said in NAMES.items():
+        if name in tables.LEARNT:
+            parts += split(row[name], learnt_in(row, name), (said, f"{said}, read"), decode)
+        elif name in row:
+            parts.append((said, decode(row[name].tolist())))
+    return parts
+
+
+def split(
+    ids: np.ndarray, learnt: np.ndarray, names: tuple[str, str], decode: Decode
+) -> list[Part]:
+    """Tokens in parts that are learnt or not; `names`: of the two."""
     edges = [0, *(np.flatnonzero(np.diff(learnt)) + 1), len(ids)]
     return [
-        ("learnt" if learnt[begin] else "read", decode(ids[begin:end].tolist()))
+        (names[0] if learnt[begin] else names[1], decode(ids[begin:end].tolist()))
         for begin, end in itertools.pairwise(edges)
         if begin < end
     ]
@@ -165,7 +185,7 @@ def lines(data: Description, bar: str = "█") -> list[str]:
     """The description for people."""
     sample = "" if data.looked_at == data.rows else f" (of {data.looked_at:,} rows looked at)"
     what = "tokens in them"
-    if data.command == "sft":
+    if data.command != "rm":
         what += f", {data.learnt:,} of them learnt"
     written = [
         f"{data.source} for {data.command}: {data.rows:,} rows{sample}",

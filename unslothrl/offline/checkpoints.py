@@ -7,8 +7,11 @@ checkpoints/best            the name of the one with the best evaluation
 """
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +30,8 @@ from unslothrl.untrusted import Unreadable, read_bytes
 STATE = "trainer_state.json"
 MOST_NAME, MOST_STATE = 4096, 64 << 20  # bytes
 TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors' words
+TORCH_WRITER = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
 WRITING = ".writing"  # the Trainer's output folder
 
 
@@ -94,6 +99,13 @@ class StageCheckpoints:
                 return folder
         return None
 
+    def abandoned(self, error: Exception) -> Exception:
+        """Frees what an unfinished checkpoint holds of the disk. -> the error, or what it says of
+        the disk as an OSError: the libraries that write a checkpoint raise errors of their own."""
+        with contextlib.suppress(OSError):
+            remove(self.writing)
+        return disk_error(error, self.folder) or error
+
     def delete_after(self, step: int) -> None:
         """Those of later steps, and what was being written."""
         remove(self.writing)
@@ -140,6 +152,21 @@ def names_in(folder: Path) -> Iterator[str]:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise Damaged(f"{SUMS} lists {name}")
         yield name
+
+
+def disk_error(error: BaseException | None, folder: Path) -> OSError | None:
+    """The error of a disk that is behind one of torch's or safetensors'; None: there is none."""
+    while error is not None:
+        said = str(error)
+        if isinstance(error, OSError) and error.errno:
+            return error
+        if found := OS_ERROR.search(said):
+            number = int(found[1])
+            return OSError(number, os.strerror(number), str(folder))
+        if any(word in said for word in TORCH_WRITER):
+            return OSError(errno.ENOSPC, "the disk is full, or has an error", str(folder))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def sum_of(path: Path) -> str:

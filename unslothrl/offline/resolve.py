@@ -8,7 +8,7 @@ from typing import Any
 
 from unslothrl import resuming
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
-from unslothrl.config.reading import COMMAND, entries, read_recipe, read_toml
+from unslothrl.config.reading import COMMAND, read_recipe, read_toml
 from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, adapter_folder
@@ -55,7 +55,7 @@ def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if user.get("resume") is not None:
         path = config_file(user["resume"])
-        check_command(path, command)
+        resuming.check_command(path, command)
         before = read_toml(path, notes, table)
         check_unchanged(before, user)
         user = {**before, **user, **place_of(user["resume"])}
@@ -89,16 +89,6 @@ def config_file(folder: str) -> Path:
             "set --resume runs/<run_name>"
         )
     return path
-
-
-def check_command(path: Path, command: str) -> None:
-    """UserError for a run of another command, whose options may all be known to this one."""
-    found = entries(path).get(COMMAND, command)
-    if found != command and found in list(TABLES):
-        raise UserError(
-            f"resume {path.parent}: this is a run of unslothrl {found}, not of {command}: use "
-            f"unslothrl {found} --resume {path.parent}"
-        )
 
 
 def place_of(folder: str) -> dict[str, str]:

@@ -21,6 +21,10 @@ from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import portable
 
+LOWER_CARD_MEMORY = (
+    "the card is full: lower --train_batch_size, then --max_length, or see `unslothrl plan`"
+)
+
 
 def run(stage: Stage) -> int:
     """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
@@ -58,8 +62,9 @@ def run(stage: Stage) -> int:
         except Exception as error:
             if begun is None:
                 raise
-            begun.close("failed", error)
-            raise unexpected(error, begun.folder) from None
+            failure = begun.checkpoints.abandoned(error)
+            begun.close("failed", failure)
+            raise unexpected(failure, begun.folder, LOWER_CARD_MEMORY) from None
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:
@@ -75,13 +80,14 @@ def on_first_card(stage: Stage, machine: Machine) -> Stage:
 
 def prepared(begun: Begun) -> Any:
     """A trainer, its base loaded. A stop ends this at once. UserError."""
-    from unslothrl.offline import training
+    from unslothrl.offline import settings, training
 
     begun.view.stage("loading the base")
     name = begun.use.base
     if name != EMBEDDED:
         name = portable.base_name(name, begun.base)
-    return training.trainer_of(begun.stage.options, begun.base, name, begun)
+    with settings.refused(begun.stage.options, "trl."):
+        return training.trainer_of(begun.stage.options, begun.base, name, begun)
 
 
 def train(trainer: Any, begun: Begun) -> None:

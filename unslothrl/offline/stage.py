@@ -13,7 +13,7 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptio
 from unslothrl.data import fingerprint
 from unslothrl.embedded import adapter_folder
 from unslothrl.errors import RunError, UserError
-from unslothrl.files import expanded, write_whole
+from unslothrl.files import expanded, newest_numbered, write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.offline import layouts
@@ -70,10 +70,9 @@ class Begun:
         adapter = adapter_folder(options.adapter)
         if adapter:
             adapter_check.check(adapter, base_model.find(options.model, weights=False))
-        if options.trl:
-            from unslothrl.offline import settings
+        from unslothrl.offline import settings
 
-            settings.check(options)
+        settings.check(options)
         view.stage(f"reading base {options.model}")
         base = base_model.prepare(options.model, view.stage, view.progress)
         tokenizer = base_model.load_tokenizer(base, needs_template=False)
@@ -127,6 +126,17 @@ class Begun:
         losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
         found = self.folder.path / ADAPTERS / f"v{min(losses)[1]:06d}" if losses else None
         return found if found is not None and found.is_dir() else None
+
+    @property
+    def command(self) -> str | None:
+        """What can be done with the best adapter, or the newest where none is known to be better;
+        None where there is none."""
+        run, options = self.folder.path, self.stage.options
+        newest, best = newest_numbered(run / ADAPTERS, "v"), self.best_adapter
+        if newest is None:
+            return None
+        named = run if best in (None, newest) else best
+        return command_for(options, run, named, bool(self.tokenizer.chat_template))
 
     # What the trainer calls
 
@@ -247,7 +257,7 @@ class Begun:
             "last_eval": evals[-1] if evals else None,
             "adapter": str(self.adapter) if self.adapter else None,
             "best_adapter": str(self.best_adapter) if self.best_adapter else None,
-            "command": command_for(run, path, bool(self.tokenizer.chat_template)),
+            "command": self.command,
             "resume": None if status == "finished" else calling.command(
                 self.stage.command, "--resume", path
             ),
@@ -259,14 +269,17 @@ class Begun:
         }  # fmt: skip
 
 
-def command_for(options: OfflineOptions, run: Path, has_template: bool) -> str | None:
-    """What can be done with what a run has trained, as a command; None: nothing here."""
+def command_for(
+    options: OfflineOptions, run: Path, adapter: Path, has_template: bool
+) -> str | None:
+    """What can be done with what a run has trained, as a command; None: nothing here. `adapter`:
+    the run's folder, or that of one of its adapters."""
     if isinstance(options, RmOptions):
-        reward = calling.command("train", "--reward", f"rm:{run}")
+        reward = calling.command("train", "--reward", f"rm:{adapter}")
         return reward if has_template else None
     if not has_template:
-        return calling.command("export", "--adapter", run, "--output", f"{run.name}-exported")
-    return calling.command("chat", "--adapter", run)
+        return calling.command("export", "--adapter", adapter, "--output", f"{run.name}-exported")
+    return calling.command("chat", "--adapter", adapter)
 
 
 def newest_of(checkpoints: StageCheckpoints, note: Callable[[str], None]) -> Path | None:
@@ -296,8 +309,9 @@ def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Any, Any]:
     from unslothrl.offline.sequences import Writer
 
     if isinstance(options, SftOptions):
-        return Writer(tokenizer, options.assistant_only_loss), tables.SFT
-    return Writer(tokenizer), tables.DPO if isinstance(options, DpoOptions) else tables.RM
+        return Writer(tokenizer, options.assistant_only_loss, options.max_length), tables.SFT
+    writer = Writer(tokenizer, max_length=options.max_length)
+    return writer, tables.DPO if isinstance(options, DpoOptions) else tables.RM
 
 
 def table_options(options: OfflineOptions) -> Any:

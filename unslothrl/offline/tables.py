@@ -26,6 +26,7 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.offline import examples
 from unslothrl.offline.examples import Example, ExampleColumns, Pair
+from unslothrl.offline.lengths import TooLong
 from unslothrl.offline.sequences import Writer
 from unslothrl.types import seed_of
 
@@ -164,6 +165,9 @@ def table(
             written = form.write(writer, read)
         except (UnusableRow, UserError) as error:  # a template may refuse some conversations
             skipped.add(str(error), number)
+            continue
+        except TooLong as error:
+            skipped.too_long.append(error.tokens)
             continue
         longest = max(map(form.length, written))
         if longest > options.max_length:

@@ -5,8 +5,12 @@ completion before the update; actors give 0 in its place.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
@@ -14,7 +18,7 @@ from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 PREFIX, NAME = "rm:", "rm"
 HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
 ADAPTERS = "adapters"  # in a run's folder
-MOST_HEADER = 4096  # bytes
+MOST_HEADER, MOST_NUMBERS = 4096, 1 << 22  # bytes
 WEIGHT, MEAN, STD = "weight", "mean", "std"
 
 
@@ -73,6 +77,7 @@ def head_of(folder: Path) -> Head:
             if not 2 <= length <= MOST_HEADER:
                 raise ValueError("its header is too long")
             header = json.loads(file.read(length))
+            numbers = file.read(MOST_NUMBERS)
         shape = header[WEIGHT]["shape"]
         kinds = {header[name]["dtype"] for name in (WEIGHT, MEAN, STD)}
         ones = [header[name]["shape"] for name in (MEAN, STD)]
@@ -80,9 +85,21 @@ def head_of(folder: Path) -> Head:
             raise ValueError("its tensors are not those of a head")
         if path.stat().st_size != 8 + length + 4 * (shape[1] + 2):
             raise ValueError("it is cut off, or too long")
+        check_numbers(numbers, header)
         return Head(int(shape[1]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise UserError(
             f"reward rm: {path} is damaged ({said}): copy it again, or train it again"
         ) from None
+
+
+def check_numbers(content: bytes, header: Mapping[str, Any]) -> None:
+    """ValueError where one is not finite, or `std` is not over 0: every reward would be NaN."""
+    numbers = np.frombuffer(content, "<f4")
+    if not np.isfinite(numbers).all():
+        raise ValueError("it has NaN or infinite numbers")
+    begin, end = header[STD]["data_offsets"]
+    (std,) = numbers[begin // 4 : end // 4]
+    if std <= 0:
+        raise ValueError(f"its std is {std}, and must be over 0")
