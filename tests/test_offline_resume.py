@@ -160,7 +160,7 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
     """Also where that evaluation is stopped again."""
     words = arguments("sft with dropout", "whole")

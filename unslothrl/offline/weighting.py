@@ -18,7 +18,7 @@ class Weighted:
     evaluation."""
 
     model: Any
-    _metrics: dict[str, dict[str, list[float]]]
+    _metrics: Any  # of TRL: mode -> name -> values
     _weights: dict[str, dict[str, list[float]]] | None = None
 
     def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
@@ -104,6 +104,8 @@ class OfPairs(Weighted):
 class DpoWithTies(trl.DPOTrainer):
     """Counts a pair whose implicit rewards are equal as half right."""
 
+    model: Any
+
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -117,6 +119,8 @@ class DpoWithTies(trl.DPOTrainer):
 
 class RewardsWithTies(trl.RewardTrainer):
     """Counts a pair whose scores are equal as half right."""
+
+    model: Any
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
