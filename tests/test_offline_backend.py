@@ -14,6 +14,8 @@ from unslothrl.offline import backend
 from unslothrl.offline.resolve import resolve, to_toml
 from unslothrl.planning.machine import Gpu, Machine
 
+pytestmark = pytest.mark.real
+
 CARD = Gpu("NVIDIA RTX 4090", 24 * GB, 24 * GB, (8, 9), "GPU-0")
 NO_CARD = Machine()
 WITHOUT = Machine(gpus=(CARD,))

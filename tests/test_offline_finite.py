@@ -12,6 +12,8 @@ from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
 from unslothrl.tracking.run_folder import RunFolder
 
+pytestmark = pytest.mark.real
+
 
 def trained(command, folder, rows, *more):
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -31,7 +33,6 @@ def pairs(number, margin):
     ]
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_loss_that_overflows_ends_a_stage(steps, tmp_path):
     """Each margin is finite in float32, their sum over a micro-batch is not."""
@@ -50,7 +51,6 @@ def test_a_loss_that_overflows_ends_a_stage(steps, tmp_path):
     assert summary["status"] == "failed"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("wrong", ["loss", "gradient"])
 def test_a_step_that_is_not_finite_changes_nothing(wrong, tmp_path, monkeypatch):
     """The second of 3 steps: in one of its micro-batches the loss is infinite, or in both the

@@ -10,6 +10,8 @@ from unslothrl.offline import examples, lengths, tables
 from unslothrl.offline.sequences import Writer
 from unslothrl.weights import base_model
 
+pytestmark = pytest.mark.real
+
 TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }}<end>{% endfor %}"
 
 

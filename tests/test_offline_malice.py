@@ -18,6 +18,8 @@ from unslothrl.offline import checkpoint_files
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.rewards.model import HEAD_FILE
 
+pytestmark = pytest.mark.real
+
 
 class Malice:
     """Once unpickled, it leaves a file."""
@@ -109,7 +111,6 @@ def test_no_file_of_a_checkpoint_runs_code(name, form, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.real
 def test_a_resume_goes_on_from_an_earlier_checkpoint(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [

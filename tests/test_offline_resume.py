@@ -24,6 +24,8 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.offline import checkpoints, stage, tables
 from unslothrl.tracking.run_folder import RunFolder
 
+pytestmark = pytest.mark.real
+
 KILLED = Path(__file__).parent / "stage_killed.py"
 STEPS = 6
 SMALL = "--model embedded --dataset rows.jsonl "
@@ -116,7 +118,6 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 ]
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), STOPS)
 def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
@@ -159,7 +160,6 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
     """Also where that evaluation is stopped again."""
@@ -188,7 +188,6 @@ def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(t
     same(Path("runs/stopped"), Path("runs/whole"), 3)
 
 
-@pytest.mark.real
 def test_a_checkpoint_that_the_disk_does_not_hold_is_told_and_leaves_nothing(capfd):
     """A file may have 5 kB: the adapter's config fits, what torch writes does not."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -222,7 +221,6 @@ def lifted(function, limit):
     return call
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("words", ["(os error 28)", "PytorchStreamWriter failed writing file"])
 def test_what_libraries_say_of_a_disk_is_an_error_of_it(words, tmp_path):
     found = checkpoints.disk_error(RuntimeError(f"it failed {words}"), tmp_path)
@@ -265,7 +263,6 @@ def test_a_full_card_names_options_that_stages_have(tmp_path):
     assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
 
 
-@pytest.mark.real
 def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     data = tmp_path / "rows.jsonl"
     lines = [json.dumps({"prompt": f"{n}?", "completion": f"{n}."}) for n in range(20)]
@@ -281,7 +278,6 @@ def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     assert steps == list(range(len(steps))) and len(steps) > before.count(b"\n")
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("kind", ["sft", "rm", "dpo beside an adapter"])
 def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     """It does not take a step more, and what it saves is what was trained."""

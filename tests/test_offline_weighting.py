@@ -16,6 +16,8 @@ from unslothrl.offline.run import run
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import base_model
 
+pytestmark = pytest.mark.real
+
 LONG = "I would say that it is twelve, but I am not sure of it at all."
 ANSWERS = [("3", LONG), ("No.", "Yes"), (LONG, "?"), ("1 2 3", "3 2 1"), ("a", LONG), (LONG, "b")]
 TIMES = ("timing/", "memory/")
@@ -46,7 +48,6 @@ def figures(row):
     return {n: v for n, v in row.items() if not n.startswith(TIMES) and isinstance(v, float)}
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
 def test_micro_batches_change_nothing(command, tmp_path):
     """The rounding of sums in another order, at a loss of about 7, is below 1e-5."""
@@ -60,7 +61,6 @@ def test_micro_batches_change_nothing(command, tmp_path):
         assert few[0]["eval/held/margin"] == 0
 
 
-@pytest.mark.real
 def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     """Those of before the first step, against scores of one answer at a time."""
     before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]
@@ -85,7 +85,6 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
 
 
-@pytest.mark.real
 def test_equal_scores_are_half_right(tmp_path, monkeypatch):
     make = models.reward_model
 

@@ -345,6 +345,7 @@ def chat_tokenizer(template: str, bos: str | None = None):
 
     class Tokenizer:
         bos_token = bos
+        chat_template = template
 
         def apply_chat_template(self, turns, tokenize, add_generation_prompt):
             return (
