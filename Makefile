@@ -63,7 +63,7 @@ cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
 	    tests/test_simulated_benches.py tests/test_eval.py tests/test_versions.py \
 	    tests/test_mirrored_runs.py tests/test_joining.py tests/test_several_learners.py \
-	    tests/test_exchange.py $(ARGS)
+	    tests/test_exchange.py tests/test_resume.py $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)

@@ -121,7 +121,8 @@ def test_a_learner_that_was_killed_is_noticed_at_once(lost):
         assert "\n" not in message
 
 
-@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_learner_that_hangs_is_waited_for_until_the_deadline(lost):
     """SIGSTOP leaves its connections open; where it is rank 0, the store is silent too."""
     found = meet(lose, 3, lost, signal.SIGSTOP)

@@ -80,6 +80,7 @@ def looked(ray, cluster, **options) -> nodes.JoinedNodes:
     return found
 
 
+@pytest.mark.slow
 def test_a_node_with_another_version_is_refused_by_name(cluster, tmp_path):
     facts = cluster.folder / "other" / "peft-0.1.0.dist-info"  # on the second node's path alone
     facts.mkdir(parents=True)
@@ -224,6 +225,7 @@ def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatc
         looked(ray, cluster)
 
 
+@pytest.mark.slow
 def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
     """Ray counts three GPUs on a third node, which are not there: their size is not known."""
     cluster.add("--num-cpus=1", "--num-gpus=3")
@@ -250,6 +252,7 @@ def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
     found.close()
 
 
+@pytest.mark.slow
 def test_an_actor_over_two_cards_holds_both(ray, cluster):
     """Of three GPUs that Ray counts on a node: the actor starts by the group of one of its cards,
     and the run holds the other's as long."""

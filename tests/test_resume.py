@@ -96,7 +96,7 @@ INSTANTS = {
 }
 
 
-OFTEN = ("the first evaluation", "an update", "after publishing", "an evaluation", "logging")
+OFTEN = ("the first evaluation", "an update", "after publishing")
 
 
 @pytest.mark.parametrize(

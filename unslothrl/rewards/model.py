@@ -5,12 +5,12 @@ completion before the update; actors give 0 in its place.
 """
 
 import json
+import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
@@ -96,8 +96,9 @@ def head_of(folder: Path) -> Head:
 
 def check_numbers(content: bytes, header: Mapping[str, Any]) -> None:
     """ValueError where one is not finite, or `std` is not over 0: every reward would be NaN."""
-    numbers = np.frombuffer(content, "<f4")
-    if not np.isfinite(numbers).all():
+    count = len(content) // 4
+    numbers = struct.unpack(f"<{count}f", content[: 4 * count])
+    if not all(map(math.isfinite, numbers)):
         raise ValueError("it has NaN or infinite numbers")
     begin, end = header[STD]["data_offsets"]
     (std,) = numbers[begin // 4 : end // 4]
