@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from rich.console import Console
@@ -58,19 +58,30 @@ class Description:
 
 def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what `config.dataset` is. Raises UserError where a run would."""
+    show(lambda stage: look(config, stage), lines, as_json, out)
+
+
+def show(
+    looking: Callable[[Callable[[str], None]], Any],
+    as_lines: Callable[[Any, str], list[str]],
+    as_json: bool,
+    out: TextIO | None,
+) -> None:
+    """Prints what `looking` finds, a dataclass, as JSON or as lines whose bars are drawn with the
+    character that `as_lines` gets. `looking` is told where to say how far it is."""
     out = out or sys.stdout
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Terminal(console=console) as view:
-            description = look(config, view.stage)
+            description = looking(view.stage)
     else:
-        description = look(config)
+        description = looking(lambda name: None)
     if as_json:
         print(json.dumps(dataclasses.asdict(description)), file=out)
-    else:
-        is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-        text = "\n".join(lines(description, "█" if is_unicode else "#"))
-        print(for_terminal(text, kept="\n\t"), file=out)
+        return
+    is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
+    text = "\n".join(as_lines(description, "█" if is_unicode else "#"))
+    print(for_terminal(text, kept="\n\t"), file=out)
 
 
 def look(config: Config, stage: Callable[[str], None] = lambda name: None) -> Description:

@@ -1,26 +1,20 @@
 """`unslothrl data sft`, `data dpo` and `data rm`: rows as a stage trains on them."""
 
-import dataclasses
 import itertools
-import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 import numpy as np
-from rich.console import Console
 
 from unslothrl.columns import UnusableRow
-from unslothrl.commands.data import histogram, sampled, with_counts
+from unslothrl.commands.data import histogram, sampled, show, with_counts
 from unslothrl.data import rendering
 from unslothrl.data.rows import Rows
 from unslothrl.offline import tables
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.stage import table_options, writer_and_form
-from unslothrl.tracking.terminal import Terminal
-from unslothrl.untrusted import for_terminal
 from unslothrl.weights import base_model
 
 SHOWN = 3  # rows
@@ -56,19 +50,7 @@ class Description:
 
 def describe(stage: Stage, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what the stage's data set is. Raises UserError where a run would."""
-    out = out or sys.stdout
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with Terminal(console=console) as view:
-            description = look(stage, view.stage)
-    else:
-        description = look(stage)
-    if as_json:
-        print(json.dumps(dataclasses.asdict(description)), file=out)
-        return
-    is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-    text = "\n".join(lines(description, "█" if is_unicode else "#"))
-    print(for_terminal(text, kept="\n\t"), file=out)
+    show(lambda tell: look(stage, tell), lines, as_json, out)
 
 
 def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> Description:
