@@ -122,10 +122,12 @@ def test_more_bytes_than_were_announced_are_not_read(there, tmp_path):
 
 
 def test_code_is_not_fetched(there, tmp_path):
-    for name in ("evil.py", "EVIL.PY", "x.so"):
+    suffixes = (".py", ".so", ".pth")
+    for name in ("evil.py", "EVIL.PY", "x.so", "evil.pth", "adapters/rng_state.pth"):
+        (there / name).parent.mkdir(exist_ok=True)
         (there / name).write_text("raise SystemExit")
     folder = fetch(there, tmp_path / "new")
-    assert not [name for name in tree(folder) if name.lower().endswith((".py", ".so"))]
+    assert not [name for name in tree(folder) if name.lower().endswith(suffixes)]
 
 
 @pytest.mark.parametrize("name", ["config.toml"])

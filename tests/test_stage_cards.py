@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from unslothrl.config.offline_options import TABLES
+from unslothrl.config.offline_options import TABLES, DpoOptions
 from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.tracking import card, methods
-from unslothrl.weights import adapter_use
+from unslothrl.weights import adapter_use, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 OF_RL = (
@@ -86,14 +86,15 @@ def test_an_adapter_knows_the_stages_before_it(tmp_path):
     rows.write_text("{}")
     own = methods.described("sft", str(rows), "first")
     assert own == "SFT on rows.jsonl, run first"  # no path of this machine
-    assert adapter_use.stages_after(None, own) == (own,)
+    assert starting_adapter.stages(DpoOptions(), own) == (own,)
     start = tmp_path / "v000020"
     start.mkdir()
-    assert adapter_use.stages_after(str(start), "DPO") == ("adapter v000020", "DPO")
+    options = DpoOptions(adapter=str(start))
+    assert starting_adapter.stages(options, "DPO") == ("adapter v000020", "DPO")
     use = Use("embedded", "", stages=(own,))
     (start / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
     assert adapter_use.read(start) == use
-    assert adapter_use.stages_after(str(start), "DPO on x, run y") == (own, "DPO on x, run y")
+    assert starting_adapter.stages(options, "DPO on x, run y") == (own, "DPO on x, run y")
     assert methods.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
 
 

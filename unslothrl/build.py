@@ -16,7 +16,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
-from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.embedded import EMBEDDED
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
 from unslothrl.memory import prepare_card
@@ -27,7 +27,7 @@ from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.weights import adapter_use, base_model, portable
+from unslothrl.weights import adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 
 
@@ -117,7 +117,7 @@ def data_options(config: Config) -> DataOptions:
 def default_prompt(config: Config, chosen: Sequence[Chosen]) -> str:
     """The system prompt of problems that have none: what the adapter that training begins with was
     told, else what the rewards ask for. UserError for an adapter whose files are damaged."""
-    folder = adapter_folder(config.adapter)
+    folder = starting_adapter.folder(config)
     use = adapter_use.read(expanded(folder)) if folder is not None else None
     if use is not None:
         return use.system_prompt
@@ -253,7 +253,7 @@ def lora_options(config: Config, base: Path) -> dict:
     """What both backends are given for the LoRA and the base."""
     import torch
 
-    start = adapter_folder(config.adapter)
+    start = starting_adapter.folder(config)
     return {
         "dtype": getattr(torch, dtype_name(config)),
         "rank": config.max_lora_rank,

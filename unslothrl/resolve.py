@@ -26,7 +26,7 @@ from unslothrl.config.reading import (
 )
 from unslothrl.config.values import RUN, read_value
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS, adapter_folder
+from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.mirror import address
@@ -34,7 +34,7 @@ from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
-from unslothrl.weights import adapter_check, adapter_use
+from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
 PATHS = (
@@ -231,7 +231,7 @@ def with_default_task(user: Mapping[str, Any], machine: Machine) -> dict[str, An
 
 def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, Lora | None]:
     """-> (the config with the LoRA's shape of the adapter that it starts from, that adapter)."""
-    folder = adapter_folder(config.adapter)
+    folder = starting_adapter.folder(config)
     if folder is None:
         return config, None
     lora = adapter_check.check_settings(folder)
@@ -320,7 +320,7 @@ def check_paths(config: Config) -> None:
     named = [text for text in evals.values() if text is not None]
     for name, text in [("dataset", config.dataset), *(("eval_dataset", text) for text in named)]:
         check_source(name, text)
-    folder = adapter_folder(config.adapter)
+    folder = starting_adapter.folder(config)
     if folder is not None:
         adapter_check.check_format(folder)
         adapter_use.check_policy(expanded(folder))

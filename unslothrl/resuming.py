@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.reading import COMMAND, entries, read_toml
+from unslothrl.config.reading import COMMAND, entries
 from unslothrl.errors import UserError
 from unslothrl.files import is_file
 from unslothrl.mirror import address, fetching
@@ -109,7 +109,7 @@ def check_command(config: Path, command: str) -> None:
 def holding(folder: Path) -> str | None:
     """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
     try:
-        mirror = read_toml(folder / CONFIG).get("mirror")
+        mirror = entries(folder / CONFIG).get("mirror")
         return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
     except (OSError, ValueError, UserError):  # whatever reads it next says so
         return None

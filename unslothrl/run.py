@@ -21,7 +21,6 @@ from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.earlier_run import EarlierRun
-from unslothrl.embedded import adapter_folder
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
@@ -40,7 +39,7 @@ from unslothrl.tracking.tracked import Trackers
 from unslothrl.training.pieces import Pieces
 from unslothrl.training.start_lines import facts, header
 from unslothrl.training.trainer import Trainer
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
@@ -163,7 +162,7 @@ def prepare(
     view.stage("importing libraries")
     cluster.import_first(config)
     on_hub = base_model.is_on_hub(config.model)
-    adapter = adapter_folder(config.adapter)
+    adapter = starting_adapter.folder(config)
     if adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
     check_reward_model(config)
@@ -199,7 +198,7 @@ def prepare(
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
     own = methods.described(methods.RL, config.dataset, folder.path.name, config.learner)
-    use = replace(use, stages=adapter_use.stages_after(adapter_folder(config.adapter), own))
+    use = replace(use, stages=starting_adapter.stages(config, own))
     return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
 
@@ -249,6 +248,7 @@ def open_folder(
     text = to_toml(config, comments)
     folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
     origin.record(folder.path, recipe)
+    starting_adapter.keep(config, folder.path)
     return folder
 
 

@@ -23,6 +23,7 @@ from unslothrl.tracking.run_lock import LOCK, RunLock
 from unslothrl.untrusted import for_terminal
 
 RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")
+RANDOM_NUMBERS = re.compile(r"checkpoints/step_\d{6}/rng_state(_\d+)?\.pth")  # of a stage
 PIECE = 4 << 20  # bytes
 SPARE = 64 << 20  # bytes of the disk that stay free
 
@@ -98,9 +99,10 @@ def listed(target: Target) -> list[Entry]:
 
 def is_left_out(name: str) -> bool:
     """Temporary names, and code."""
-    return any(part.startswith(".") for part in name.split("/")) or (
-        name.lower().endswith((".py", ".pyc", ".so", ".pth"))
-    )
+    if any(part.startswith(".") for part in name.split("/")):
+        return True
+    is_code = name.lower().endswith((".py", ".pyc", ".so", ".pth"))
+    return is_code and not RANDOM_NUMBERS.fullmatch(name)
 
 
 def checked(entry: Entry) -> Entry:

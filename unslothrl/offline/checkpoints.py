@@ -94,7 +94,7 @@ class StageCheckpoints:
                 look(folder)
             except (ValueError, OSError) as error:
                 said = error.strerror if isinstance(error, OSError) else error
-                note(f"checkpoint {folder.name} is damaged ({said}): an earlier one is used")
+                note(f"checkpoint {folder.name} is damaged ({said})")
             else:
                 return folder
         return None

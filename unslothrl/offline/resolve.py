@@ -11,7 +11,7 @@ from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
 from unslothrl.config.reading import COMMAND, read_recipe, read_toml
 from unslothrl.config.values import read_value, toml_value
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
 from unslothrl.mirror import address
@@ -21,7 +21,7 @@ from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
 from unslothrl.rewards import model as judge
 from unslothrl.tracking.run_folder import CONFIG
-from unslothrl.weights import adapter_check, adapter_use
+from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 
 MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
     "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
@@ -113,7 +113,7 @@ def with_adapter(
 ) -> OfflineOptions:
     """With the LoRA's shape of the adapter that it begins with; `notes` gets a line for what that
     changes. UserError where the user has set another."""
-    folder = adapter_folder(options.adapter)
+    folder = starting_adapter.folder(options)
     if folder is None or options.resume is not None:  # which goes on as it began
         return options
     lora = adapter_check.check_format(folder)
@@ -147,7 +147,7 @@ def check(options: OfflineOptions) -> None:
         raise UserError("eval_dataset: it is given more than once: give one source")
     for source in evals.values():
         check_source("eval_dataset", source or options.dataset)
-    folder = adapter_folder(options.adapter)
+    folder = starting_adapter.folder(options)
     if folder is not None:
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from unslothrl import __version__, stopping
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
-from unslothrl.embedded import adapter_folder
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded, newest_numbered, write_whole
 from unslothrl.mirror import mirror as mirrors
@@ -29,7 +28,7 @@ from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
 from unslothrl.untrusted import Unreadable, read_object
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
@@ -67,7 +66,7 @@ class Begun:
         from unslothrl.offline import tables
 
         target = mirrors.of_run(options)
-        adapter = adapter_folder(options.adapter)
+        adapter = starting_adapter.folder(options)
         if adapter:
             adapter_check.check(adapter, base_model.find(options.model, weights=False))
         from unslothrl.offline import settings
@@ -91,13 +90,14 @@ class Begun:
                 )
                 at_end.callback(folder.close)
                 origin.record(folder.path, stage.recipe)
+                starting_adapter.keep(options, folder.path)
                 write_whole(folder.path / DATA_FILE, encoded(prints))
         else:
             folder = RunFolder.reopen(options.resume)
             at_end.callback(folder.close)
             notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
         checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
-        checkpoint = newest_of(checkpoints, notes.append) if options.resume else None
+        checkpoint = newest_of(checkpoints, folder.path, notes) if options.resume else None
         view.header([*layouts.header(stage, found), *notes])
         tracked = Trackers(
             options.track, folder.path, redacted_values(plain(asdict(options))), view.note
@@ -107,7 +107,7 @@ class Begun:
         own = methods.described(stage.command, options.dataset, folder.path.name)
         use = replace(
             use_of(options, found.system_prompt, tokenizer),
-            stages=adapter_use.stages_after(adapter, own),
+            stages=starting_adapter.stages(options, own),
         )
         step = step_of(checkpoint) if checkpoint else 0
         return cls(
@@ -282,11 +282,17 @@ def command_for(
     return calling.command("chat", "--adapter", adapter)
 
 
-def newest_of(checkpoints: StageCheckpoints, note: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint that the Trainer can load."""
+def newest_of(checkpoints: StageCheckpoints, run: Path, notes: list[str]) -> Path | None:
+    """The newest checkpoint that the Trainer can load, None where none was written; `notes` gets a
+    line for each newer one. UserError where there are some, and none is whole."""
     from unslothrl.offline import checkpoint_files
 
-    return checkpoints.newest(note, checkpoint_files.check)
+    damaged: list[str] = []
+    newest = checkpoints.newest(damaged.append, checkpoint_files.check)
+    if newest is None and damaged:
+        raise UserError(f"resume {run}: {damaged[0]}, and no other checkpoint is whole")
+    notes += [f"{each}: an earlier one is used" for each in damaged]
+    return newest
 
 
 def encoded(prints: Mapping[str, str]) -> bytes:
@@ -341,7 +347,7 @@ def table_options(options: OfflineOptions) -> Any:
 def default_prompt(options: OfflineOptions) -> str:
     """The system prompt of rows that have none: what the adapter that training begins with was
     told. UserError for an adapter whose files are damaged."""
-    adapter = adapter_folder(options.adapter)
+    adapter = starting_adapter.folder(options)
     use = adapter_use.read(expanded(adapter)) if adapter else None
     return use.system_prompt if use is not None else ""
 

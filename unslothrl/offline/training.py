@@ -13,7 +13,6 @@ from datasets import Dataset
 from unslothrl import stopping
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
-from unslothrl.embedded import adapter_folder
 from unslothrl.offline import models, plain_head, settings
 from unslothrl.offline.trainers import (
     DpoTrainer,
@@ -25,6 +24,7 @@ from unslothrl.offline.trainers import (
     kept_in_float32,
 )
 from unslothrl.planning import stages
+from unslothrl.weights import starting_adapter
 
 if TYPE_CHECKING:
     from unslothrl.offline.stage import Begun
@@ -85,7 +85,7 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
 
 def shape_of(options: OfflineOptions, name: str) -> models.Shape:
     """What is put on the base, which published adapters call `name`."""
-    start = adapter_folder(options.adapter)
+    start = starting_adapter.folder(options)
     return models.Shape(
         dtype=getattr(torch, dtype_name(options)),
         rank=options.max_lora_rank,

@@ -7,6 +7,7 @@
       summary.json                 how the run ended
       rollouts/step_000010.jsonl   what was generated and what it earned
       evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
+      start/                       a copy of --adapter, which a resumed run begins with
       adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
       checkpoints/                 all that resume needs: see `checkpoints.store`
       report.html                  see docs/report.md
@@ -35,7 +36,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import write_whole
+from unslothrl.files import remove, write_whole
 from unslothrl.policy_version import Adapter
 from unslothrl.redaction import redacted
 from unslothrl.tracking.jsonl import (
@@ -48,12 +49,13 @@ from unslothrl.tracking.run_lock import RunLock
 from unslothrl.types import FROM_THE_ENVIRONMENT, Batch, Completion, Group
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
+from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
-OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS)  # that a resumed run reads and writes
+OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)  # that a resumed run reads and writes
 OWN_FILES = (
     CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
     f"{CHECKPOINTS}/{BEST}",
@@ -80,7 +82,7 @@ class RunFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
             names = {entry.name for entry in folder.path.iterdir()}
-            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS, START}:
                 folder.lock.release()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
@@ -128,6 +130,7 @@ class RunFolder:
         """Undoes `create`, for a run that is refused before it begins."""
         for name in (CONFIG, ORIGIN):
             (self.path / name).unlink(missing_ok=True)
+        remove(self.path / START)
         if self.lock is not None:
             self.lock.discard()
         with suppress(OSError):  # what others have put there stays

@@ -122,13 +122,3 @@ def checked(settings: dict[str, Any]) -> Use:
         raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
     known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}
     return Use(**{**known, "stages": tuple(stages)})
-
-
-def stages_after(start: str | None, own: str) -> tuple[str, ...]:
-    """What has trained an adapter that began as the one in the folder `start`. UserError."""
-    if start is None:
-        return (own,)
-    folder = expanded(start).resolve()
-    use = read(folder)
-    before = use.stages if use is not None else ()
-    return (*(before or (f"adapter {folder.name}",)), own)[-MOST_STAGES:]
