@@ -13,7 +13,9 @@ from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftO
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve, to_toml
+from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve as resolve_run
+from unslothrl.weights import adapter_use
 
 COMMANDS = ["sft", "dpo", "rm"]
 
@@ -371,3 +373,34 @@ def test_a_resume_keeps_the_shape_that_it_began_with(adapter):
     config.write_text(config.read_text().replace("lora_alpha = 24", "lora_alpha = 16"))
     found = resolve("rm", {"resume": str(folder)}).options
     assert (found.lora_alpha, found.max_lora_rank) == (16, first.max_lora_rank)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_model_it_is_the_adapters_or_that_of_the_machine(command, here, adapter):
+    """As in RL: what a card holds, and the embedded base where there is none."""
+    (here / "rows.jsonl").write_text("{}")
+    own = {"dataset": "rows.jsonl"}
+    default = TABLES[command].config().model
+    for gb, online, model, why in (
+        (0, None, "embedded", "there is no card"),
+        (24, True, default, None),
+        (8, True, "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit", "fits 8 GB"),
+        (8, False, "embedded", "the Hugging Face hub does not answer"),
+    ):
+        gpus = (Gpu("a card", gb * 1024, gb * 1024, (8, 6)),) if gb else ()
+        stage = resolve(command, own, machine=Machine(gpus=gpus, online=online))
+        assert stage.options.model == model and "model" not in stage.given
+        notes = [f"model {default} -> {model}: {why}"] if why else []
+        assert [note for note in stage.notes if note.startswith("model ")] == notes
+    folder, _ = adapter
+    for base in ("embedded", "me/base"):
+        written = adapter_use.to_json(adapter_use.Use(base, ""))
+        (folder / "unslothrl.json").write_text(written)
+        stage = resolve(command, {**own, "adapter": str(folder)}, machine=Machine())
+        assert stage.options.model == base and "model" not in stage.recipe
+        run = resolve_run({**own, "adapter": str(folder)}, Machine(cpus=2, ram_mb=16_000))
+        assert run.config.model == base and "model" not in run.recipe
+        note = f"model -> {base}: the base of adapter {folder}"
+        assert (note in stage.notes) == (note in run.notes) == (base != "embedded")
+        given = {**own, "adapter": str(folder), "model": "you/other"}
+        assert resolve(command, given).options.model == "you/other"

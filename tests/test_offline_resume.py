@@ -298,3 +298,17 @@ def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
         assert saved.read_bytes() == (Path("whole") / name).read_bytes()
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)
+
+
+def test_a_reference_stays_a_copy_however_long_the_run_becomes(capsys):
+    """A run that reads all pairs caches the reference, but this one began as a short one."""
+    words = arguments("dpo", "short")
+    short = [*words, "--lr_schedule", "constant", "--max_steps", "2"]
+    assert cli.main(short) == 0
+    assert "reference: a copy of the adapter" in capsys.readouterr().out
+    assert cli.main(["dpo", "--resume", "runs/short", "--max_steps", "10"]) == 0
+    assert "reference:" not in capsys.readouterr().out
+    whole = [*arguments("dpo", "whole"), "--lr_schedule", "constant", "--max_steps", "10"]
+    assert cli.main([*whole, "--reference", "adapter"]) == 0
+    name = "adapters/v000010/adapter_model.safetensors"
+    assert (Path("runs/short") / name).read_bytes() == (Path("runs/whole") / name).read_bytes()

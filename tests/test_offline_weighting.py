@@ -3,6 +3,7 @@
 The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate on.
 """
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from unslothrl.offline import models, weighting
+from unslothrl.commands import cli
+from unslothrl.offline import models, tables, weighting
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
 from unslothrl.tracking.run_folder import RunFolder
@@ -111,3 +113,42 @@ def test_weights_are_what_a_figure_is_a_mean_of():
     right = weighting.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
     assert right == 0.5 and weighting.share_right(torch.ones(1), torch.zeros(1)) == 1
     assert weighting.mean([1.0, 0.0], [4, 1]) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "is_padded", "rows"),
+    [
+        ({"input_ids": [[5, 6], [7, 8], [9, 1]]}, False, 3),
+        ({"position_ids": [[0, 1, 2, 0, 0, 1]]}, False, 3),
+        ({"position_ids": [[0, 1, 0, 1, 0, 0]]}, True, 2),
+        (
+            {"position_ids": [[0, 1, 0], [0, 1, 2]], "attention_mask": [[1, 1, 0], [1, 1, 1]]},
+            True,
+            2,
+        ),
+    ],
+)
+def test_rows_of_a_micro_batch(inputs, is_padded, rows):
+    tensors = {name: torch.tensor(value) for name, value in inputs.items()}
+    assert weighting.rows_of_packs(tensors, is_padded) == rows
+
+
+@pytest.mark.parametrize("more", [(), ("--packing", "--max_length", "256")])
+def test_rows_that_a_run_has_seen(more, tmp_path, monkeypatch, capsys):
+    """All, of packs and where the last step has fewer; also where it goes on."""
+    monkeypatch.chdir(tmp_path)
+    rows = itertools.islice(tables.embedded_examples("train", 0), 70)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = "sft --model embedded --dataset rows.jsonl --holdout 0.1 --eval_every 0 --batch_size 4 "
+    words += "--run_name r --checkpoint_every 1"
+    assert cli.main([*words.split(), *more, "--max_steps", "2"]) == 0
+    said = capsys.readouterr().out
+    assert cli.main(["sft", "--resume", "runs/r", "--max_steps", "500"]) == 0
+    seen = [row["samples_seen"] for row in RunFolder("runs/r").read_metrics() if row["step"]]
+    held = 70 - seen[-1]
+    assert 0 < held < 20 and f"{seen[-1]} rows to train on, {held} to evaluate on" in said
+    assert seen == sorted(set(seen))
+    if more:
+        assert seen[0] > 4 and "4 packs a step" in said and f"{seen[-1]} rows are in " in said
+    else:
+        assert seen[0] == 4 and seen[-1] % 4 and "4 rows a step" in said

@@ -126,7 +126,7 @@ def test_a_stage_holds_what_is_planned(command, flags, kind, held):
     assert stages.rows_of(options) * options.max_length == pytest.approx(rows * length, abs=1)
     shape = shapes.shape_of(options.model)
     planned = {
-        name: mb * MB for name, mb in needs(options, shape, None, len(WORDS) * 2).card.items()
+        name: mb * MB for name, mb in needs(options, shape, None, (len(WORDS), len(WORDS))).card.items()
     }
     check_saved(command, batch, saved, planned, shape)
     check_weights(trainer.model, planned)
@@ -201,11 +201,24 @@ def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases)
 
     model = make_backend(bases["plain"]).model
     shape = shapes.shape_of(str(bases["plain"]))
+    options = DpoOptions()
     for pairs in (3, 10_000):
         tables = SimpleNamespace(train=[None] * pairs, evaluation=[None] * 7)
-        planned = Reference(shape.lora_weights(8), pairs + 7)
-        assert training.cheaper_reference(model, tables) == (planned.is_cached, planned.line())
+        planned = Reference.of(options, shape.lora_weights(8), pairs, 7)
+        assert training.reference_of(options, model, tables) == planned
     assert Reference(1000, 499).is_cached and not Reference(1000, 500).is_cached
+
+
+def test_a_run_that_ends_before_it_has_read_all_pairs_keeps_a_copy():
+    """One that computes the reference of 60,000 pairs for 100 steps would wait for hours."""
+    options = DpoOptions(max_steps=100, batch_size=16)
+    found = Reference.of(options, 10**8, 1601, 10)
+    assert not found.is_cached and "1611 pairs, 1 of which are never read" in found.line()
+    for all_read in (
+        Reference.of(options, 10**8, 1600, 10),
+        Reference.of(DpoOptions(), 10**8, 9999, 1),
+    ):
+        assert all_read.is_cached and "never" not in all_read.line()
 
 
 # By hand
@@ -250,7 +263,7 @@ def test_more_of_anything_never_takes_less():
         for changes in ({"max_length": 2048}, {"max_lora_rank": 64}, {"train_batch_size": 8}):
             assert needs(options_of(kind, **changes), SEVEN, GPU).needed_mb() > base
     auto = options_of(DpoOptions)
-    few, many = (needs(auto, SEVEN, GPU, pairs).needed_mb() for pairs in (100, 10**9))
+    few, many = (needs(auto, SEVEN, GPU, (pairs, 0)).needed_mb() for pairs in (100, 10**9))
     assert few < many  # the copy is the smaller then
 
 

@@ -81,6 +81,8 @@ def resolve(
     recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes)
     requested = requested_options(flags, recipe)
     user = user_layers(flags, recipe, notes, fetch)
+    recorded = resuming.recipe_of(in_full(user))
+    user = starting_adapter.with_base(user, notes)
     given = frozenset(user) - {"recipe", "resume"}
     notes += check_named(replace(Config(), **user))
     machine = machine or Machine.detect()
@@ -105,7 +107,7 @@ def resolve(
         notes += [f"{line}: changed in this resume" for line in changed(before, named)]
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
-    return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(user)))
+    return Resolved(named, given, tuple(dict.fromkeys(notes)), recorded)
 
 
 def with_reward(config: Config) -> Config:

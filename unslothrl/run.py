@@ -118,7 +118,9 @@ def train(
     """Starts the processes and trains to the last step; `ending` knows what there is to end."""
     folder, view = prepared.folder, ending.view
     ending.before = earlier.state if earlier else RunState()
-    processes = ending.cluster = cluster.start(config, prepared.base, machine, view.stage)
+    adapter = starting_adapter.kept(folder.path) or config.adapter  # also for one that starts later
+    started = replace(config, adapter=adapter)
+    processes = ending.cluster = cluster.start(started, prepared.base, machine, view.stage)
     view.stage("trying out what has started")
     checks = Checks(prepared.level, learners_generate=config.learner_generates)
     checks.check_started(processes, view.note)

@@ -48,7 +48,7 @@ def forecast(
     machine = Machine.detect()
     if cards is not None:
         machine = with_cards(machine, sizes_of(cards))
-    report = report_of(resolve(command, given), machine)
+    report = report_of(resolve(command, given, machine=machine), machine)
     print(json.dumps(report) if as_json else "\n".join(lines(report)), file=out)
 
 
@@ -107,26 +107,31 @@ def kind_of_rows(options: OfflineOptions) -> str:
     return "packed rows" if isinstance(options, SftOptions) and options.packing else "padded rows"
 
 
-def pairs_of(options: OfflineOptions) -> int | None:
-    """Those of the data, as far as that is known without reading it."""
+def pairs_of(options: OfflineOptions) -> tuple[int, int] | None:
+    """Those of the data to train and to evaluate on, as far as that is known without reading it."""
     if options.dataset != EMBEDDED or options.eval_dataset:
         return None
     from unslothrl.offline.tables import EMBEDDED_EVAL_ROWS, EMBEDDED_ROWS
 
-    return EMBEDDED_ROWS + min(EMBEDDED_EVAL_ROWS, options.eval_problems or EMBEDDED_EVAL_ROWS)
+    return EMBEDDED_ROWS, min(EMBEDDED_EVAL_ROWS, options.eval_problems or EMBEDDED_EVAL_ROWS)
 
 
-def reference_line(options: OfflineOptions, shape: Shape, pairs: int | None) -> str | None:
+def reference_line(
+    options: OfflineOptions, shape: Shape, pairs: tuple[int, int] | None
+) -> str | None:
     """What DPO's reference takes in either form; None of another stage."""
     if not isinstance(options, DpoOptions):
         return None
-    reference = Reference(shape.lora_weights(options.max_lora_rank), pairs or 0)
+    weights = shape.lora_weights(options.max_lora_rank)
+    reference = Reference.of(options, weights, *(pairs or (0, 0)))
     if pairs is not None and options.reference == "auto":
         return reference.line()
     sizes = f"a copy of the adapter {reference.copy_mb:.2f} MB, cached 8 bytes a pair"
     if options.reference != "auto":
         return f"reference: {options.reference} ({sizes})"
     most = 2**20 * reference.copy_mb / (2 * stages.NUMBER)
+    if options.max_steps:  # all of which it has to read
+        most = min(most, options.max_steps * options.batch_size)
     return f"reference: cached for fewer than {most:,.0f} pairs, else a copy ({sizes})"
 
 

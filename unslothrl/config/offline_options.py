@@ -11,10 +11,11 @@ from unslothrl.config.values import Table
 _OF_A_RUN = {entry.name: entry for entry in fields(Config)}
 
 
-def same(name: str, default: Any = dataclasses.MISSING, help: str | None = None) -> Any:
-    """An option of a run, with another default or help where that is given."""
+def same(name: str, default: Any = dataclasses.MISSING, help: str = "", unit: str = "") -> Any:
+    """An option of a run, with another default, help or unit where that is given."""
     entry = _OF_A_RUN[name]
-    metadata = dict(entry.metadata) | ({} if help is None else {"help": help})
+    changed = {key: text for key, text in (("help", help), ("unit", unit)) if text}
+    metadata = {**entry.metadata, **changed}
     usual = entry.default if default is dataclasses.MISSING else default
     return dataclasses.field(default=usual, metadata=metadata)
 
@@ -72,7 +73,9 @@ class OfflineOptions:
     lora_save_path: str | None = same("lora_save_path")
 
     eval_every: int = same("eval_every", 50)
-    eval_problems: int = same("eval_problems", 500, "largest number of evaluation rows, 0 = all")
+    eval_problems: int = same(
+        "eval_problems", 500, "largest number of evaluation rows, 0 = all", unit="rows"
+    )
     save_every: int = same("save_every")
     checkpoint_every: int = option(
         50, "steps between checkpoints", "Evaluation and saving", at_least=1, unit="steps"

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from unslothrl.config.offline_options import SftOptions
 from unslothrl.offline.resolve import Stage
 from unslothrl.tracking.step_lines import Column, Layout
 
@@ -27,13 +28,14 @@ def of(command: str) -> Layout:
 def header(stage: Stage, tables: "Tables") -> list[str]:
     """What the run is: a title and what it trains on."""
     options = stage.options
+    packs = isinstance(options, SftOptions) and options.packing
     start = f", from adapter {options.adapter}" if options.adapter else ""
     return [
         f"{stage.command} on {options.dataset}, base {options.model}{start}",
         f"{len(tables.train)} rows to train on, {len(tables.evaluation)} to evaluate on "
         f"({tables.evaluation_name})",
-        f"{options.batch_size} rows a step, of at most {options.max_length} tokens, backend "
-        f"{options.backend}",
+        f"{options.batch_size} {'packs' if packs else 'rows'} a step, of at most "
+        f"{options.max_length} tokens, backend {options.backend}",
     ]
 
 

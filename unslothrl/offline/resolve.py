@@ -15,7 +15,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
 from unslothrl.mirror import address
-from unslothrl.planning import stages
+from unslothrl.planning import fit, stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.resolve import check_folders, check_source, free_name, in_full
@@ -40,8 +40,14 @@ class Stage:
     given: frozenset[str] = frozenset()  # what the user set, or the run that is resumed has
 
 
-def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None = None) -> Stage:
-    """`fetch`: see `resuming.found`. Raises UserError."""
+def resolve(
+    command: str,
+    flags: Mapping[str, Any],
+    fetch: resuming.Fetch | None = None,
+    machine: Machine | None = None,
+) -> Stage:
+    """`fetch`: see `resuming.found`. Without `machine` this one is looked at, where no model is
+    given. Raises UserError."""
     table = TABLES[command]
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
@@ -59,9 +65,13 @@ def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None
         before = read_toml(path, notes, table)
         check_unchanged(before, user)
         user = {**before, **user, **place_of(user["resume"])}
+    user = starting_adapter.with_base(user, notes)
     if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
         user.setdefault("model", EMBEDDED)
-    options = with_adapter(table.config(**user), user, notes)
+    options = table.config(**user)
+    if "model" not in user:
+        options = with_model(options, machine or Machine.detect(), notes)
+    options = with_adapter(options, user, notes)
     check(options)
     if options.resume is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -71,6 +81,22 @@ def resolve(command: str, flags: Mapping[str, Any], fetch: resuming.Fetch | None
         options = replace(options, run_name=name)
     notes = list(dict.fromkeys(notes))
     return Stage(command, options, resuming.recipe_of(asked), tuple(notes), frozenset(user))
+
+
+def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> OfflineOptions:
+    """The options with the model that RL takes on a machine; `notes` gets why."""
+    machine = machine.look_for_hub() if machine.gpus else machine
+    model, _ = fit.default_task(machine)
+    if model == options.model:
+        return options
+    if not machine.gpus:
+        why = "there is no card"
+    elif machine.online is False:
+        why = "the Hugging Face hub does not answer"
+    else:
+        why = f"fits {stages.gb(machine.gpus[0].memory_mb)}"
+    notes.append(f"model {options.model} -> {model}: {why}")
+    return replace(options, model=model)
 
 
 def fitted(stage: Stage, machine: Machine) -> Stage:

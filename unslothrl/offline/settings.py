@@ -67,7 +67,6 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         ours |= {
             "beta": options.beta,
             "loss_type": [options.loss_type],
-            "precompute_ref_log_probs": options.reference == CACHED,
             "precompute_ref_batch_size": micro,
         }
     kind = CONFIGS[type(options)]

@@ -188,11 +188,10 @@ class Begun:
         """Whether the step that is reached was stopped before its evaluation was done."""
         return not any(row["step"] == self.step for _, row in self.evaluations())
 
-    @property
-    def tokens(self) -> int:
-        """That have been trained on."""
+    def reached(self, name: str) -> int:
+        """What a metric that only grows has come to."""
         rows = self.folder.read_metrics(lambda damaged: None)
-        return max((row.get("train/tokens", 0) for row in rows), default=0)
+        return max((row[name] for row in rows if is_number(row.get(name))), default=0)
 
     def save_adapter(self, step: int) -> Path:
         """adapters/v<step>/, with the head of a reward model."""

@@ -23,7 +23,7 @@ from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.finite import Finite
 from unslothrl.offline.tables import LEARNT
-from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies
+from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies, pairs_in
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -61,11 +61,9 @@ class Recorder(TrainerCallback):
         eval_name: str,
         eval_every: int,
         checkpoint_every: int,
-        batch_size: int,
     ):
         self.finished, self.eval_name = finished, eval_name
         self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
-        self.batch_size = batch_size
         self.row: dict[str, Any] = {}
         self.step_began = time.perf_counter()
 
@@ -89,7 +87,7 @@ class Recorder(TrainerCallback):
             "step": state.global_step,
             **{f"train/{name}": logs[key] for key, name in FIGURES.items() if key in logs},
             "train/tokens": int(logs.get("num_tokens", 0)),
-            "samples_seen": state.global_step * self.batch_size,
+            "samples_seen": logs["rows_seen"],
             "epoch": state.epoch,
             "timing/step_s": time.perf_counter() - self.step_began,
             "memory/learner_peak_mb": peak_memory_mb(),
@@ -200,6 +198,17 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
     that is not all."""
 
     _signature_columns: Any
+
+    def __init__(self, *given: Any, cached: Callable[[int], None], **named: Any):
+        """`cached` gets the number of pairs whose reference is computed before the first step."""
+        self._cached, self._pairs = cached, 0
+        super().__init__(*given, **named)
+
+    def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
+        found = super().compute_ref_log_probs(model, inputs)
+        self._pairs += pairs_in(inputs)
+        self._cached(self._pairs)
+        return found
 
     @property
     def data_collator(self) -> Any:

@@ -29,6 +29,7 @@ from unslothrl.weights import starting_adapter
 if TYPE_CHECKING:
     from unslothrl.offline.stage import Begun
 
+OF_REFERENCE = "ref"  # TRL's name of the adapter, and so its folder in a checkpoint
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 
 
@@ -47,17 +48,16 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     model = make(base, shape)
     tables = begun.tables
     config = settings.config_of(options, begun.checkpoints.writing, shape.dtype)
-    if isinstance(options, DpoOptions) and options.reference == "auto":
-        config.precompute_ref_log_probs, said = cheaper_reference(model, tables)
-        begun.view.note(said)
-    if getattr(config, "precompute_ref_log_probs", False):
-        begun.view.stage("computing the reference's log-probabilities")
+    more: dict[str, Any] = {}
+    if isinstance(options, DpoOptions):
+        config.precompute_ref_log_probs = is_reference_cached(options, model, begun)
+        pairs = len(tables.train) + len(tables.evaluation)
+        more["cached"] = lambda done: begun.view.progress("reference", done, pairs)
     recorder = Recorder(
         begun.finished,
         tables.evaluation_name,
         options.eval_every,
         options.checkpoint_every,
-        options.batch_size,
     )
     with kept_in_float32(model):
         trainer = TRAINERS[type(options)](
@@ -67,10 +67,13 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
             eval_dataset=Dataset.from_list(tables.evaluation),
             processing_class=begun.tokenizer,
             callbacks=[recorder],
+            **more,
         )
     trainer.remove_callback(transformers.PrinterCallback)
+    if isinstance(options, SftOptions) and options.packing:
+        begun.view.note(f"{len(tables.train)} rows are in {len(trainer.train_dataset)} packs")
     if getattr(config, "precompute_ref_log_probs", False):
-        trainer.model.delete_adapter("ref")  # its log-probabilities are there
+        trainer.model.delete_adapter(OF_REFERENCE)  # its log-probabilities are there
     micro = config.per_device_eval_batch_size
     batches = -(-len(tables.evaluation) // micro)
     trainer.prepare(
@@ -115,7 +118,8 @@ def train(trainer: Any, begun: "Begun") -> None:
             begun.checkpoints.mark_best(begun.step)
     if is_over or (evaluates and stopping.is_asked()):
         return
-    trainer._total_train_tokens = begun.tokens  # which TRL's checkpoints lack
+    trainer._total_train_tokens = begun.reached("train/tokens")  # which TRL's checkpoints lack
+    trainer.rows_seen = begun.reached("samples_seen")
     trainer.train(resume_from_checkpoint=checkpoint)
 
 
@@ -124,12 +128,22 @@ def steps_of_epoch(trainer: Any) -> int:
     return -(-len(trainer.get_train_dataloader()) // trainer.args.gradient_accumulation_steps)
 
 
-def cheaper_reference(model: Any, tables: Any) -> tuple[bool, str]:
-    """-> (whether the reference's log-probabilities take less memory than a copy of its adapter,
-    a line with both)."""
+def is_reference_cached(options: DpoOptions, model: Any, begun: "Begun") -> bool:
+    """Whether the reference's log-probabilities are computed before the first step. A run goes on
+    as it began, whatever its length is now."""
+    if begun.checkpoint is not None:
+        return not (begun.checkpoint / OF_REFERENCE).is_dir()
+    if options.reference != "auto":
+        return options.reference == settings.CACHED
+    reference = reference_of(options, model, begun.tables)
+    begun.view.note(reference.line())
+    return reference.is_cached
+
+
+def reference_of(options: DpoOptions, model: Any, tables: Any) -> stages.Reference:
+    """What a copy of the adapter takes, and its log-probabilities of the run's pairs."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    reference = stages.Reference(trained, len(tables.train) + len(tables.evaluation))
-    return reference.is_cached, reference.line()
+    return stages.Reference.of(options, trained, len(tables.train), len(tables.evaluation))
 
 
 def dtype_name(options: OfflineOptions) -> str:

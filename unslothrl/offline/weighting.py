@@ -17,7 +17,10 @@ class Weighted:
     """Of a trainer: each figure of a micro-batch counts by what it is a mean of, in training and
     evaluation."""
 
+    args: Any
     model: Any
+    step_rows: int  # of the step that is trained, or pairs
+    rows_seen = 0  # in all steps
     _metrics: Any  # of TRL: mode -> name -> values
     _weights: dict[str, dict[str, list[float]]] | None = None
 
@@ -25,6 +28,17 @@ class Weighted:
         """-> (of the loss, and of each metric of a micro-batch but those that have one of their
         own; these, by TRL's name)."""
         raise NotImplementedError
+
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        """Rows of a micro-batch, or pairs."""
+        raise NotImplementedError
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batches of a step."""
+        samples, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        self.step_rows = sum(map(self.rows_in, samples))
+        self.rows_seen += self.step_rows
+        return samples, items
 
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
@@ -54,6 +68,8 @@ class Weighted:
         for name, values in found.items():
             found[name] = [mean(values, weights[name])]
         weights.clear()
+        if self.model.training:
+            logs["rows_seen"] = self.rows_seen
         super().log(logs, start_time)  # type: ignore[misc]
 
 
@@ -63,13 +79,18 @@ class OfTokens(Weighted):
     def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
         return inputs["labels"][..., 1:].ne(-100).sum().item(), {}
 
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        return rows_of_packs(inputs, is_padded=bool(self.args.pad_to_multiple_of))
+
 
 class OfPairs(Weighted):
     """Of a trainer whose batches have the better answers, then the worse. The loss of a step is the
     mean over its pairs."""
 
     current_gradient_accumulation_steps: int
-    step_pairs: int
+
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        return pairs_in(inputs)
 
     def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float]]:
         pairs = pairs_in(inputs)
@@ -84,12 +105,6 @@ class OfPairs(Weighted):
             "logits/rejected": worse,
         }
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batches of a step."""
-        samples, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
-        self.step_pairs = sum(pairs_in(batch) for batch in samples)
-        return samples, items
-
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -97,7 +112,7 @@ class OfPairs(Weighted):
         if not self.model.training:
             return result
         # transformers divides it by the number of micro-batches
-        share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_pairs
+        share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_rows
         return (result[0] * share, result[1]) if return_outputs else result * share
 
 
@@ -153,6 +168,20 @@ def gathered(accelerator: Any) -> Iterator[list[torch.Tensor]]:
 def share_right(better: torch.Tensor, worse: torch.Tensor) -> float:
     """Of the pairs whose better answer has more; a tie is half right."""
     return (((better > worse).float() + (better >= worse).float()) / 2).mean().item()
+
+
+def rows_of_packs(inputs: Mapping[str, torch.Tensor], is_padded: bool) -> int:
+    """Rows of a micro-batch, each of which begins at position 0. `is_padded`: what follows the last
+    one is at position 0, too."""
+    positions = inputs.get("position_ids")
+    if positions is None:
+        return len(inputs["input_ids"])
+    begins = positions == 0
+    if "attention_mask" in inputs:
+        begins &= inputs["attention_mask"].bool()
+    elif is_padded:
+        begins &= positions.flip(-1).cumsum(-1).flip(-1) > 0
+    return int(begins.sum())
 
 
 def pairs_in(inputs: Mapping[str, torch.Tensor]) -> int:

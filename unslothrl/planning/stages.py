@@ -42,6 +42,15 @@ class Reference:
 
     weights: int  # of the adapter that is trained
     pairs: int  # to train and to evaluate on
+    unread: int = 0  # of them, that a run of so few steps never reads
+
+    @classmethod
+    def of(
+        cls, options: DpoOptions, weights: int, pairs: int, evaluation_pairs: int
+    ) -> "Reference":
+        """Of a run with so many pairs to train on, and to evaluate on."""
+        read = options.max_steps * options.batch_size if options.max_steps else pairs
+        return cls(weights, pairs + evaluation_pairs, max(0, pairs - read))
 
     @property
     def copy_mb(self) -> float:
@@ -54,14 +63,16 @@ class Reference:
 
     @property
     def is_cached(self) -> bool:
-        """Whether `--reference auto` caches: whichever is smaller."""
-        return self.cached_mb < self.copy_mb
+        """Whether `--reference auto` caches: whichever is smaller, but for a run that ends before
+        it has read all pairs, since computing them would take longer than it lasts."""
+        return self.cached_mb < self.copy_mb and not self.unread
 
     def line(self) -> str:
         chosen = "its log-probabilities are cached" if self.is_cached else "a copy of the adapter"
+        unread = f", {self.unread} of which are never read" if self.unread else ""
         return (
-            f"reference: {chosen} (cached {self.cached_mb:.2f} MB for {self.pairs} pairs, a copy "
-            f"{self.copy_mb:.2f} MB)"
+            f"reference: {chosen} (cached {self.cached_mb:.2f} MB for {self.pairs} pairs{unread}; "
+            f"a copy {self.copy_mb:.2f} MB)"
         )
 
 
@@ -88,9 +99,9 @@ class Fitted:
 
 
 def needs(
-    options: OfflineOptions, shape: Shape, gpu: Gpu | None, pairs: int | None = None
+    options: OfflineOptions, shape: Shape, gpu: Gpu | None, pairs: tuple[int, int] | None = None
 ) -> StageNeeds:
-    """`pairs`: those of DPO's data, None where it was not read."""
+    """`pairs`: those of DPO's data to train and to evaluate on, None where it was not read."""
     on = "cuda" if gpu else "cpu"
     lora = shape.lora_weights(options.max_lora_rank)
     card: Parts = {
@@ -101,7 +112,7 @@ def needs(
     if isinstance(options, RmOptions):
         card["score head"] = head_bytes(options, shape) / MB
     if isinstance(options, DpoOptions):
-        reference = Reference(lora, MANY_PAIRS if pairs is None else pairs)
+        reference = Reference.of(options, lora, *(pairs or (MANY_PAIRS, 0)))
         if reference.is_cached if options.reference == "auto" else options.reference == "cached":
             host["reference"] = reference.cached_mb
         else:

@@ -5,10 +5,11 @@ or be on another machine.
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from unslothrl.embedded import adapter_folder
+from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.files import expanded, flush_tree, is_file, is_folder, remove, replace_folder
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.weights import adapter_use
@@ -33,8 +34,13 @@ def folder(options: Options) -> str | None:
     given = adapter_folder(options.adapter)
     if given is None or options.resume is None:
         return given
-    kept = expanded(options.resume) / START
-    return str(kept) if is_folder(kept) else given  # a run of an earlier version has no copy
+    return kept(expanded(options.resume)) or given  # a run of an earlier version has no copy
+
+
+def kept(run: Path) -> str | None:
+    """The copy in a run's folder, by its whole path; None where there is none."""
+    copy = run.absolute() / START
+    return str(copy) if is_folder(copy) else None
 
 
 def keep(options: Options, run: Path) -> None:
@@ -50,6 +56,20 @@ def keep(options: Options, run: Path) -> None:
             shutil.copyfile(expanded(given) / name, writing / name)
     flush_tree(writing)
     replace_folder(writing, run / START)
+
+
+def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The options that a user set, and the model of the adapter among them where none is named.
+    UserError where the file that says so is damaged."""
+    given = adapter_folder(user.get("adapter"))
+    if given is None or "model" in user:
+        return {**user}
+    use = adapter_use.read(expanded(given))
+    if use is None:
+        return {**user}
+    if use.base != EMBEDDED:
+        notes.append(f"model -> {use.base}: the base of adapter {user['adapter']}")
+    return {**user, "model": use.base}
 
 
 def stages(options: Options, own: str) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def figures(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 EQUAL_BEFORE = (
     "<p class=meta>Before the first step the policy is its own reference: it prefers neither "
-    "answer of a pair, which counts as 0.</p>"
+    "answer of a pair, which counts as half right.</p>"
 )
 
 
