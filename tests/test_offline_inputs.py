@@ -117,7 +117,7 @@ LATER = pytest.mark.slow
         pytest.param("rm", GOOD, marks=LATER),
     ],
 )
-def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd):
+def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd, monkeypatch):
     without_template(tmp_path / "plain")
     first = next(iter(row))
     rows = [{**row, first: f"{n}{row[first]}"} for n in range(8)]
@@ -127,6 +127,15 @@ def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd)
     out, err = capfd.readouterr()
     assert "the model has no chat template" in out and "Traceback" not in out + err
     assert cli.main(["export", "--adapter", "runs/x", "--to", "adapter", "--output", "out"]) == 0
+    if command == "rm":
+        text = Path("out/README.md").read_text()
+        assert "--reward" not in text
+        monkeypatch.chdir("out")
+        found: dict = {}
+        code = text.partition("```python\n")[2].partition("```")[0]
+        exec(code.replace("the/folder/of/its/base", str(tmp_path / "plain")), found)
+        assert found["usual"].isfinite()
+        monkeypatch.chdir("..")
     for words in (["ask", "--adapter", "out", "1?"], ["train", "--adapter", "out"]):
         capfd.readouterr()
         if words[0] == "train":

@@ -153,8 +153,9 @@ def test_rows_of_a_pack_do_not_see_each_other(steps, policy, pairs):
     compare(policy, -every.mean(), steps["packed"])
 
 
-def test_dpo(steps, policy, pairs):
-    step, pairs = steps["dpo"], pairs[:1]
+@pytest.mark.parametrize("name", ["dpo", "cached"])
+def test_dpo(name, steps, policy, pairs):
+    step, pairs = steps[name], pairs[:1]
     expected = {tuple(prompt + reply) for prompt, *both in pairs for reply in both}
     assert set(rows_of(step, "completion_mask")) == expected
     losses = []
@@ -185,7 +186,7 @@ def test_rm(steps, base, starts, pairs):
 
 @pytest.mark.parametrize(
     ("name", "forwards", "backwards"),
-    [("sft", 2, 2), ("packed", 1, 1), ("dpo", 2, 1), ("rm", 1, 1)],
+    [("sft", 2, 2), ("packed", 1, 1), ("dpo", 2, 1), ("cached", 3, 1), ("rm", 1, 1)],
 )
 def test_unsloths_fused_functions_ran(name, forwards, backwards, steps):
     counts = steps[name]["counts"]

@@ -24,6 +24,7 @@ RUNS = {  # name -> command and flags
     "sft": ("sft", {"batch_size": "2"}),  # in two micro-batches
     "packed": ("sft", {"packing": True, "max_length": "120"}),
     "dpo": ("dpo", {"reference": "adapter", "beta": "0.3"}),
+    "cached": ("dpo", {"reference": "cached", "beta": "0.3"}),
     "rm": ("rm", {"trl": [f"center_rewards_coefficient={CENTRE}"]}),
 }
 

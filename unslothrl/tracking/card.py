@@ -96,7 +96,7 @@ def card(title: str, use: Use | None, base: str, run: Run, form: str = ADAPTER) 
         f"{what}, trained by {METHODS[run.command].name} over the 4-bit (NF4) weights of "
         f"{trained_on} with unslothrl {__version__}.",
         *stages(use),
-        *usage(form, base, run),
+        *usage(form, base, run, has_template=use is None or use.chat_template is not None),
         *prompts(use, run),
         *evaluations(run.rows),
         *curve(run),
@@ -133,7 +133,7 @@ def stages(use: Use | None) -> list[str]:
     return ["## Stages", "\n".join(lines)]
 
 
-def usage(form: str, base: str, run: Run) -> list[str]:
+def usage(form: str, base: str, run: Run, has_template: bool) -> list[str]:
     """How it is loaded with others' libraries."""
     if form != ADAPTER:
         return []
@@ -151,23 +151,40 @@ def usage(form: str, base: str, run: Run) -> list[str]:
         )
         needs = ", BitsAndBytesConfig"
     text = (
-        "from peft import PeftModel\n"
+        ("" if has_template or not scores else "import torch\n")
+        + "from peft import PeftModel\n"
         + ("from safetensors.torch import load_file\n" if scores else "")
         + f"from transformers import AutoModelForCausalLM, AutoTokenizer{needs}\n\n"
         'folder = "."  # this one\n'
         f"{load}\n"
         "model = PeftModel.from_pretrained(base, folder)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n" + (SCORING if scores else "")
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        + (scoring(has_template) if scores else "")
     )
     of_rl = "In reinforcement learning: `unslothrl train --reward rm:FOLDER`, with this folder."
-    return ["## Use", *([of_rl] if scores else []), f"```python\n{text}```"]
+    return ["## Use", *([of_rl] if scores and has_template else []), f"```python\n{text}```"]
 
 
-SCORING = f"""
-head = load_file(f"{{folder}}/{HEAD_FILE}")
-turns = [{{"role": "user", "content": "..."}}, {{"role": "assistant", "content": "..."}}]
+def scoring(has_template: bool) -> str:
+    return (
+        f'\nhead = load_file(f"{{folder}}/{HEAD_FILE}")\n'
+        + (OF_CONVERSATION if has_template else OF_TEXTS)
+        + SCORE
+    )
+
+
+OF_CONVERSATION = """\
+turns = [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]
 text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip()  # up to the answer's end
 ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").to(model.device)
+"""
+OF_TEXTS = """\
+prompt, answer = "...", "..."  # as they stand: the base has no chat template
+ids = tokenizer(prompt)["input_ids"]
+ids += tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+ids = {"input_ids": torch.tensor([ids], device=model.device)}
+"""
+SCORE = """\
 last = model(**ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
 score = last @ head["weight"][0].to(last.device)
 usual = (score - head["mean"][0]) / head["std"][0]  # 0: as good as the average of its pairs
