@@ -229,7 +229,7 @@ def test_an_evaluation_is_read_once_however_many_sets_it_has(tmp_path, monkeypat
     real = overview.read_jsonl
     monkeypatch.setattr(overview, "read_jsonl", lambda path: reads.append(path) or real(path))
     started = time.perf_counter()
-    text = page.report(run, page.steps.update(run)).decode()
+    text = page.report(run, page.Written.read(run), page.steps.update(run)).decode()
     assert len(reads) == 2 and all(f"<small>{name}</small>" in text for name in names)
     assert time.perf_counter() - started < 30
 
@@ -249,3 +249,13 @@ def test_a_very_long_run_is_judged_at_once():
     found = signs.collapse(fallen, {})
     assert time.process_time() - started < 10
     assert re.search(r"from 0\.9\d\d at about step 99\d\d\d to 0\.100\.", found.seen)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "metrics.jsonl"])
+def test_nothing_is_written_of_a_run_with_a_damaged_file(name, tmp_path, capsys):
+    run = make_run(tmp_path / "run", 1)
+    (run.path / name).write_text("lr = ٣\n" if name == "config.toml" else "{\n")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    assert cli.main(["report", str(run.path)]) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before

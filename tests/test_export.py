@@ -291,6 +291,7 @@ def test_a_card_of_a_run_with_odd_options(tmp_path):
 
     (tmp_path / "config.toml").write_text(
         "lr = 1979-05-27\nlearner = 'grpo'\nreward = [['x']]\nbatch_size = {a = 1}\nseed = 7\n"
+        + f"topk = 0x{'f' * 8000}\n"  # more digits than Python writes
     )
     (tmp_path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n')
     (tmp_path / "summary.json").write_text("[" * 100_000)

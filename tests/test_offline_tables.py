@@ -205,8 +205,9 @@ def test_the_embedded_rows_are_never_held_out_problems(form):
     problems = arithmetic.problems("test", 0)
     tested = {next(problems)["problem"] for _ in range(200)}
     assert not tested & {row["prompt"] for row in train}
-    found = load(given, form)
-    assert len(found.train) == len(train) and found.notes == ()
+    if form is SFT:  # 2,000 rows take a second
+        found = load(given, form)
+        assert len(found.train) == len(train) and found.notes == ()
 
 
 def test_a_margin_is_in_every_row_or_in_none(tmp_path):

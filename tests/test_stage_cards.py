@@ -44,7 +44,7 @@ def run_of(command, folder, **options):
 def test_a_card_is_of_its_stage(command, tmp_path):
     run = card.Run.read(run_of(command, tmp_path, lr=0.5))
     stages = ("SFT on me/examples, run first", f"{command} on me/data, run mine")
-    use = Use("me/base", "Be brief.", stages=stages)
+    use = Use("me/base", "Be brief.", chat_template="{{ messages }}", stages=stages)
     text = card.card("mine v000002", use, "me/base", run)
     head, _, body = text.removeprefix("---\n").partition("\n---\n")
     meta = {key: json.loads(value) for key, value in (x.split(": ", 1) for x in head.splitlines())}

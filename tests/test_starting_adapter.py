@@ -105,3 +105,12 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
     said = capsys.readouterr().err
     assert "is damaged" in said and "no other checkpoint is whole" in said
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])
+@pytest.mark.parametrize("command", ["train", "sft", "dpo", "rm"])
+def test_a_name_that_no_folder_can_have(command, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "--adapter", name]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "adapter" in said[0] and not list(tmp_path.iterdir())

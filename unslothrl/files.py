@@ -102,5 +102,7 @@ def remove(path: Path) -> None:
 
 def newest_numbered(folder: Path, prefix: str) -> Path | None:
     """The entry of a folder with the highest number after `prefix`, None where there is none."""
+    if not is_folder(folder):  # also one whose name is too long
+        return None
     found = (each for each in folder.glob(f"{prefix}*") if each.name[len(prefix) :].isdecimal())
     return max(found, key=lambda each: int(each.name[len(prefix) :]), default=None)

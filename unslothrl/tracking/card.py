@@ -271,7 +271,7 @@ def recipe(run: Run) -> list[str]:
 
 def may_be_shown(value: Any) -> bool:
     """Whether this is a value of an option, and no path."""
-    return isinstance(value, str | int | float) and not looks_like_a_path(str(value))
+    return is_number(value) or (isinstance(value, str) and not looks_like_a_path(value))
 
 
 def looks_like_a_path(value: str) -> bool:

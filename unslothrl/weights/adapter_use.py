@@ -69,7 +69,7 @@ def to_json(use: Use) -> str:
 def read(folder: Path) -> Use | None:
     """What lies beside an adapter's weights, None where nothing does. UserError if damaged."""
     path = folder / USE_FILE
-    if not path.exists():
+    if not exists(str(path)):
         return None
     try:
         values = read_object(path, MOST)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,26 @@ def write_report(folder: RunFolder | Path | str) -> Path:
     -> its path."""
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     with WRITING:
+        written = Written.read(folder)  # before anything is changed
         headers = steps.update(folder)
-        write_whole(folder.path / REPORT, report(folder, headers))
+        write_whole(folder.path / REPORT, report(folder, written, headers))
     return folder.path / REPORT
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run has written of itself."""
+
+    rows: list[dict[str, Any]]  # of metrics.jsonl
+    options: dict[str, Any]
+    summary: dict[str, Any]
+    begun: origin.Origin
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> "Written":
+        """ValueError or UserError where a file is damaged; OSError."""
+        rows, options = folder.read_metrics(), overview.read_options(folder.path / CONFIG)
+        return cls(rows, options, folder.read_summary(), origin.read(folder.path))
 
 
 @contextmanager
@@ -52,10 +70,9 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
         note(f"the report cannot be written ({type(error).__name__}: {said}); the run goes on")
 
 
-def report(folder: RunFolder, headers: Mapping[str, Header]) -> bytes:
-    name, rows = folder.path.resolve().name, folder.read_metrics()
-    options = overview.read_options(folder.path / CONFIG)
-    summary, begun = folder.read_summary(), origin.read(folder.path)
+def report(folder: RunFolder, written: Written, headers: Mapping[str, Header]) -> bytes:
+    name, rows, options = folder.path.resolve().name, written.rows, written.options
+    summary, begun = written.summary, written.begun
     evaluations = evaluations_of(headers)
     marks = [each.step for each in begun.resumes]
     resumed = "Dashed lines: resumed there. " if marks else ""
