@@ -14,7 +14,8 @@ from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.tracking import origin
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.steps import Tokens
-from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
+from unslothrl.tracking.rows import evaluation_rows, rollout_rows
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.metrics import episode_metrics
 from unslothrl.turn import Call, Turn
 from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Failure, Group, Transcript

@@ -277,7 +277,7 @@ def test_overlong_by_hand():
 
 
 def test_filtered_groups_count_as_generated():
-    from unslothrl.tracking.run_folder import rollout_rows
+    from unslothrl.tracking.rows import rollout_rows
 
     rows = list(rollout_rows([group("a", [1.0, 1.0])]))
     assert [(row["advantage"], row["selected"]) for row in rows] == [(0.0, False)] * 2

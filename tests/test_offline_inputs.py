@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from test_reward_model import head
 
 from unslothrl import embedded
 from unslothrl.commands import cli
@@ -210,3 +211,13 @@ def test_auto_goes_on_with_the_run_of_the_same_command_and_options(capfd):
 def last_step(run):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return max(json.loads(line)["step"] for line in lines)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_reward_model_whose_head_is_of_another_base(size, tmp_path, capfd):
+    shutil.copytree(embedded.TURNS, "start")
+    head(Path("start"), weight=((0.5,) * size,))
+    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
+    words = ["rm", "--dataset", data, "--adapter", "start", *SMALL.split(), "runs"]
+    assert f"its head reads {size} numbers, and embedded gives 128" in refused(words, capfd)
+    assert not Path("runs").exists()

@@ -7,14 +7,17 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+from test_reward_model import head
 
 from unslothrl import embedded
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
+from unslothrl.config.writing import to_toml as run_to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve, to_toml
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve as resolve_run
+from unslothrl.tracking import origin
 from unslothrl.weights import adapter_use
 
 COMMANDS = ["sft", "dpo", "rm"]
@@ -404,3 +407,113 @@ def test_without_a_model_it_is_the_adapters_or_that_of_the_machine(command, here
         assert (note in stage.notes) == (note in run.notes) == (base != "embedded")
         given = {**own, "adapter": str(folder), "model": "you/other"}
         assert resolve(command, given).options.model == "you/other"
+
+
+@pytest.mark.parametrize("command", ["train", *COMMANDS])
+def test_auto_finds_a_run_whose_adapter_and_rewards_are_named_by_runs(command, here):
+    """They need not be there any more, nor be the newest of their runs; relative paths are the same
+    from any folder."""
+    (here / "rows.jsonl").write_text('{"problem": "1?", "answer": "1"}')
+    (here / "mine.py").write_text("def f(completions, **_): return [0.0] * len(completions)")
+    for name, kind in (("taught", "policy"), ("judge", "reward_model")):
+        adapter_of_run(here / "runs" / name / "adapters" / "v000002", kind)
+    given = {"dataset": "rows.jsonl", "model": "embedded", "adapter": "runs/taught"}
+    if command == "train":
+        given["reward"] = ("rm:runs/judge=0.5", "mine.py:f")
+    first = resolved(command, given)
+    assert first["adapter"] == str(here / "runs/taught/adapters/v000002")
+    folder = here / "runs" / first["run_name"]
+    folder.mkdir()
+    (folder / "config.toml").write_text(first["toml"])
+    origin.record(folder, first["recipe"])
+    shutil.copytree(here / "runs/taught/adapters/v000002", folder / "start")
+    adapter_of_run(here / "runs/taught/adapters/v000004", "policy")
+    again = resolved(command, {**given, "resume": "auto"})
+    assert Path(again["resume"]).absolute() == folder and again["adapter"] == first["adapter"]
+    shutil.rmtree(here / "runs/taught")
+    again = resolved(command, {**given, "resume": "auto"})
+    assert Path(again["resume"]).absolute() == folder
+    named = resolved(command, {**given, "resume": "auto", "run_name": folder.name})
+    assert Path(named["resume"]).absolute() == folder
+    with pytest.raises(UserError, match=r"no such folder|the run that is resumed has"):
+        resolved(command, {**given, "adapter": "runs/other", "resume": str(folder)})
+
+
+def adapter_of_run(folder, kind):
+    shutil.copytree(embedded.TURNS, folder)
+    use = adapter_use.Use("embedded", "", kind=kind)
+    (folder / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
+    if kind == "reward_model":
+        head(folder)
+
+
+def resolved(command, given):
+    """What a test asks of a resolved run."""
+    if command == "train":
+        found = resolve_run(given, Machine(cpus=2, ram_mb=16_000))
+        options, toml = found.config, run_to_toml(replace(found.config, resume=None))
+    else:
+        found = resolve(command, given)
+        options, toml = found.options, to_toml(found)
+    names = ("adapter", "resume", "run_name")
+    return {"recipe": found.recipe, "toml": toml, **{n: getattr(options, n) for n in names}}
+
+
+def test_a_recipe_of_ours_gives_way_to_the_adapters_shape(adapter):
+    folder, rank = adapter
+    given = {"adapter": str(folder), "model": "me/base", "dataset": "me/data"}
+    assert resolve("dpo", {"recipe": "dpo-12", **given}).options.max_lora_rank == rank
+    Path("mine.toml").write_text("max_lora_rank = 3\n")
+    with pytest.raises(UserError, match="max_lora_rank 3: adapter"):
+        resolve("dpo", {"recipe": "mine.toml", **given})
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ("", ["its base", "set --model"]),
+        (" ", ["its base", "set --model"]),
+        ("x" * 5000, ["its base", "set --model"]),
+        ("https://evil.example/x", ["its base", "set --model"]),
+        ("/old/machine/base", ["its base '/old/machine/base' is not there: set --model"]),
+        ("a\x1b[31m/b", ["its base", "set --model"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "sft"])
+def test_a_base_that_an_adapter_cannot_have(command, base, words, adapter, here):
+    folder, _ = adapter
+    (here / "rows.jsonl").write_text("{}")
+    (folder / "unslothrl.json").write_text(adapter_use.to_json(adapter_use.Use(base, "")))
+    with pytest.raises(UserError) as caught:
+        resolved(command, {"adapter": str(folder), "dataset": "rows.jsonl"})
+    said = str(caught.value)
+    assert all(word in said for word in words) and len(said) < 500 and said.isprintable()
+
+
+def test_the_base_of_an_adapter_is_that_of_its_settings_and_another_model_is_noted(adapter, here):
+    folder, _ = adapter
+    (here / "rows.jsonl").write_text("{}")
+    given = {"adapter": str(folder), "dataset": "rows.jsonl"}
+    (folder / "unslothrl.json").unlink(missing_ok=True)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "me/base"
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    assert resolve("sft", given).options.model == "me/base"
+    notes = resolve("sft", {**given, "model": "me/other"}).notes
+    assert f"adapter {folder} is of 'me/base', and the model another" in notes
+    assert not any(
+        "another" in note for note in resolve("sft", {**given, "model": "me/base"}).notes
+    )
+
+
+def test_dropout_that_trl_turns_off_is_noted():
+    for command, trl, words in (
+        ("sft", (), None),
+        ("dpo", (), "lora_dropout 0.2 has no effect: TRL trains pairs without it"),
+        ("rm", (), "unless you set --trl disable_dropout=false"),
+        ("rm", ("disable_dropout=false",), None),
+    ):
+        notes = resolve(command, {"lora_dropout": "0.2", "trl": trl}).notes
+        found = [note for note in notes if "has no effect" in note]
+        assert (words in found[0]) if words else not found
+        assert not any("has no effect" in note for note in resolve(command, {}).notes)

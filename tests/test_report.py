@@ -27,7 +27,8 @@ from unslothrl.tracking import charts, origin
 from unslothrl.tracking.report import compare, document, episodes, overview, samples, signs, steps
 from unslothrl.tracking.report.page import evaluations_of, noting_errors, write_report
 from unslothrl.tracking.report.steps import Tokens
-from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows
+from unslothrl.tracking.rows import evaluation_rows, rollout_rows
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.run_lock import start_of
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Group, Transcript

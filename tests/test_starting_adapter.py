@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from runs_compared import differences
+from test_main_job import metrics
 from test_mirrored_runs import flags
 
 from unslothrl.commands import cli
@@ -72,8 +73,27 @@ def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, m
     again = ["--resume", "mirror/one", "--output_dir", str(second), "--max_steps", "3"]
     assert cli.main(again) == 0
     assert differences(second / "one", tmp_path / "whole" / "one") == []
+    swapped = second / "one" / "start" / adapter_use.USE_FILE
+    swapped.write_text(adapter_use.to_json(adapter_use.Use("embedded", "Be rude.")))
+    assert cli.main(["--resume", str(second / "one"), "--max_steps", "4"]) == 2
     use = adapter_use.read(second / "one" / "adapters" / "v000003")
     assert use is not None and use.stages[0] == "SFT on x" and len(use.stages) == 2
+
+
+def test_a_folder_of_that_name_is_nothing_to_a_run_without_an_adapter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    more = {"kl": "loss", "kl_coefficient": 0.1, "run_name": "one", "eval_every": 0}
+    more |= {"max_steps": 1, "max_lora_rank": 32}
+    assert cli.main(["train", *flags(tmp_path, **more)]) == 0
+    start(tmp_path / "one" / starting_adapter.START)
+    assert cli.main(["train", "--resume", "one", "--max_steps", "2"]) == 0
+    assert metrics(tmp_path / "one")[-1]["train/kl_reference"] < 1
+
+
+def tree(folder: Path) -> set[Path]:
+    """What a mirror has of a run."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*"))
+    return {path for path in paths if not any(part.startswith(".") for part in path.parts)}
 
 
 @pytest.mark.parametrize("command", ["dpo --reference adapter", "dpo --reference cached", "rm"])
@@ -95,11 +115,19 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     kind = words[0]
     again = [kind, "--resume", "mirror/one", "--output_dir", "second", "--max_steps", "3"]
     assert cli.main(again) == 0
+    assert tree(Path("second/one")) == tree(Path("mirror/one"))
     found, whole = Path("second/one/adapters/v000003"), Path("whole/one/adapters/v000003")
     assert (found / WEIGHTS_FILE).read_bytes() == (whole / WEIGHTS_FILE).read_bytes()
     use = adapter_use.read(found)
     assert use is not None and use.system_prompt == "Be brief." and use.stages[0] == "SFT on x"
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "behind" not in said and "UserWarning" not in said
+    swapped = Path("second/one/start") / WEIGHTS_FILE
+    kept = swapped.read_bytes()
+    swapped.write_bytes(kept[:-1] + b"\0")
+    assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
+    assert "is not the adapter that the run began with: copy that" in capsys.readouterr().err
+    swapped.write_bytes(kept)
     for checkpoint in Path("second/one/checkpoints").glob("step_*"):
         (checkpoint / "trainer_state.json").write_text("{")
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2

@@ -20,7 +20,8 @@ from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.policy_version import Adapter
 from unslothrl.tracking import metrics
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
-from unslothrl.tracking.run_folder import RunFolder, json_line, rollout_rows
+from unslothrl.tracking.rows import rollout_rows
+from unslothrl.tracking.run_folder import RunFolder, json_line
 from unslothrl.tracking.schedule import Schedule
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.turn import Call, Turn

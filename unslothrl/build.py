@@ -16,7 +16,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
 from unslothrl.memory import prepare_card
@@ -253,7 +253,7 @@ def lora_options(config: Config, base: Path) -> dict:
     """What both backends are given for the LoRA and the base."""
     import torch
 
-    start = starting_adapter.folder(config)
+    start = adapter_folder(config.adapter)
     return {
         "dtype": getattr(torch, dtype_name(config)),
         "rank": config.max_lora_rank,

@@ -34,6 +34,7 @@ from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
+from unslothrl.tracking import origin
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
@@ -80,9 +81,8 @@ def resolve(
     flags = {name: read_value(name, value) for name, value in flags.items()}
     recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes)
     requested = requested_options(flags, recipe)
-    user = user_layers(flags, recipe, notes, fetch)
-    recorded = resuming.recipe_of(in_full(user))
-    user = starting_adapter.with_base(user, notes)
+    asked = with_recipe(flags, recipe)
+    user = starting_adapter.with_base(user_layers(asked, notes, fetch), notes)
     given = frozenset(user) - {"recipe", "resume"}
     notes += check_named(replace(Config(), **user))
     machine = machine or Machine.detect()
@@ -107,7 +107,7 @@ def resolve(
         notes += [f"{line}: changed in this resume" for line in changed(before, named)]
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
-    return Resolved(named, given, tuple(dict.fromkeys(notes)), recorded)
+    return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(asked)))
 
 
 def with_reward(config: Config) -> Config:
@@ -132,34 +132,31 @@ def requested_options(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> di
     return {**changed, **flags}
 
 
-def user_layers(
-    flags: Mapping[str, Any],
-    recipe: Mapping[str, Any],
-    notes: list[str],
-    fetch: resuming.Fetch | None = None,
-) -> dict[str, Any]:
-    """Resumed run < recipe < flags, joined; paths and functions of files in full."""
+def with_recipe(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags over a recipe."""
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
-    user = {**recipe, **flags}
-    output_dir = str(expanded(user.get("output_dir", Config.output_dir)))
-    user |= resuming.found(in_full(user), output_dir, notes, fetch)
+    return {**recipe, **flags}
+
+
+def user_layers(
+    asked: Mapping[str, Any], notes: list[str], fetch: resuming.Fetch | None = None
+) -> dict[str, Any]:
+    """What was asked for, over the run that goes on; of a run that is named as an adapter or a
+    reward model the newest. Functions' files have their whole paths."""
+    output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
+    user = {**asked, **resuming.found(in_full(asked), output_dir, notes, fetch)}
     if user.get("resume") is not None:
+        if resuming.is_own_adapter(user["resume"], in_full(asked).get("adapter")):
+            del user["adapter"]
         user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
-    if objectives.is_file(user.get("learner") or ""):
-        user["learner"] = str(expanded(user["learner"]).absolute())  # workers read it too
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
-    if user.get("environment") is not None:
-        user["environment"] = _absolute_file(user["environment"])
+    user = functions_in_full(user)
     if "reward" in user:
-        user["reward"] = tuple(map(absolute_reward, user["reward"]))
-    if "tools" in user:
-        user["tools"] = tuple(map(environments.absolute_tool, user["tools"]))
-    if user.get("environment_python") is not None:
-        user["environment_python"] = absolute_program(user["environment_python"])
+        user["reward"] = tuple(map(newest_reward, user["reward"]))
     return {
         name: str(expanded(value)) if name in PATHS and value is not None else value
         for name, value in user.items()
@@ -167,20 +164,34 @@ def user_layers(
 
 
 def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths that are there by their whole names: a run that goes on from another folder finds them,
-    and so does one whose own folder was moved."""
-    full = {**layer}
+    """Paths by their whole names: a run that goes on from another folder finds them, so does one
+    whose own folder was moved, and so do other processes. A run stays a run."""
+    full = functions_in_full(layer)
     for name in MOVABLE:
         if full.get(name) not in (None, EMBEDDED_TURNS):
             full[name] = str(expanded(full[name]).absolute())
-    if full.get("adapter") is not None:
-        full["adapter"] = newest_of_run(full["adapter"])
     if _is_path(full.get("model") or ""):
         full["model"] = str(expanded(full["model"]).absolute())
     if full.get("dataset") is not None:
         full["dataset"] = sources.absolute(full["dataset"])
     if full.get("eval_dataset"):
         full["eval_dataset"] = tuple(map(sources.absolute_eval, full["eval_dataset"]))
+    return full
+
+
+def functions_in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Files of functions and programs, and reward models, by their whole paths."""
+    full = {**layer}
+    if objectives.is_file(full.get("learner") or ""):
+        full["learner"] = str(expanded(full["learner"]).absolute())
+    if full.get("environment") is not None:
+        full["environment"] = _absolute_file(full["environment"])
+    if full.get("reward"):
+        full["reward"] = tuple(map(absolute_reward, full["reward"]))
+    if full.get("tools"):
+        full["tools"] = tuple(map(environments.absolute_tool, full["tools"]))
+    if full.get("environment_python") is not None:
+        full["environment_python"] = absolute_program(full["environment_python"])
     return full
 
 
@@ -278,7 +289,12 @@ def _absolute_file(text: str) -> str:
 def absolute_reward(text: str) -> str:
     """A function's file or a reward model's folder by its whole path."""
     is_model = text.startswith(reward_model.PREFIX)
-    return reward_model.in_full(text) if is_model else _absolute_file(text)
+    return reward_model.absolute(text) if is_model else _absolute_file(text)
+
+
+def newest_reward(text: str) -> str:
+    """The newest reward model where a run's folder is given, else what is given."""
+    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
 
 
 def absolute_program(text: str) -> str:
@@ -289,6 +305,8 @@ def absolute_program(text: str) -> str:
 def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """Raises UserError where a resumed run would need another checkpoint than its own."""
     before, user = in_full(before), in_full(user)
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
     for name, why in FIXED.items():
         was = before.get(name, OPTIONS[name].default)
         if name in user and redacted_values(user[name]) != was:
@@ -324,9 +342,16 @@ def check_paths(config: Config) -> None:
         check_source(name, text)
     folder = starting_adapter.folder(config)
     if folder is not None:
+        check_start(config)
         adapter_check.check_format(folder)
         adapter_use.check_policy(expanded(folder))
     check_folders(config.output_dir, config.lora_save_path, config.run_name, config.resume)
+
+
+def check_start(options: starting_adapter.Options) -> None:
+    """UserError where a run that goes on would have another adapter than it began with."""
+    if options.resume is not None:
+        starting_adapter.check(options, origin.read(expanded(options.resume)).start)
 
 
 def check_source(name: str, text: str) -> None:

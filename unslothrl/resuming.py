@@ -10,7 +10,7 @@ from typing import Any
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
 from unslothrl.errors import UserError
-from unslothrl.files import is_file
+from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
 from unslothrl.redaction import redacted_values
 from unslothrl.tracking import origin
@@ -93,6 +93,14 @@ def found(
     if mirror is None and user.get("mirror") == address.NONE:
         layer["mirror"] = None
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
+
+
+def is_own_adapter(resume: str, adapter: str | None) -> bool:
+    """Whether `--adapter`, by its whole path, says what it said when the run in the folder `resume`
+    began: the newest of a run need not be that any more, and the run may be gone."""
+    recipe = origin.read(expanded(resume)).recipe
+    own = recipe.get("adapter") if isinstance(recipe, dict) else None
+    return adapter is not None and redacted_values(adapter) == own
 
 
 def check_command(config: Path, command: str) -> None:

@@ -118,7 +118,7 @@ def train(
     """Starts the processes and trains to the last step; `ending` knows what there is to end."""
     folder, view = prepared.folder, ending.view
     ending.before = earlier.state if earlier else RunState()
-    adapter = starting_adapter.kept(folder.path) or config.adapter  # also for one that starts later
+    adapter = config.adapter and (starting_adapter.kept(folder.path) or config.adapter)
     started = replace(config, adapter=adapter)
     processes = ending.cluster = cluster.start(started, prepared.base, machine, view.stage)
     view.stage("trying out what has started")
@@ -248,10 +248,11 @@ def open_folder(
     if earlier is not None:
         return earlier.folder
     text = to_toml(config, comments)
-    folder = RunFolder.create(config.output_dir, config.run_name or "run", text)
-    origin.record(folder.path, recipe)
-    starting_adapter.keep(config, folder.path)
-    return folder
+
+    def begin(folder: Path) -> None:
+        origin.record(folder, recipe, starting_adapter.keep(config, folder))
+
+    return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
 
 
 def check_rewards(config: Config) -> str | None:

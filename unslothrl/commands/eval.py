@@ -27,7 +27,8 @@ from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.rewards import model as reward_model
 from unslothrl.run import check_rewards
-from unslothrl.tracking.run_folder import CONFIG, EVALS, evaluation_rows, json_line
+from unslothrl.tracking.rows import evaluation_rows
+from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Group
 from unslothrl.untrusted import for_terminal, plain

@@ -114,7 +114,7 @@ def of_stages() -> Iterator[tuple[str, Any]]:
             name
             for name, entry in table.options.items()
             if (entry.metadata["group"] == TASK and name != "dataset")
-            or name in ("model", "recipe", "seed", "assistant_only_loss")
+            or name in ("model", "adapter", "recipe", "seed", "assistant_only_loss")
         ]
         options: dict[str, Sequence[str]] = {"plan": tuple(table.options), "data": of_data}
         for name, function in (("plan", plan_stage), ("data", data_stage)):

@@ -130,8 +130,8 @@ def reference_line(
     if options.reference != "auto":
         return f"reference: {options.reference} ({sizes})"
     most = 2**20 * reference.copy_mb / (2 * stages.NUMBER)
-    if options.max_steps:  # all of which it has to read
-        most = min(most, options.max_steps * options.batch_size)
+    if options.max_steps:
+        most = min(most, stages.WASTED * options.max_steps * options.batch_size)
     return f"reference: cached for fewer than {most:,.0f} pairs, else a copy ({sizes})"
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import resuming
-from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions
-from unslothrl.config.reading import COMMAND, read_recipe, read_toml
-from unslothrl.config.values import read_value, toml_value
+from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.reading import COMMAND, RECIPES, read_recipe, read_toml
+from unslothrl.config.values import Table, read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -18,7 +18,14 @@ from unslothrl.mirror import address
 from unslothrl.planning import fit, stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
-from unslothrl.resolve import check_folders, check_source, free_name, in_full
+from unslothrl.resolve import (
+    check_folders,
+    check_source,
+    check_start,
+    free_name,
+    in_full,
+    newest_of_run,
+)
 from unslothrl.rewards import model as judge
 from unslothrl.tracking.run_folder import CONFIG
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
@@ -51,14 +58,17 @@ def resolve(
     table = TABLES[command]
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = flags.get("recipe")
-    user = {**({} if recipe is None else read_recipe(recipe, notes, table)), **flags}
-    user = in_full(user)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes, table)
+    user = in_full({**recipe, **flags})
     asked = {**user, COMMAND: command}  # two commands may be given the same options
     output_dir = str(expanded(str(user.get("output_dir", OfflineOptions.output_dir))))
     user |= resuming.found(asked, output_dir, notes, fetch)
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
+    if user.get("resume") and resuming.is_own_adapter(user["resume"], user.get("adapter")):
+        del user["adapter"]
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
     if user.get("resume") is not None:
         path = config_file(user["resume"])
         resuming.check_command(path, command)
@@ -71,7 +81,9 @@ def resolve(
     options = table.config(**user)
     if "model" not in user:
         options = with_model(options, machine or Machine.detect(), notes)
-    options = with_adapter(options, user, notes)
+    requested = requested_options(flags, recipe, table)
+    options = with_adapter(options, requested, notes)
+    notes += notes_on_dropout(options, requested)
     check(options)
     if options.resume is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -81,6 +93,16 @@ def resolve(
         options = replace(options, run_name=name)
     notes = list(dict.fromkeys(notes))
     return Stage(command, options, resuming.recipe_of(asked), tuple(notes), frozenset(user))
+
+
+def requested_options(
+    flags: Mapping[str, Any], recipe: Mapping[str, Any], table: Table
+) -> dict[str, Any]:
+    """What the user asked for: the flags, and what a recipe of the user's own changes."""
+    if flags.get("recipe") in RECIPES:
+        recipe = {}
+    changed = {n: value for n, value in recipe.items() if value != table.options[n].default}
+    return {**changed, **flags}
 
 
 def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> OfflineOptions:
@@ -135,10 +157,10 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
 
 
 def with_adapter(
-    options: OfflineOptions, user: Mapping[str, Any], notes: list[str]
+    options: OfflineOptions, requested: Mapping[str, Any], notes: list[str]
 ) -> OfflineOptions:
     """With the LoRA's shape of the adapter that it begins with; `notes` gets a line for what that
-    changes. UserError where the user has set another."""
+    changes. UserError where another was asked for."""
     folder = starting_adapter.folder(options)
     if folder is None or options.resume is not None:  # which goes on as it began
         return options
@@ -148,17 +170,28 @@ def with_adapter(
         has["lora_alpha"] = int(lora.alpha)
     may_differ = {"lora_dropout"} if isinstance(options, RmOptions) else set()
     for name, value in has.items():
-        if name in user and user[name] != value:
+        if name in requested and requested[name] != value:
             if name in may_differ:
                 continue
             raise UserError(
-                f"{name} {user[name]}: adapter {options.adapter} has {value}: leave --{name} out, "
-                f"or set --{name} {value}"
+                f"{name} {requested[name]}: adapter {options.adapter} has {value}: leave --{name} "
+                f"out, or set --{name} {value}"
             )
         if getattr(options, name) != value:
             notes.append(f"{name} {getattr(options, name)} -> {value}, as adapter {folder} has")
             options = replace(options, **{name: value})
     return options
+
+
+def notes_on_dropout(options: OfflineOptions, requested: Mapping[str, Any]) -> list[str]:
+    """Where it was asked for, and TRL turns it off."""
+    if isinstance(options, SftOptions) or not requested.get("lora_dropout"):
+        return []
+    said = f"lora_dropout {requested['lora_dropout']} has no effect: TRL trains pairs without it"
+    if not isinstance(options, RmOptions):
+        return [said]
+    is_on = any(text.replace(" ", "").lower() == "disable_dropout=false" for text in options.trl)
+    return [] if is_on else [f"{said}, unless you set --trl disable_dropout=false"]
 
 
 def check(options: OfflineOptions) -> None:
@@ -175,6 +208,7 @@ def check(options: OfflineOptions) -> None:
         check_source("eval_dataset", source or options.dataset)
     folder = starting_adapter.folder(options)
     if folder is not None:
+        check_start(options)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
         elif is_file(expanded(folder) / judge.HEAD_FILE):

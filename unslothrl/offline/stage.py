@@ -12,7 +12,7 @@ from unslothrl import __version__, stopping
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
 from unslothrl.errors import RunError, UserError
-from unslothrl.files import expanded, newest_numbered, write_whole
+from unslothrl.files import expanded, is_file, newest_numbered, write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.offline import layouts
@@ -20,7 +20,7 @@ from unslothrl.offline.checkpoints import StageCheckpoints, step_of
 from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
-from unslothrl.rewards.model import HEAD_FILE
+from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.tracking import calling, methods, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
@@ -68,7 +68,7 @@ class Begun:
         target = mirrors.of_run(options)
         adapter = starting_adapter.folder(options)
         if adapter:
-            adapter_check.check(adapter, base_model.find(options.model, weights=False))
+            check_start(options, adapter)
         from unslothrl.offline import settings
 
         settings.check(options)
@@ -85,13 +85,8 @@ class Begun:
         }
         if options.resume is None:
             with stopping.held():
-                folder = RunFolder.create(
-                    options.output_dir, options.run_name or stage.command, to_toml(stage)
-                )
+                folder = new_folder(stage, prints)
                 at_end.callback(folder.close)
-                origin.record(folder.path, stage.recipe)
-                starting_adapter.keep(options, folder.path)
-                write_whole(folder.path / DATA_FILE, encoded(prints))
         else:
             folder = RunFolder.reopen(options.resume)
             at_end.callback(folder.close)
@@ -268,6 +263,32 @@ class Begun:
         }  # fmt: skip
 
 
+def check_start(options: OfflineOptions, adapter: str) -> None:
+    """UserError where an adapter, or its head, is not one of the base's."""
+    base = base_model.find(options.model, weights=False)
+    adapter_check.check(adapter, base)
+    if isinstance(options, RmOptions) and is_file(expanded(adapter) / HEAD_FILE):
+        hidden = base_model.read_config(base).get("hidden_size")
+        size = head_of(expanded(adapter)).hidden
+        if size != hidden:
+            raise UserError(
+                f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "
+                f"{hidden}: it is of another base"
+            )
+
+
+def new_folder(stage: Stage, prints: Mapping[str, str]) -> RunFolder:
+    """That of a run that begins. UserError where it cannot be written."""
+
+    def begin(folder: Path) -> None:
+        start = starting_adapter.keep(stage.options, folder)
+        origin.record(folder, stage.recipe, start)
+        write_whole(folder / DATA_FILE, encoded(prints))
+
+    name = stage.options.run_name or stage.command
+    return RunFolder.create(stage.options.output_dir, name, to_toml(stage), begin)
+
+
 def command_for(
     options: OfflineOptions, run: Path, adapter: Path, has_template: bool
 ) -> str | None:
@@ -289,7 +310,10 @@ def newest_of(checkpoints: StageCheckpoints, run: Path, notes: list[str]) -> Pat
     damaged: list[str] = []
     newest = checkpoints.newest(damaged.append, checkpoint_files.check)
     if newest is None and damaged:
-        raise UserError(f"resume {run}: {damaged[0]}, and no other checkpoint is whole")
+        raise UserError(
+            f"resume {run}: {damaged[0]}, and no other checkpoint is whole: start a new run from "
+            "its adapter with --adapter"
+        )
     notes += [f"{each}: an earlier one is used" for each in damaged]
     return newest
 

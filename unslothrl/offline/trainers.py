@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from unslothrl import stopping
 from unslothrl.backends.lora import POLICY
 from unslothrl.errors import RunError
+from unslothrl.files import remove
 from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.answers import LearntOnly
 from unslothrl.offline.checkpoints import StageCheckpoints
@@ -42,6 +43,10 @@ FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before i
     "margin": "margin",
     "mean_reward": "reward_mean",
 }
+
+
+OF_REFERENCE = "ref"  # TRL's name of the adapter, and so its folder in a checkpoint
+REFERENCE_IS_COPY = "reference_is_copy"  # in a checkpoint, empty: it is not cached
 
 
 class Interrupted(Exception):
@@ -152,7 +157,11 @@ class Recorded:
         step = self.state.global_step
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
+        self.shorten(written)
         self.checkpoints.seal(written, step, self.is_best())
+
+    def shorten(self, checkpoint: Path) -> None:
+        """Removes what the run's folder has already."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """transformers loads none but the adapters in subfolders where there is one, such as DPO's
@@ -203,6 +212,11 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
         """`cached` gets the number of pairs whose reference is computed before the first step."""
         self._cached, self._pairs = cached, 0
         super().__init__(*given, **named)
+
+    def shorten(self, checkpoint: Path) -> None:
+        if (checkpoint / OF_REFERENCE).is_dir():  # a copy of what training began with
+            remove(checkpoint / OF_REFERENCE)
+            (checkpoint / REFERENCE_IS_COPY).touch()
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         found = super().compute_ref_log_probs(model, inputs)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.offline import models, plain_head, settings
 from unslothrl.offline.trainers import (
+    OF_REFERENCE,
+    REFERENCE_IS_COPY,
     DpoTrainer,
     Recorder,
     RmTrainer,
@@ -29,7 +32,6 @@ from unslothrl.weights import starting_adapter
 if TYPE_CHECKING:
     from unslothrl.offline.stage import Begun
 
-OF_REFERENCE = "ref"  # TRL's name of the adapter, and so its folder in a checkpoint
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 
 
@@ -38,12 +40,14 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     transformers.utils.logging.set_verbosity_error()
     logging.getLogger("trl").setLevel(logging.ERROR)  # it warns of packing, which is tested here
     datasets.disable_progress_bars()
+    # PEFT looks for the base under the name that an adapter has for it
+    warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)
     os.environ["TQDM_DISABLE"] = "1"  # the terminal is the run's
     plain_head.install()
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    shape = shape_of(options, name)
+    shape = shape_of(options, name, begun.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(base, shape)
     tables = begun.tables
@@ -86,9 +90,10 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     return trainer
 
 
-def shape_of(options: OfflineOptions, name: str) -> models.Shape:
-    """What is put on the base, which published adapters call `name`."""
-    start = starting_adapter.folder(options)
+def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
+    """What is put on the base, which published adapters call `name`, in a run's folder."""
+    start = starting_adapter.folder(options) and starting_adapter.kept(run)
+    start = start or starting_adapter.folder(options)  # of an earlier version, which kept none
     return models.Shape(
         dtype=getattr(torch, dtype_name(options)),
         rank=options.max_lora_rank,
@@ -132,7 +137,7 @@ def is_reference_cached(options: DpoOptions, model: Any, begun: "Begun") -> bool
     """Whether the reference's log-probabilities are computed before the first step. A run goes on
     as it began, whatever its length is now."""
     if begun.checkpoint is not None:
-        return not (begun.checkpoint / OF_REFERENCE).is_dir()
+        return not (begun.checkpoint / REFERENCE_IS_COPY).exists()
     if options.reference != "auto":
         return options.reference == settings.CACHED
     reference = reference_of(options, model, begun.tables)

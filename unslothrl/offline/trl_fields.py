@@ -18,7 +18,7 @@ FOR_ALL = {
 ALLOWED = {
     SftOptions: {*FOR_ALL, "label_smoothing_factor", "loss_type", "router_aux_loss_coef"},
     DpoOptions: {
-        *FOR_ALL, "disable_dropout", "f_alpha_divergence_coef", "f_divergence_type",
+        *FOR_ALL, "f_alpha_divergence_coef", "f_divergence_type",
         "label_smoothing", "ld_alpha", "router_aux_loss_coef", "use_weighting",
     },
     RmOptions: {*FOR_ALL, "center_rewards_coefficient", "disable_dropout"},
@@ -68,6 +68,7 @@ REASONS = (  # why not, words that begin the names of the fields
         "dataloader_drop_last",
     ),
     ("the reference stays what training begins with", "sync_ref_model ref_model_ precompute_ref"),
+    ("the reference would be computed with dropout, too", "disable_dropout"),
     ("there is one loss: use --loss_type", "loss_weights discopop_tau"),
     ("this loss has no smoothing of labels", "label_smoothing_factor"),
 )

@@ -36,21 +36,28 @@ HIDDEN = HALF + HALF + NUMBER  # bytes of a token's hidden value there: two copi
 PYTORCH_MB = 700  # of the host, for the process with TRL and datasets; measured on a CPU
 
 
+WASTED = 2  # cached pairs for each that is read, beyond which a copy is taken
+
+
 @dataclass(frozen=True)
 class Reference:
     """What DPO's reference takes, held in either of two ways."""
 
     weights: int  # of the adapter that is trained
     pairs: int  # to train and to evaluate on
-    unread: int = 0  # of them, that a run of so few steps never reads
+    read: int | None = None  # how often the run reads one of them; None: all at least once
 
     @classmethod
     def of(
         cls, options: DpoOptions, weights: int, pairs: int, evaluation_pairs: int
     ) -> "Reference":
         """Of a run with so many pairs to train on, and to evaluate on."""
-        read = options.max_steps * options.batch_size if options.max_steps else pairs
-        return cls(weights, pairs + evaluation_pairs, max(0, pairs - read))
+        read = options.episodes * pairs
+        if options.max_steps:
+            read = min(read, options.max_steps * options.batch_size)
+        steps = -(-read // options.batch_size)
+        evaluations = 1 - -steps // options.eval_every if options.eval_every else 0
+        return cls(weights, pairs + evaluation_pairs, read + evaluations * evaluation_pairs)
 
     @property
     def copy_mb(self) -> float:
@@ -63,15 +70,20 @@ class Reference:
 
     @property
     def is_cached(self) -> bool:
-        """Whether `--reference auto` caches: whichever is smaller, but for a run that ends before
-        it has read all pairs, since computing them would take longer than it lasts."""
-        return self.cached_mb < self.copy_mb and not self.unread
+        """Whether `--reference auto` caches: whichever is smaller, but for a run so short that it
+        would compute far more log-probabilities than it reads."""
+        return self.cached_mb < self.copy_mb and not self.is_wasted
+
+    @property
+    def is_wasted(self) -> bool:
+        """Whether most of what would be cached is never read."""
+        return self.read is not None and self.pairs > WASTED * self.read
 
     def line(self) -> str:
         chosen = "its log-probabilities are cached" if self.is_cached else "a copy of the adapter"
-        unread = f", {self.unread} of which are never read" if self.unread else ""
+        read = f", of which the run reads {self.read}" if self.is_wasted else ""
         return (
-            f"reference: {chosen} (cached {self.cached_mb:.2f} MB for {self.pairs} pairs{unread}; "
+            f"reference: {chosen} (cached {self.cached_mb:.2f} MB for {self.pairs} pairs{read}; "
             f"a copy {self.copy_mb:.2f} MB)"
         )
 
@@ -176,7 +188,8 @@ def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine:
     moments = TRAINED["cuda" if machine.gpus else "cpu"] - 2 * NUMBER
     kept = options.keep_checkpoints + 2  # the best one too
     base = shape.weight_bytes() + (0 if "4bit" in options.model else shape.parameters() * HALF)
-    disk = (base + lora * HALF + kept * lora * (NUMBER + moments)) / MB
+    adapters = 2 if options.adapter else 1  # the one that it begins with
+    disk = (base + adapters * lora * HALF + kept * lora * (NUMBER + moments)) / MB
     return (
         Store("host memory", host, machine.ram_mb or None),
         Store("disk", disk, machine.disk_mb),

@@ -49,6 +49,12 @@ def folder_of(text: str) -> Path:
     return folder
 
 
+def absolute(text: str) -> str:
+    """ "rm:runs/NAME=0.5" with the whole path of what is named."""
+    name, weight = parted(text)
+    return f"{PREFIX}{expanded(name.removeprefix(PREFIX)).absolute()}{weight}"
+
+
 def in_full(text: str) -> str:
     """ "rm:runs/NAME=0.5" with the whole path of the adapter, so that a run which goes on scores by
     the same one."""

@@ -48,12 +48,13 @@ class Origin:
     versions: dict[str, str] = field(default_factory=dict)
     resumes: list[Resume] = field(default_factory=list)
     recipe: dict[str, Any] | None = None  # the options that the user set
+    start: str = ""  # what tells the adapter that it began with: see `weights.starting_adapter`
 
 
-def record(folder: Path, recipe: Mapping[str, Any] | None = None) -> None:
+def record(folder: Path, recipe: Mapping[str, Any] | None = None, start: str = "") -> None:
     """Writes run.json of a run that begins."""
     known = None if recipe is None else dict(recipe)
-    write(folder, Origin(command_line(sys.argv), now(), versions(), recipe=known))
+    write(folder, Origin(command_line(sys.argv), now(), versions(), recipe=known, start=start))
 
 
 def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
@@ -98,6 +99,7 @@ def from_object(found: Any) -> Origin:
                 for each in found.get("resumes", [])
             ],
             found.get("recipe"),
+            str(found.get("start", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return Origin()

@@ -28,9 +28,8 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ from unslothrl.tracking.jsonl import (
     read_jsonl,
 )
 from unslothrl.tracking.run_lock import RunLock
-from unslothrl.types import FROM_THE_ENVIRONMENT, Batch, Completion, Group
+from unslothrl.types import Batch
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
 from unslothrl.weights.starting_adapter import START
@@ -75,21 +74,29 @@ class RunFolder:
         self.saved: Callable[[], None] = lambda: None  # called when there is more to copy away
 
     @classmethod
-    def create(cls, output_dir: Path | str, run_name: str, config_toml: str) -> "RunFolder":
-        """Locked. Raises UserError if the folder holds a run already or cannot be written."""
-        folder = cls(Path(output_dir) / run_name)
+    def create(
+        cls, output_dir: Path | str, run_name: str, config_toml: str,
+        begin: Callable[[Path], None] = lambda path: None,
+    ) -> "RunFolder":  # fmt: skip
+        """Locked; `begin` writes what else a run has from its beginning. UserError if the folder
+        holds a run already, or cannot be written: what was written is then removed."""
+        folder, is_new = cls(Path(output_dir) / run_name), False
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
             names = {entry.name for entry in folder.path.iterdir()}
-            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS, START}:
+            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
                 folder.lock.release()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
                 )
+            is_new = True
+            begin(folder.path)
             folder.write_config(config_toml)
         except OSError as error:
+            if is_new:
+                folder.discard()
             raise UserError(
                 f"output_dir {output_dir} cannot be written ({error.strerror}): "
                 "set --output_dir to a folder of your own"
@@ -207,11 +214,11 @@ class RunFolder:
         return rows
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes the rollouts of a step: see `rollout_rows`."""
+        """Writes the rollouts of a step: see `rows.rollout_rows`."""
         return self._write_rows(self._of_step(ROLLOUTS, step), rows)
 
     def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes what an evaluation drew: see `evaluation_rows`."""
+        """Writes what an evaluation drew: see `rows.evaluation_rows`."""
         return self._write_rows(self.path / EVALS / f"{name}.jsonl", rows)
 
     def _write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -220,7 +227,7 @@ class RunFolder:
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The rows of a step's rollouts, see `rollout_rows`; [] if it has none."""
+        """The rows of a step's rollouts, see `rows.rollout_rows`; [] if it has none."""
         return read_jsonl(self._of_step(ROLLOUTS, step))
 
     def rollouts_file(self, step: int) -> Path:
@@ -293,77 +300,6 @@ class RunFolder:
 
     def _of_step(self, folder: str, step: int) -> Path:
         return self.path / folder / f"{step_name(step)}.jsonl"
-
-
-def rollout_rows(
-    groups: Sequence[Group],
-    advantages: Sequence[Sequence[float]] | None = None,
-    chosen: Sequence[Sequence[int]] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """One row per candidate. `advantages` is [groups][candidates], 0 if not given; `chosen` has the
-    indices of the selected candidates of every group, none if not given."""
-    advantages = [[0.0] * len(g.completions) for g in groups] if advantages is None else advantages
-    chosen = [[] for _ in groups] if chosen is None else chosen
-    for group, values, picked in zip(groups, advantages, chosen, strict=True):
-        for index, completion in enumerate(group.completions):
-            yield {
-                "task": group.task.id,
-                "candidate": index,
-                "prompt": prompt_of(group, completion),
-                "answer": group.task.answer,
-                "completion": completion.text,
-                "finish_reason": completion.finish_reason,
-                "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},
-                "score": group.scores[index],
-                "advantage": values[index],
-                "selected": index in picked,
-                "policy_version": completion.policy_version,
-                **turns_of(group, index),
-            }
-
-
-def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterator[dict[str, Any]]:
-    """One row per candidate of an evaluation, by set; each with `more`."""
-    for name, groups in drawn.items():
-        for group in groups:
-            for index, completion in enumerate(group.completions):
-                yield {
-                    **more,
-                    "set": name,
-                    "task": group.task.id,
-                    "candidate": index,
-                    "prompt": prompt_of(group, completion),
-                    "answer": group.task.answer,
-                    "completion": completion.text,
-                    "finish_reason": completion.finish_reason,
-                    "tokens": sum(completion.version_counts.values()),
-                    "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
-                    "score": group.scores[index],
-                    **turns_of(group, index),
-                }
-
-
-def prompt_of(group: Group, completion: Completion) -> str:
-    """What the policy read first: the task's, or what its environment gave."""
-    given = completion.transcript.prompt if completion.transcript is not None else ""
-    return given or group.task.prompt
-
-
-def turns_of(group: Group, index: int) -> dict[str, Any]:
-    """The turns of an episode with an environment, and why it is lost if it is; nothing where there
-    is none."""
-    transcript = group.completions[index].transcript
-    if transcript is None:
-        return {}
-    turns = [asdict(turn) for turn in transcript.turns]
-    if not group.completions[index].is_lost:
-        return {"turns": turns}
-    reasons = [
-        failure.reason
-        for failure in group.failures
-        if failure.candidate == index and failure.reward == FROM_THE_ENVIRONMENT
-    ]
-    return {"turns": turns, "lost": reasons[0] if reasons else ""}
 
 
 def step_name(step: int) -> str:

@@ -8,7 +8,8 @@ from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import RunFolder, evaluation_rows, rollout_rows, step_name
+from unslothrl.tracking.rows import evaluation_rows, rollout_rows
+from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.training.background import Background
 from unslothrl.training.boundary import Boundary
 from unslothrl.training.checkpoint_schedule import CheckpointSchedule

@@ -25,7 +25,7 @@ def is_traced(step: int, total_steps: int) -> bool:
 
 
 class Trace:
-    """Of a step: the rows of its rollouts (see `rollout_rows`) whose tokens are shown."""
+    """Of a step: the rows of its rollouts (see `rows.rollout_rows`) whose tokens are shown."""
 
     def __init__(self, selected: Selected, left_out: Sequence[Group]):
         groups = [*selected.groups, *left_out]

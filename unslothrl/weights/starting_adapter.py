@@ -4,19 +4,27 @@ A run that goes on reads the copy, since the folder that was given may have been
 or be on another machine.
 """
 
+import contextlib
+import hashlib
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from unslothrl.config.values import read_value
 from unslothrl.embedded import EMBEDDED, adapter_folder
-from unslothrl.files import expanded, flush_tree, is_file, is_folder, remove, replace_folder
+from unslothrl.errors import UserError
+from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder, remove, replace_folder
 from unslothrl.rewards.model import HEAD_FILE
-from unslothrl.weights import adapter_use
+from unslothrl.untrusted import shown
+from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 START = "start"  # in the run's folder
-KEPT = (CONFIG_FILE, WEIGHTS_FILE, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
+HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
+KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
 
 
 class Options(Protocol):
@@ -43,33 +51,94 @@ def kept(run: Path) -> str | None:
     return str(copy) if is_folder(copy) else None
 
 
-def keep(options: Options, run: Path) -> None:
-    """Copies the adapter into a new run's folder, whole or not at all. OSError."""
+def keep(options: Options, run: Path) -> str:
+    """Copies the adapter into a new run's folder, whole or not at all. -> `print_of` it, "" where
+    there is none. OSError."""
     given = adapter_folder(options.adapter)
     if given is None:
-        return
+        return ""
     writing = run / f".{START}"
     remove(writing)
     writing.mkdir()
     for name in KEPT:
-        if is_file(expanded(given) / name):
+        if name in NEEDED or is_file(expanded(given) / name):
             shutil.copyfile(expanded(given) / name, writing / name)
     flush_tree(writing)
+    found = print_of(writing)
     replace_folder(writing, run / START)
+    return found
+
+
+def print_of(folder: Path) -> str:
+    """What tells an adapter from another: "12,345 bytes, 8f3a...". OSError where it is none."""
+    paths = [folder / name for name in KEPT if name in NEEDED or is_file(folder / name)]
+    size, digest = sum(path.stat().st_size for path in paths), hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"{size:,} bytes, {digest.hexdigest()[:16]}"
+
+
+def check(options: Options, begun_with: str) -> None:
+    """UserError where a run that goes on would have another adapter than it began with. That one's
+    `print_of`: `begun_with`, "" where it is not known."""
+    start = folder(options)
+    if options.resume is None or start is None or not begun_with:
+        return
+    with contextlib.suppress(OSError):
+        paths = [expanded(start) / name for name in KEPT]
+        size = sum(path.stat().st_size for path in paths if is_file(path))
+        if begun_with.startswith(f"{size:,} ") and print_of(expanded(start)) == begun_with:
+            return
+    copy = expanded(options.resume) / START
+    raise UserError(
+        f"resume {options.resume}: {start} is not the adapter that the run began with: copy that "
+        f"({options.adapter}) into {copy}, or start a new run with --adapter"
+    )
 
 
 def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The options that a user set, and the model of the adapter among them where none is named.
-    UserError where the file that says so is damaged."""
+    """The options that a user set, and the adapter's base among them where no model is named; a
+    note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
+    found."""
     given = adapter_folder(user.get("adapter"))
-    if given is None or "model" in user:
+    if given is None or user.get("resume") is not None:
         return {**user}
-    use = adapter_use.read(expanded(given))
-    if use is None:
+    base = base_of(given)
+    if "model" in user:
+        if base is not None and not is_same_base(base, str(user["model"])):
+            notes.append(f"adapter {user['adapter']} is of {shown(base)}, and the model another")
         return {**user}
-    if use.base != EMBEDDED:
-        notes.append(f"model -> {use.base}: the base of adapter {user['adapter']}")
-    return {**user, "model": use.base}
+    if base is None:
+        return {**user}
+    try:
+        base = read_value("model", base)
+    except UserError as error:
+        raise UserError(f"adapter {user['adapter']}: its base: {error}: set --model") from None
+    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not exists(base):
+        raise UserError(
+            f"adapter {user['adapter']}: its base {shown(base)} is not there: set --model"
+        )
+    if base != EMBEDDED:
+        notes.append(f"model -> {base}: the base of adapter {user['adapter']}")
+    return {**user, "model": base}
+
+
+def base_of(adapter: str) -> str | None:
+    """What an adapter's base is called; None where its files do not say. UserError where they are
+    damaged."""
+    if not is_file(expanded(adapter) / CONFIG_FILE):
+        return None  # whatever reads it next says so
+    use = adapter_use.read(expanded(adapter))
+    return use.base if use is not None else adapter_check.check_settings(adapter).base
+
+
+def is_same_base(one: str, other: str) -> bool:
+    """Whether two names are of one base: a hub id, or a folder by any of its paths."""
+    if EMBEDDED in (one, other):
+        return one == other
+    paths = {str(expanded(name).resolve()) if exists(name) else name for name in (one, other)}
+    return len(paths) == 1
 
 
 def stages(options: Options, own: str) -> tuple[str, ...]:

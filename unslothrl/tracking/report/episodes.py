@@ -7,7 +7,7 @@ MOST_TURNS, MOST_CALLS = 12, 4  # that a script has, of an episode and of each t
 MOST_ARGUMENTS = 200  # characters of a call's
 LEAST_NAME = 20  # characters of its name
 
-Turns = Sequence[Mapping[str, Any]]  # of `run_folder.turns_of`
+Turns = Sequence[Mapping[str, Any]]  # of `rows.turns_of`
 
 
 def shown(turns: Turns, most: int) -> dict[str, Any]:
