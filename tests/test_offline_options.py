@@ -500,10 +500,10 @@ def test_the_base_of_an_adapter_is_that_of_its_settings_and_another_model_is_not
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     assert resolve("sft", given).options.model == "me/base"
     notes = resolve("sft", {**given, "model": "me/other"}).notes
-    assert f"adapter {folder} is of 'me/base', and the model another" in notes
-    assert not any(
-        "another" in note for note in resolve("sft", {**given, "model": "me/base"}).notes
-    )
+    assert f"adapter {folder} was trained on 'me/base', and the model is me/other" in notes
+    for model in ("me/base", "unsloth/base-bnb-4bit", "unsloth/Base-unsloth-bnb-4bit"):
+        notes = resolve("sft", {**given, "model": model}).notes
+        assert not any("was trained on" in note for note in notes)
 
 
 def test_dropout_that_trl_turns_off_is_noted():

@@ -23,6 +23,7 @@ from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 START = "start"  # in the run's folder
 HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
 
@@ -106,8 +107,11 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         return {**user}
     base = base_of(given)
     if "model" in user:
-        if base is not None and not is_same_base(base, str(user["model"])):
-            notes.append(f"adapter {user['adapter']} is of {shown(base)}, and the model another")
+        if base is not None and of_weights(base) != of_weights(str(user["model"])):
+            notes.append(
+                f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
+                f"{user['model']}"
+            )
         return {**user}
     if base is None:
         return {**user}
@@ -133,12 +137,12 @@ def base_of(adapter: str) -> str | None:
     return use.base if use is not None else adapter_check.check_settings(adapter).base
 
 
-def is_same_base(one: str, other: str) -> bool:
-    """Whether two names are of one base: a hub id, or a folder by any of its paths."""
-    if EMBEDDED in (one, other):
-        return one == other
-    paths = {str(expanded(name).resolve()) if exists(name) else name for name in (one, other)}
-    return len(paths) == 1
+def of_weights(base: str) -> str:
+    """The same for all names of a base's weights: of a folder its path, of a hub id its name
+    without who has quantised it."""
+    if base != EMBEDDED and exists(base):
+        return str(expanded(base).resolve())
+    return QUANTISED.sub("", base.rpartition("/")[2].lower())
 
 
 def stages(options: Options, own: str) -> tuple[str, ...]:
