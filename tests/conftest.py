@@ -28,7 +28,7 @@ from unslothrl.types import LORA_TARGETS
 
 # No deadline: how long an example takes is the machine's doing.
 hypothesis.settings.register_profile("unslothrl", max_examples=50, deadline=None)
-hypothesis.settings.load_profile("unslothrl")
+hypothesis.settings.register_profile("unslothrl-quick", max_examples=10, deadline=None)
 
 SMALL = {
     "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add
@@ -51,6 +51,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    hypothesis.settings.load_profile(
+        "unslothrl-quick" if config.getoption("quick") else "unslothrl"
+    )
     if config.getoption("quick"):
         os.environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(QUICK), os.environ.get("PYTHONPATH")])

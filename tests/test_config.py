@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.config import (
@@ -214,7 +214,6 @@ def values(name):
     return st.none() | known if is_optional(name) else known
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.builds(Config, **{name: values(name) for name in OPTIONS}))
 def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
     file = tmp_path_factory.mktemp("toml") / "config.toml"

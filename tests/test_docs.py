@@ -1,8 +1,10 @@
 """The examples in the documents run as they are, and what the documents name exists."""
 
+import functools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,13 +102,18 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
+@functools.cache
+def command() -> Any:
+    """`unslothrl`, with its commands."""
+    return typer.main.get_command(cli.app)
+
+
+@functools.cache
 def known_flags() -> set[str]:
     """The names of every flag of every command."""
-    command = typer.main.get_command(cli.app)
-    commands = [*command.commands.values(), command]
     return {
         name.lstrip("-")
-        for each in commands
+        for each in [*command().commands.values(), command()]
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     } | {"help", "help_all"}
@@ -123,7 +130,7 @@ def test_every_flag_that_is_named_exists(path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_every_command_that_is_named_exists(path):
-    known = {*typer.main.get_command(cli.app).commands, "unslothrl"}
+    known = {*command().commands, "unslothrl"}
     named = set(re.findall(r"(?:^ {4}|`)unslothrl ([a-z]+)\b", path.read_text(), re.MULTILINE))
     assert named <= known
 

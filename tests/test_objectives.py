@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.algorithms import (
@@ -36,7 +36,6 @@ from unslothrl.errors import RunError, UserError
 
 LEARNERS = objectives.names()  # whatever is there: a new file is held to the same
 LIMIT = 20
-quickly = settings(max_examples=25, deadline=None)
 SHIPPED = {name: objectives.load(name) for name in LEARNERS}
 
 
@@ -277,7 +276,6 @@ def test_the_entropy_bonus_has_a_gradient():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@quickly
 @given(case=cases, seed=st.integers(0, 1000))
 def test_permuting_the_candidates_changes_nothing(name, case, seed):
     order = list(range(len(case.lengths)))
@@ -287,7 +285,6 @@ def test_permuting_the_candidates_changes_nothing(name, case, seed):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@quickly
 @given(case=cases, cut=st.integers(1, 5))
 def test_micro_batches_add_up_to_the_batch(name, case, cut):
     cut = min(cut, len(case.lengths) - 1)
@@ -300,7 +297,6 @@ def test_micro_batches_add_up_to_the_batch(name, case, cut):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@quickly
 @given(case=cases)
 def test_completions_of_no_tokens_only_count_as_sequences(name, case):
     """What padding would be: nothing that is added beside the tokens reaches the loss."""
@@ -311,14 +307,12 @@ def test_completions_of_no_tokens_only_count_as_sequences(name, case):
     assert loss.value.item() == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9)
 
 
-@quickly
 @given(case=cases)
 def test_grpo_is_dapo_with_equal_clips_and_the_other_aggregation(case):
     switched = dataclasses.replace(objectives.load("dapo"), clip_high=0.2, aggregation="sequence")
     assert loss_of(switched, case) == loss_of(objectives.load("grpo"), case)
 
 
-@quickly
 @given(case=st.builds(make_case, st.integers(0, 9999), st.just([1, 1, 1, 1]), st.just(1e-3)))
 def test_gspo_is_grpo_for_completions_of_one_token(case):
     gspo = objectives.load("gspo")
@@ -330,7 +324,6 @@ def test_gspo_is_grpo_for_completions_of_one_token(case):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-@quickly
 @given(case=cases)
 def test_on_policy_nothing_is_clipped_or_corrected(name, case):
     """Where sampler and learner agree the ratio is exactly 1, so the advantages alone remain."""
@@ -402,7 +395,6 @@ def test_its_parts_are_of_known_kinds(name):
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-@quickly
 @given(case=cases)
 def test_its_loss_and_gradient_are_finite(name, case):
     logprobs = case.tokens().logprobs.requires_grad_()

@@ -101,7 +101,8 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
 
 
 class Deadline:
-    """A clock that passes every deadline once an engine has finished so many turns."""
+    """A clock that passes every deadline once an engine has finished so many turns and is in the
+    middle of another: how many are drawn at once is the timing of the environments."""
 
     def __init__(self, engine, turns: int):
         self.now, self.left = 0.0, turns
@@ -111,7 +112,7 @@ class Deadline:
     def watched(self):
         finished = self.step()
         self.left -= len(finished)
-        if self.left <= 0:
+        if self.left <= 0 and any(map(self.engine.drawn, self.engine.in_flight)):
             self.now, self.engine.step = 1000.0, self.step
         return finished
 
@@ -182,7 +183,9 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
         own_gap, other_gap = (under[v][was_drawn].mean() for v in (version, other))
         print(f"version {version}: {was_drawn.sum()} tokens, {own_gap:.4f}, {other_gap:.4f}")
         assert was_drawn.sum() > 50
-        assert own_gap < MOST_GAP and other_gap > 5 * MOST_GAP  # the versions are told apart
+        # The versions are told apart. How many tokens are of which is the environments' timing: few
+        # have a larger mean, and the policy is sharper after such a step.
+        assert own_gap < 3 * MOST_GAP and other_gap > 30 * MOST_GAP
     train(learner, samples)
 
 

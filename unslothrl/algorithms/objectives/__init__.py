@@ -4,6 +4,7 @@ A new file here is a new `--learner`; a file of the user's own, `--learner path/
 the same way. Both define OBJECTIVE.
 """
 
+import functools
 import pkgutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from unslothrl.files import is_file as is_there
 from unslothrl.untrusted import plain
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """What `--learner` knows without a file of the user's own."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
@@ -34,4 +36,9 @@ def load(name: str) -> Objective:
         return objective_file.read(name, path)
     if name not in names():
         raise UserError(f"learner {name!r} is none of {', '.join(names())}: set --learner grpo")
+    return _built_in(name)
+
+
+@functools.cache
+def _built_in(name: str) -> Objective:
     return objective_file.read(name, Path(__path__[0]) / f"{name}.py")
