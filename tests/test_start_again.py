@@ -101,12 +101,12 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     processes.silence_s(actor)
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + 60
-    while (silent := processes.silence_s(actor)) < 1.5 and time.monotonic() < end:
+    while (silent := processes.silence_s(actor)) < 2.0 and time.monotonic() < end:
         processes.check_learners()
     os.kill(pid, signal.SIGCONT)
     while processes.silence_s(actor) > 0 and time.monotonic() < end:
         pass
-    assert silent >= 1.5 and time.monotonic() < end
+    assert silent >= 2.0 and time.monotonic() < end
     watch = processes.watches.ask(host)
     seconds, when = watch.longest[host]
     assert seconds >= 1.5
