@@ -164,7 +164,7 @@ def test_the_learning_rate_follows_its_schedule(train):
         learner="grpo", lr=1e-3, lr_schedule="linear", warmup_steps=1, lr_floor=0.5, max_steps=3
     )
     assert code == 0
-    assert [row["train/lr"] for row in metrics(folder)] == [1e-3, 1e-3, 5e-4]
+    assert [row["train/lr"] for row in metrics(folder)] == [1e-3, 1e-3, 7.5e-4]
 
 
 NOT_FINITE = """

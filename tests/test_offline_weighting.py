@@ -63,6 +63,15 @@ def test_micro_batches_change_nothing(command, tmp_path):
         assert few[0]["eval/held/margin"] == 0
 
 
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_the_learning_rate_is_that_of_a_run_of_rl(command, tmp_path):
+    rows = steps_of(
+        command, tmp_path, 4, ("max_steps", "4"), ("episodes", "9"), ("lr_schedule", "linear"),
+        ("warmup_steps", "2"), ("lr_floor", "0.5"), ("eval_every", "0"),
+    )  # fmt: skip
+    assert [row["train/lr"] for row in rows] == pytest.approx([5e-3, 1e-2, 1e-2, 7.5e-3])
+
+
 def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     """Those of before the first step, against scores of one answer at a time."""
     before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]

@@ -59,6 +59,7 @@ class OfflineOptions:
     )
     lr: float = same("lr", 2e-4)
     lr_schedule: str = same("lr_schedule", "linear")
+    lr_floor: float = same("lr_floor")
     warmup_steps: int = same("warmup_steps")
     weight_decay: float = same("weight_decay")
     max_grad_norm: float = same("max_grad_norm")

@@ -32,7 +32,7 @@ class Config(EnvironmentOptions, TaskOptions):
         choices=("constant", "linear", "cosine"),
     )
     lr_floor: float = option(
-        0.0, "final share of lr with linear and cosine", TRAINING, at_least=0, at_most=1
+        0.0, "share of lr that linear and cosine fall to", TRAINING, at_least=0, at_most=1
     )
     warmup_steps: int = option(
         0, "steps over which the learning rate rises to lr", TRAINING, at_least=0, unit="steps"

@@ -84,6 +84,8 @@ def resolve(
     requested = requested_options(flags, recipe, table)
     options = with_adapter(options, requested, notes)
     notes += notes_on_dropout(options, requested)
+    if requested.get("lr_floor") and options.lr_schedule == "constant":
+        notes.append(f"lr_floor {requested['lr_floor']} has no effect: lr_schedule is constant")
     check(options)
     if options.resume is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -37,8 +37,6 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         "per_device_eval_batch_size": micro,
         "gradient_accumulation_steps": options.batch_size // micro,
         "learning_rate": options.lr,
-        "lr_scheduler_type": options.lr_schedule,
-        "warmup_steps": options.warmup_steps,
         "weight_decay": options.weight_decay,
         "max_grad_norm": options.max_grad_norm,
         "num_train_epochs": options.episodes,
@@ -94,16 +92,13 @@ def refused(options: OfflineOptions, package: str = "") -> Iterator[None]:
 
 def check(options: OfflineOptions) -> None:
     """UserError for what `--trl` cannot say; without a base or data. Also for what the optimiser
-    and the schedule refuse, which are made of one number."""
+    refuses, which is made of one number."""
     config = config_of(options, Path(options.output_dir), torch.float32)
     if not options.trl:
         return
     with refused(options):
         make, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(config)
-        optimizer = make([torch.nn.Parameter(torch.zeros(1))], **settings)
-        transformers.get_scheduler(
-            config.lr_scheduler_type, optimizer, 0, 2, config.lr_scheduler_kwargs
-        )
+        make([torch.nn.Parameter(torch.zeros(1))], **settings)
 
 
 def own(options: OfflineOptions, kind: type, ours: dict[str, Any]) -> dict[str, Any]:

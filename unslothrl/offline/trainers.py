@@ -1,7 +1,8 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
 Of their methods only those are overridden by which they make ids of rows, average over
-micro-batches (see `weighting`), take a step (see `finite`), write a checkpoint and evaluate.
+micro-batches (see `weighting`), take a step (see `finite`) and its learning rate (RL's), write a
+checkpoint and evaluate.
 """
 
 import contextlib
@@ -125,7 +126,7 @@ def is_due(step: int, last: int, eval_every: int) -> bool:
 
 
 class Recorded:
-    """Of a trainer: checkpoints in the run's form, evaluations that can be left.
+    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules.
 
     `prepare` is to be called before it trains.
     """
@@ -134,6 +135,9 @@ class Recorded:
     state: Any
     control: Any
     model: Any
+    optimizer: Any
+    lr_scheduler: Any
+    lr_share: Callable[[int, int], float]
     checkpoints: StageCheckpoints
     is_best: Callable[[], bool]
     progress: Callable[[int], None]
@@ -141,14 +145,28 @@ class Recorded:
 
     def prepare(
         self,
+        lr_share: Callable[[int, int], float],
         checkpoints: StageCheckpoints,
         is_best: Callable[[], bool],
         progress: Callable[[int], None],
     ) -> None:
-        """`is_best`: whether the last evaluation was the best so far; `progress` gets the number of
-        micro-batches that an evaluation has done."""
+        """`lr_share(step, total)`: the share of `--lr` in a step, from 1; `is_best`: whether the
+        last evaluation was the best so far; `progress` gets the number of micro-batches that an
+        evaluation has done."""
+        self.lr_share = lr_share
         self.checkpoints, self.is_best, self.progress = checkpoints, is_best, progress
         self.evaluated = 0
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.lr_scheduler is None:
+
+            def share(done: int) -> float:
+                return self.lr_share(done + 1, num_training_steps)
+
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
+            self.lr_scheduler = schedule
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Adapters get the run's."""

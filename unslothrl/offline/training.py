@@ -12,6 +12,7 @@ import transformers
 from datasets import Dataset
 
 from unslothrl import stopping
+from unslothrl.algorithms import schedules
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.offline import models, plain_head, settings
@@ -81,6 +82,9 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
     micro = config.per_device_eval_batch_size
     batches = -(-len(tables.evaluation) // micro)
     trainer.prepare(
+        lambda step, total: schedules.share(
+            options.lr_schedule, step, total, options.warmup_steps, options.lr_floor
+        ),
         begun.checkpoints,
         begun.is_best,
         lambda done: begun.view.progress("eval", done, batches),

@@ -12,8 +12,8 @@ from unslothrl.untrusted import shown
 FOR_ALL = {
     "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices",
     "activation_offloading", "dataloader_num_workers", "dataloader_persistent_workers",
-    "dataloader_prefetch_factor", "lr_scheduler_kwargs", "neftune_noise_alpha",
-    "pad_to_multiple_of", "tf32", "torch_empty_cache_steps", "use_liger_kernel",
+    "dataloader_prefetch_factor", "neftune_noise_alpha", "pad_to_multiple_of", "tf32",
+    "torch_empty_cache_steps", "use_liger_kernel",
 }  # fmt: skip
 ALLOWED = {
     SftOptions: {*FOR_ALL, "label_smoothing_factor", "loss_type", "router_aux_loss_coef"},
@@ -56,6 +56,10 @@ REASONS = (  # why not, words that begin the names of the fields
     (
         "the optimiser is AdamW with the settings of --lr, --weight_decay and adam_*",
         "optim",
+    ),
+    (
+        "the learning rate of a step is that of --lr, --lr_schedule, --lr_floor and --warmup_steps",
+        "learning_rate lr_scheduler warmup_ratio",
     ),
     (
         "a stage trains on one card, in one process, as its backend does",

@@ -1,7 +1,8 @@
 """Losses and figures of TRL's trainers as means over tokens or pairs.
 
-TRL and transformers average over micro-batches, which may have unequal numbers of both: what is
-trained and reported would depend on the size of a micro-batch. TRL counts a tie as wrong.
+TRL and transformers average over micro-batches, which may have unequal numbers of both, except in
+the loss that SFT trains on: what is trained on pairs, and all that is reported, would depend on the
+size of a micro-batch. TRL counts a tie as wrong.
 """
 
 import contextlib
