@@ -22,6 +22,10 @@ from unslothrl.mirror.sending import Sender
 from unslothrl.mirror.target import Target
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.weights.starting_adapter import START
+
+
+START_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Watched(LocalFileSystem):
@@ -220,6 +224,9 @@ def copied_until_killed(folder: Path, there: Path, operations: int) -> bool:
 
     target.fs.before = count
     run = make_run(folder, keep=1)
+    (folder / START).mkdir()
+    for name in START_FILES:
+        (folder / START / name).write_text(name)
     run.saved = Sender(folder, target).send
     for step in (1, 2, 3):
         add_step(run, step)
@@ -234,6 +241,8 @@ def spare(there: Path) -> list[str]:
 
 
 def check_whole(there: Path) -> None:
+    if (there / "config.toml").exists():  # it is a run, which begins with an adapter
+        assert [(there / START / name).read_text() for name in START_FILES] == [*START_FILES]
     found = Checkpoints(there).newest()
     if not (there / "checkpoints" / "latest").exists():
         return  # the first one has not arrived

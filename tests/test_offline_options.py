@@ -430,8 +430,18 @@ def test_auto_finds_a_run_whose_adapter_and_rewards_are_named_by_runs(command, h
     origin.record(folder, first["recipe"])
     shutil.copytree(here / "runs/taught/adapters/v000002", folder / "start")
     adapter_of_run(here / "runs/taught/adapters/v000004", "policy")
+    adapter_of_run(here / "runs/judge/adapters/v000004", "reward_model")
     again = resolved(command, {**given, "resume": "auto"})
     assert Path(again["resume"]).absolute() == folder and again["adapter"] == first["adapter"]
+    assert again["reward"] == first["reward"]
+    if command == "train":  # unless its adapter is named; an option that changes does not matter
+        newer = "rm:runs/judge/adapters/v000004=0.5"
+        changed = resolved(command, {**given, "reward": (newer,), "resume": str(folder)})
+        assert changed["reward"] == (f"rm:{here}/runs/judge/adapters/v000004=0.5",)
+        changed = resolved(
+            command, {**given, "reward": ("rm:runs/judge=2",), "resume": str(folder)}
+        )
+        assert changed["reward"] == (f"rm:{here}/runs/judge/adapters/v000002=2",)
     shutil.rmtree(here / "runs/taught")
     again = resolved(command, {**given, "resume": "auto"})
     assert Path(again["resume"]).absolute() == folder
@@ -457,8 +467,41 @@ def resolved(command, given):
     else:
         found = resolve(command, given)
         options, toml = found.options, to_toml(found)
-    names = ("adapter", "resume", "run_name")
-    return {"recipe": found.recipe, "toml": toml, **{n: getattr(options, n) for n in names}}
+    names = ("adapter", "resume", "run_name", "reward", "max_lora_rank", "lora_alpha")
+    said = {name: getattr(options, name, None) for name in names}
+    return {"recipe": found.recipe, "toml": toml, **said}
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "was"),
+    [
+        ("dpo", {"recipe": "dpo-12"}, None),
+        ("rm", {"recipe": "mine.toml"}, None),
+        ("train", {"max_lora_rank": "64"}, None),
+        ("train", {"recipe": "gsm8k-12"}, None),
+        ("sft", {"backend": "auto"}, "backend"),
+    ],
+)
+def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
+    command, given, was, adapter, here
+):
+    """The same command again, though the adapter's shape, or the machine, has decided otherwise."""
+    folder, rank = adapter
+    (here / "rows.jsonl").write_text('{"problem": "1?", "answer": "1"}')
+    Path("mine.toml").write_text(f"max_lora_rank = {RmOptions().max_lora_rank}\n")
+    given = {**given, "adapter": str(folder), "dataset": "rows.jsonl", "model": "embedded"}
+    first = resolved(command, given)
+    run = here / "runs" / first["run_name"]
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(first["toml"].replace('backend = "auto"', 'backend = "peft"'))
+    origin.record(run, first["recipe"])
+    shutil.copytree(folder, run / "start")
+    for resume in ("auto", str(run)):
+        again = resolved(command, {**given, "resume": resume})
+        assert Path(again["resume"]).absolute() == run and again["max_lora_rank"] == rank
+        assert again["lora_alpha"] == first["lora_alpha"]
+    with pytest.raises(UserError, match="the run that is resumed has"):
+        resolved(command, {**given, "max_lora_rank": "48", "resume": str(run)})
 
 
 def test_a_recipe_of_ours_gives_way_to_the_adapters_shape(adapter):

@@ -242,7 +242,7 @@ def refused(folder: Path) -> dict[str, str]:
     (folder / "zero.jsonl").write_bytes(b'{"text": "a\0b"}\n')
     (folder / "zero.json").write_bytes(b'[{"text": "a\0b"}]')
     (folder / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00" * 100)
-    (folder / "binary.jsonl").write_bytes(os.urandom(1000).replace(b"\n", b"") + b"\xff\n")
+    (folder / "binary.jsonl").write_bytes(bytes(range(128, 256)) * 8 + b"\n")
     (folder / "latin.txt").write_bytes("café".encode("latin-1"))
     (folder / "broken.jsonl").write_text('{"text": "a"}\n{"text": \n')
     rows_in(folder, [{"question": "a", "answer\x1b": 1}], "columns.jsonl")

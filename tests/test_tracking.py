@@ -1,9 +1,13 @@
 """The run folder, the terminal and the report, with real files and a clock set by the test."""
 
+import errno
 import io
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +25,7 @@ from unslothrl.policy_version import Adapter
 from unslothrl.tracking import metrics
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.rows import rollout_rows
-from unslothrl.tracking.run_folder import RunFolder, json_line
+from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
 from unslothrl.tracking.schedule import Schedule
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.turn import Call, Turn
@@ -118,6 +122,47 @@ def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
     (folder.path / "log.txt").touch()
     folder.discard()
     assert [path.name for path in folder.path.iterdir()] == ["log.txt"]
+
+
+DIES = """
+import os, signal, sys
+from unslothrl.tracking.run_folder import RunFolder
+def begin(folder):
+    (folder / ".start").mkdir()
+    (folder / "run.json").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+RunFolder.create(sys.argv[1], "one", "", begin)
+"""
+
+
+def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
+    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", ".start", "run.json"}
+    assert free_name(str(tmp_path), "one") == "one"
+    folder = RunFolder.create(tmp_path, "one", "")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", "config.toml"}
+    assert free_name(str(tmp_path), "one") == "one-2"
+    (tmp_path / "one" / "config.toml").unlink()
+    assert free_name(str(tmp_path), "one") == "one-2"  # a process begins it now
+    folder.close()
+    (tmp_path / "one" / "notes.txt").touch()
+    assert free_name(str(tmp_path), "one") == "one-2"  # somebody's
+    (tmp_path / "two").mkdir()
+    assert free_name(str(tmp_path), "two") == "two-2"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_a_beginning_that_is_broken_off_leaves_nothing(error, tmp_path):
+    def begin(folder):
+        (folder / ".start").mkdir()
+        (folder / ".start" / "adapter_model.safetensors").write_bytes(b"half")
+        (folder / "data.json").touch()
+        raise error
+
+    with pytest.raises(UserError if isinstance(error, OSError) else KeyboardInterrupt):
+        RunFolder.create(tmp_path, "one", "", begin)
+    assert not list(tmp_path.iterdir())
 
 
 def test_reopen_refuses_a_folder_without_a_run(tmp_path, folder):

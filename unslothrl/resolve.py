@@ -35,6 +35,7 @@ from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
 from unslothrl.tracking import origin
+from unslothrl.tracking.run_folder import free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
@@ -147,9 +148,12 @@ def user_layers(
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
     user = {**asked, **resuming.found(in_full(asked), output_dir, notes, fetch)}
     if user.get("resume") is not None:
-        if resuming.is_own_adapter(user["resume"], in_full(asked).get("adapter")):
-            del user["adapter"]
-        user = {**resumed_layer(user, notes), **user, **resumed_place(user["resume"])}
+        for name in resuming.as_begun(user["resume"], in_full(asked)) & FIXED.keys():
+            del user[name]
+        before = resumed_layer(user, notes)
+        if user.get("reward"):
+            user["reward"] = reward_model.kept(in_full(user)["reward"], before.get("reward", ()))
+        user = {**before, **user, **resumed_place(user["resume"])}
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if user.get("adapter") is not None:
@@ -387,12 +391,3 @@ def name_run(config: Config) -> Config:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     wanted = config.run_name or f"{Path(config.learner).stem}-{now}"
     return replace(config, run_name=free_name(config.output_dir, wanted))
-
-
-def free_name(output_dir: str, wanted: str) -> str:
-    """A name under which there is no folder yet."""
-    name, number = wanted, 1
-    while exists(str(Path(output_dir) / name)):
-        number += 1
-        name = f"{wanted}-{number}"
-    return name

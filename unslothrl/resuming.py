@@ -12,7 +12,7 @@ from unslothrl.config.reading import COMMAND, entries
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
-from unslothrl.redaction import redacted_values
+from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
 
@@ -95,12 +95,14 @@ def found(
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
 
-def is_own_adapter(resume: str, adapter: str | None) -> bool:
-    """Whether `--adapter`, by its whole path, says what it said when the run in the folder `resume`
-    began: the newest of a run need not be that any more, and the run may be gone."""
-    recipe = origin.read(expanded(resume)).recipe
-    own = recipe.get("adapter") if isinstance(recipe, dict) else None
-    return adapter is not None and redacted_values(adapter) == own
+def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
+    """The options that say what they said when the run in the folder `resume` began: what the run
+    made of them counts, such as the newest adapter of another run at that time, or its rank. Not
+    those of which it keeps no secrets. `asked` has whole paths."""
+    recipe, now = origin.read(expanded(resume)).recipe, recipe_of(asked)
+    if not isinstance(recipe, dict):
+        return set()
+    return {name for name, was in recipe.items() if now.get(name) == was and not is_hidden(was)}
 
 
 def check_command(config: Path, command: str) -> None:

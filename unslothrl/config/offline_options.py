@@ -144,7 +144,8 @@ class DpoOptions(PreferenceOptions):
     reference: str = option(
         "auto",
         "what holds the reference: adapter a frozen copy of what training begins with, cached its "
-        "log-probabilities of every row, auto the smaller",
+        "log-probabilities of every row, auto the smaller, or the copy where a run reads little of "
+        "them",
         TRAINING,
         choices=("auto", "adapter", "cached"),
     )

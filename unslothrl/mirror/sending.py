@@ -1,8 +1,10 @@
 """One pass over a run's folder: what is new or changed is copied to its mirror.
 
-The order keeps the mirror whole at every instant: first what checkpoints refer to (config, metrics,
-rollouts, adapters), then the files of a checkpoint with SHA256SUMS, without which it does not
-count, as the last, then `latest`, and in the end checkpoints that are gone here are removed there.
+The order keeps the mirror whole at every instant: first the adapter that the run began with, since
+it cannot go on without, then config.toml, which makes it a run, and what checkpoints refer to
+(metrics, rollouts, adapters), then the files of a checkpoint with SHA256SUMS, without which it does
+not count, as the last, then `latest`, and in the end checkpoints that are gone here are removed
+there.
 The mirror keeps two checkpoints even where --keep_checkpoints is 1.
 """
 
@@ -21,6 +23,7 @@ from unslothrl.files import write_whole
 from unslothrl.mirror.target import PART, Entry, Target, is_name
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, SUMMARY
 from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.weights.starting_adapter import START
 
 OWN = ".mirror"  # in the run's folder: what has been sent, and what is being sent
 STATE = "sent.json"
@@ -242,6 +245,8 @@ def plain_files(folder: Path, parent: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def order(name: str) -> tuple[int, str]:
+    if name.startswith(f"{START}/"):
+        return -1, name
     return (FIRST.index(name) if name in FIRST else len(FIRST)), name
 
 

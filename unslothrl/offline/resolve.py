@@ -22,12 +22,11 @@ from unslothrl.resolve import (
     check_folders,
     check_source,
     check_start,
-    free_name,
     in_full,
     newest_of_run,
 )
 from unslothrl.rewards import model as judge
-from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.tracking.run_folder import CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 
 MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
@@ -65,8 +64,9 @@ def resolve(
     user |= resuming.found(asked, output_dir, notes, fetch)
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
-    if user.get("resume") and resuming.is_own_adapter(user["resume"], user.get("adapter")):
-        del user["adapter"]
+    if user.get("resume"):
+        same = resuming.as_begun(user["resume"], user) - MAY_CHANGE
+        user = {name: value for name, value in user.items() if name not in same}
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
     if user.get("resume") is not None:

@@ -24,14 +24,13 @@ from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.tracking import calling, methods, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import ADAPTERS, REPORT, RunFolder, plain
+from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, REPORT, RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
-DATA_FILE = "data.json"  # in the run's folder: fingerprints of its tables
 MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 
@@ -213,7 +212,6 @@ class Begun:
             if self.stage.options.lora_save_path and self.adapter:
                 portable.copy_adapter(self.adapter, Path(self.stage.options.lora_save_path))
         if isinstance(error, UserError) and not self.step and self.stage.options.resume is None:
-            (self.folder.path / DATA_FILE).unlink(missing_ok=True)
             self.folder.discard()
             self.view.failed()
             return

@@ -7,7 +7,7 @@ completion before the update; actors give 0 in its place.
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,18 @@ def in_full(text: str) -> str:
     the same one."""
     name, weight = parted(text)
     return f"{PREFIX}{folder_of(name)}{weight}"
+
+
+def kept(asked: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
+    """Of the rewards that are `asked` for, those that are the newest model of a run, of which the
+    run that goes on has one `before`, are that one."""
+    own = {}
+    for text in before:
+        name, _ = parted(text)
+        folder = Path(name.removeprefix(PREFIX))
+        if name.startswith(PREFIX) and folder.parent.name == ADAPTERS:
+            own[f"{PREFIX}{folder.parent.parent}"] = name
+    return tuple(own.get(name, name) + weight for name, weight in map(parted, asked))
 
 
 def parted(text: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import remove, write_whole
+from unslothrl.files import exists, remove, write_whole
 from unslothrl.policy_version import Adapter
 from unslothrl.redaction import redacted
 from unslothrl.tracking.jsonl import (
@@ -44,17 +44,19 @@ from unslothrl.tracking.jsonl import (
     numbered_objects,
     read_jsonl,
 )
-from unslothrl.tracking.run_lock import RunLock
+from unslothrl.tracking.run_lock import LOCK, RunLock
 from unslothrl.types import Batch
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
-from unslothrl.weights.starting_adapter import START
+from unslothrl.weights.starting_adapter import START, WRITING
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS = "evals"
 OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)  # that a resumed run reads and writes
+DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
+BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
 OWN_FILES = (
     CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
     f"{CHECKPOINTS}/{BEST}",
@@ -79,11 +81,15 @@ class RunFolder:
         begin: Callable[[Path], None] = lambda path: None,
     ) -> "RunFolder":  # fmt: skip
         """Locked; `begin` writes what else a run has from its beginning. UserError if the folder
-        holds a run already, or cannot be written: what was written is then removed."""
+        holds a run already, or cannot be written. What was written is removed whenever an exception
+        leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
+        was_left = is_left_over(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
+            if was_left:
+                folder._remove_beginning()
             names = {entry.name for entry in folder.path.iterdir()}
             if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
                 folder.lock.release()
@@ -101,6 +107,10 @@ class RunFolder:
                 f"output_dir {output_dir} cannot be written ({error.strerror}): "
                 "set --output_dir to a folder of your own"
             ) from None
+        except BaseException:  # a stop
+            if is_new:
+                folder.discard()
+            raise
         return folder
 
     @classmethod
@@ -135,13 +145,15 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
-        for name in (CONFIG, ORIGIN):
-            (self.path / name).unlink(missing_ok=True)
-        remove(self.path / START)
+        self._remove_beginning()
         if self.lock is not None:
             self.lock.discard()
         with suppress(OSError):  # what others have put there stays
             self.path.rmdir()
+
+    def _remove_beginning(self) -> None:
+        for name in BEGINNING:
+            remove(self.path / name)
 
     def close(self) -> None:
         """Other processes may train into it."""
@@ -300,6 +312,26 @@ class RunFolder:
 
     def _of_step(self, folder: str, step: int) -> Path:
         return self.path / folder / f"{step_name(step)}.jsonl"
+
+
+def free_name(output_dir: str, wanted: str) -> str:
+    """A name under which there is no folder yet, or one that `is_left_over`."""
+    name, number = wanted, 1
+    while exists(str(path := Path(output_dir) / name)) and not is_left_over(path):
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+def is_left_over(folder: Path) -> bool:
+    """Whether this is what a process has left that was killed before its run had all that one has
+    before it begins: the same command begins it again."""
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return False
+    others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
+    return LOCK in names and CONFIG not in names and not others and RunLock.is_free(folder)
 
 
 def step_name(step: int) -> str:

@@ -56,6 +56,16 @@ class RunLock:
         file.flush()
         return cls(folder, file)
 
+    @classmethod
+    def is_free(cls, folder: Path) -> bool:
+        """Whether a run could train into the folder."""
+        try:
+            lock = cls.take(folder)
+        except (UserError, OSError):
+            return False
+        lock.release()
+        return True
+
     def release(self) -> None:
         """The folder is free for other processes."""
         self.of_this_process.discard(self.folder)

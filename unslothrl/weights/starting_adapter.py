@@ -22,6 +22,7 @@ from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 START = "start"  # in the run's folder
+WRITING = f".{START}"  # while it is copied
 HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
@@ -58,7 +59,7 @@ def keep(options: Options, run: Path) -> str:
     given = adapter_folder(options.adapter)
     if given is None:
         return ""
-    writing = run / f".{START}"
+    writing = run / WRITING
     remove(writing)
     writing.mkdir()
     for name in KEPT:
