@@ -24,7 +24,6 @@ from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights.starting_adapter import START
 
-
 START_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
