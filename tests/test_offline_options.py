@@ -496,6 +496,9 @@ def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
     (run / "config.toml").write_text(first["toml"].replace('backend = "auto"', 'backend = "peft"'))
     origin.record(run, first["recipe"])
     shutil.copytree(folder, run / "start")
+    origin.record(run, {**first["recipe"], "seed": None, "lora_dropout": {}})  # of somebody
+    assert resolved(command, {**given, "resume": str(run)})["max_lora_rank"] == rank
+    origin.record(run, first["recipe"])
     for resume in ("auto", str(run)):
         again = resolved(command, {**given, "resume": resume})
         assert Path(again["resume"]).absolute() == run and again["max_lora_rank"] == rank

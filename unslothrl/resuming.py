@@ -102,7 +102,11 @@ def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
     recipe, now = origin.read(expanded(resume)).recipe, recipe_of(asked)
     if not isinstance(recipe, dict):
         return set()
-    return {name for name, was in recipe.items() if now.get(name) == was and not is_hidden(was)}
+    return {
+        name
+        for name, is_now in now.items()
+        if name in recipe and is_now == recipe[name] and not is_hidden(is_now)
+    }
 
 
 def check_command(config: Path, command: str) -> None:
