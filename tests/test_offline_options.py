@@ -442,6 +442,14 @@ def test_auto_finds_a_run_whose_adapter_and_rewards_are_named_by_runs(command, h
             command, {**given, "reward": ("rm:runs/judge=2",), "resume": str(folder)}
         )
         assert changed["reward"] == (f"rm:{here}/runs/judge/adapters/v000002=2",)
+        origin.record(folder, {**first["recipe"], "reward": [newer]})  # begun with a version
+        changed = resolved(command, {**given, "resume": str(folder)})
+        assert changed["reward"][0] == f"rm:{here}/runs/judge/adapters/v000004=0.5"
+        origin.record(folder, first["recipe"])
+        shutil.move(here / "runs/judge/adapters/v000002", here / "gone")
+        changed = resolved(command, {**given, "resume": str(folder)})
+        assert changed["reward"][0] == f"rm:{here}/runs/judge/adapters/v000004=0.5"
+        shutil.move(here / "gone", here / "runs/judge/adapters/v000002")
     shutil.rmtree(here / "runs/taught")
     again = resolved(command, {**given, "resume": "auto"})
     assert Path(again["resume"]).absolute() == folder

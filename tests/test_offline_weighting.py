@@ -72,6 +72,14 @@ def test_the_learning_rate_is_that_of_a_run_of_rl(command, tmp_path):
     assert [row["train/lr"] for row in rows] == pytest.approx([5e-3, 1e-2, 1e-2, 7.5e-3])
 
 
+def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_path):
+    given = ("episodes", "9"), ("lr_schedule", "linear"), ("eval_every", "0"), ("max_steps", "2")
+    steps_of("sft", tmp_path, 4, *given)
+    assert run(resolve("sft", {"resume": str(tmp_path / "sft4"), "max_steps": "4"})) == 0
+    rows = RunFolder(tmp_path / "sft4").read_metrics()
+    assert [row["train/lr"] for row in rows] == pytest.approx([1e-2, 5e-3, 5e-3, 2.5e-3])
+
+
 def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     """Those of before the first step, against scores of one answer at a time."""
     before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]

@@ -22,7 +22,7 @@ from unslothrl.config.options import Config
 from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.policy_version import Adapter
-from unslothrl.tracking import metrics
+from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
@@ -135,7 +135,7 @@ RunFolder.create(sys.argv[1], "one", "", begin)
 """
 
 
-def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
+def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path, monkeypatch):
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
     assert died.returncode == -signal.SIGKILL
     assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", ".start", "run.json"}
@@ -150,6 +150,17 @@ def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
     assert free_name(str(tmp_path), "one") == "one-2"  # somebody's
     (tmp_path / "two").mkdir()
     assert free_name(str(tmp_path), "two") == "two-2"
+    (tmp_path / "two" / ".lock").touch()
+    assert free_name(str(tmp_path), "two") == "two"
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user's
+    assert free_name(str(tmp_path), "two") == "two-2"
+
+
+def test_a_nested_run_json_says_nothing(tmp_path):
+    for depth in (400, 900, 100_000):
+        text = '{"recipe": ' + "[" * depth + "]" * depth + "}"
+        (tmp_path / "run.json").write_text(text)
+        assert origin.read(tmp_path).command == ""
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])

@@ -152,7 +152,11 @@ def user_layers(
             del user[name]
         before = resumed_layer(user, notes)
         if user.get("reward"):
-            user["reward"] = reward_model.kept(in_full(user)["reward"], before.get("reward", ()))
+            user["reward"] = reward_model.kept(
+                in_full(user)["reward"],
+                resuming.recipe_at(user["resume"]).get("reward"),
+                before.get("reward", ()),
+            )
         user = {**before, **user, **resumed_place(user["resume"])}
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])

@@ -99,14 +99,18 @@ def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
     """The options that say what they said when the run in the folder `resume` began: what the run
     made of them counts, such as the newest adapter of another run at that time, or its rank. Not
     those of which it keeps no secrets. `asked` has whole paths."""
-    recipe, now = origin.read(expanded(resume)).recipe, recipe_of(asked)
-    if not isinstance(recipe, dict):
-        return set()
+    recipe, now = recipe_at(resume), recipe_of(asked)
     return {
         name
         for name, is_now in now.items()
         if name in recipe and is_now == recipe[name] and not is_hidden(is_now)
     }
+
+
+def recipe_at(resume: str) -> dict[str, Any]:
+    """What the user set when the run in the folder `resume` began, {} where nobody knows."""
+    recipe = origin.read(expanded(resume)).recipe
+    return recipe if isinstance(recipe, dict) else {}
 
 
 def check_command(config: Path, command: str) -> None:

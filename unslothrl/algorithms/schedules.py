@@ -15,7 +15,8 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def share(kind: str, step: int, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """`step` counts from 1 to `total`. -> over 0, to 1; over `floor`, if not constant."""
+    """`step` counts from 1 to `total`. -> over 0, to 1; after warm-up over `floor`, or 1 where that
+    is."""
     if step <= warmup:
         return step / warmup
     if kind == "constant":

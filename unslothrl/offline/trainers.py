@@ -168,6 +168,19 @@ class Recorded:
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """transformers loads the learning rate of a run of the old length, which the next step
+        would have."""
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        schedule = self.lr_scheduler
+        rates = [
+            base * share(schedule.last_epoch)
+            for base, share in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+        ]
+        schedule._last_lr = rates
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Adapters get the run's."""
 

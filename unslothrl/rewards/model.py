@@ -62,16 +62,22 @@ def in_full(text: str) -> str:
     return f"{PREFIX}{folder_of(name)}{weight}"
 
 
-def kept(asked: Sequence[str], before: Sequence[str]) -> tuple[str, ...]:
-    """Of the rewards that are `asked` for, those that are the newest model of a run, of which the
-    run that goes on has one `before`, are that one."""
+def kept(asked: Sequence[str], begun: Any, before: Sequence[str]) -> tuple[str, ...]:
+    """The rewards that are `asked` for; those that name a run as they did when the run that goes on
+    had `begun`, which then was its newest model, are what that run has had `before`, if it is still
+    there."""
+    texts = begun if isinstance(begun, list) else []
+    same = {parted(text)[0] for text in texts if isinstance(text, str)}
     own = {}
     for text in before:
         name, _ = parted(text)
         folder = Path(name.removeprefix(PREFIX))
-        if name.startswith(PREFIX) and folder.parent.name == ADAPTERS:
+        if name.startswith(PREFIX) and folder.parent.name == ADAPTERS and is_folder(folder):
             own[f"{PREFIX}{folder.parent.parent}"] = name
-    return tuple(own.get(name, name) + weight for name, weight in map(parted, asked))
+    return tuple(
+        (own.get(name, name) if name in same else name) + weight
+        for name, weight in map(parted, asked)
+    )
 
 
 def parted(text: str) -> tuple[str, str]:

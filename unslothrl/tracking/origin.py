@@ -101,7 +101,7 @@ def from_object(found: Any) -> Origin:
             found.get("recipe"),
             str(found.get("start", "")),
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return Origin()
 
 

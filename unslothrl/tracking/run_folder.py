@@ -84,11 +84,11 @@ class RunFolder:
         holds a run already, or cannot be written. What was written is removed whenever an exception
         leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
-        was_left = is_left_over(folder.path)
+        was_left = has_only_begun(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
-            if was_left:
+            if was_left and has_only_begun(folder.path):
                 folder._remove_beginning()
             names = {entry.name for entry in folder.path.iterdir()}
             if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
@@ -326,12 +326,19 @@ def free_name(output_dir: str, wanted: str) -> str:
 def is_left_over(folder: Path) -> bool:
     """Whether this is what a process has left that was killed before its run had all that one has
     before it begins: the same command begins it again."""
+    return has_only_begun(folder) and RunLock.is_free(folder)
+
+
+def has_only_begun(folder: Path) -> bool:
+    """Whether this has been made for a run, by this user, and has no run yet; a process may be
+    about to begin it."""
     try:
         names = {entry.name for entry in folder.iterdir()}
+        owners = {path.lstat().st_uid for path in (folder, folder / LOCK)}
     except OSError:
         return False
     others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
-    return LOCK in names and CONFIG not in names and not others and RunLock.is_free(folder)
+    return CONFIG not in names and not others and owners == {os.geteuid()}
 
 
 def step_name(step: int) -> str:
