@@ -90,6 +90,7 @@ def test_too_few_samples_leave_shares_empty(learners, count):
     assert sum(map(bool, shares)) == min(learners, count)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("costs", [TOKENS, Costs(shares_prompts=False), Costs(pair=0.01)])
 @pytest.mark.parametrize("seed", range(6))
 def test_close_to_the_best_of_all_ways(seed, costs):

@@ -227,6 +227,7 @@ def test_as_often_as_costs_a_fiftieth_of_the_time():
     assert fixed.every == 1 and len(notes) == 2
 
 
+@pytest.mark.real
 def test_what_a_process_writes_is_whole_whenever_it_is_killed(tmp_path):
     """A child that writes checkpoints as fast as it can is killed again and again."""
     program = (

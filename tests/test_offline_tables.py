@@ -193,6 +193,7 @@ def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path):
     ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", [SFT, DPO, RM])
 def test_the_embedded_rows_are_never_held_out_problems(form):
     """Nor are those of the evaluation among the training rows, whatever the seed."""

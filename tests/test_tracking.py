@@ -135,6 +135,7 @@ RunFolder.create(sys.argv[1], "one", "", begin)
 """
 
 
+@pytest.mark.real
 def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path, monkeypatch):
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
     assert died.returncode == -signal.SIGKILL
