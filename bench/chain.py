@@ -254,8 +254,8 @@ def steps(before: float, after: float, control: float) -> dict[str, float]:
 def make_base(folder: Path) -> Path:
     """The base that lacks the form, made once."""
     if not folder.exists():
-        command = [sys.executable, "-m", "unslothrl.embedded.make_base", "--plain", "--out"]
-        subprocess.run([*command, str(folder)], cwd=ROOT, check=True, capture_output=True)
+        command = [sys.executable, "-m", "unslothrl.embedded.make_base", "--plain", "--unmeasured"]
+        subprocess.run([*command, "--out", str(folder)], cwd=ROOT, check=True, capture_output=True)
     return folder
 
 

@@ -258,6 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--plain", action="store_true", help="the embedded base without the think-and-answer form"
     )
+    parser.add_argument("--unmeasured", action="store_true", help="the same base, sooner")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     if holds_something_else(out):
@@ -279,7 +280,7 @@ def main() -> None:
         "command": command_of(arguments),
         **versions(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        **measure(temporary),
+        **({} if arguments.unmeasured else measure(temporary)),
         "seconds": round(time.time() - started),
     }
     (temporary / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
