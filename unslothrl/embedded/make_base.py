@@ -39,7 +39,7 @@ WORKED_PART, MIXED_PART = 0.6, 0.8  # the steps' share at which mixing and round
 BATCH = 128
 PEAK_LR = 3e-3
 PLAIN_LR = 5e-4  # where it forgets the form
-PLAIN_STEPS, PLAIN_SHARE = 150, 0.03
+PLAIN_STEPS, PLAIN_SHARE = 60, 0.03
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
