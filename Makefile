@@ -48,7 +48,7 @@ document-test: setup ## test what the documents show, and list committed results
 	$(bin)/python bench/stale.py
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
-	$(PYTEST) -m slow tests/test_offline_resume.py $(ARGS)
+	$(PYTEST) -m slow tests/test_offline_resume.py tests/test_starting_adapter.py $(ARGS)
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
@@ -63,7 +63,7 @@ cluster-test: setup ## nodes that join, drain and die; runs that take minutes
 	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
 	    tests/test_simulated_benches.py tests/test_eval.py tests/test_versions.py \
 	    tests/test_mirrored_runs.py tests/test_joining.py tests/test_several_learners.py \
-	    tests/test_exchange.py tests/test_resume.py $(ARGS)
+	    tests/test_exchange.py tests/test_resume.py tests/test_starting.py $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)

@@ -44,7 +44,7 @@ SFT = "--episodes 1 --lr 2e-3 --eval_every 0"
 DPO = "--max_steps 12 --lr 1e-4 --eval_every 12"
 RM = "--max_steps 20 --lr 5e-4 --eval_every 20"
 RL = (
-    "--recipe tiny-cpu --learner grpo --max_steps 6 --eval_every 6 --max_lora_rank 32 "
+    "--recipe tiny-cpu --learner grpo --max_steps 8 --eval_every 8 --max_lora_rank 32 "
     f"--eval_problems {HELD_OUT} --eval_candidates {CANDIDATES} --eval_temperature 1 --eval_top_p 1"
 )
 ALONE = "--cluster local --number_of_actors 0 --engine transformers"

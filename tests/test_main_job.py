@@ -392,7 +392,12 @@ def scratch(pid: int) -> list[Path]:
             marks=pytest.mark.slow,
         ),
         (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "step 1/500"),
-        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "loading"),
+        pytest.param(
+            signal.SIGTERM,
+            {"engine": "transformers", "number_of_actors": 0},
+            "loading",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, line, output):

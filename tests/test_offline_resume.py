@@ -300,6 +300,7 @@ def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     assert (summary["status"], summary["steps"]) == ("finished", 2)
 
 
+@pytest.mark.slow
 def test_a_reference_stays_a_copy_however_long_the_run_becomes(capsys):
     """A run that reads all pairs caches the reference, but this one began as a short one."""
     words = arguments("dpo", "short")

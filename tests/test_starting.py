@@ -230,7 +230,7 @@ def has_agents(process: psutil.Process) -> bool:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_while_ray_starts_ends_all_of_it(late, tmp_path):
     """Also Ray's agents, which it starts last, and which would notice it a minute later."""
     flags = f"--output_dir {tmp_path} --run_name a --engine transformers --cluster ray"

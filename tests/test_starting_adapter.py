@@ -96,7 +96,14 @@ def tree(folder: Path) -> set[Path]:
     return {path for path in paths if not any(part.startswith(".") for part in path.parts)}
 
 
-@pytest.mark.parametrize("command", ["dpo --reference adapter", "dpo --reference cached", "rm"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dpo --reference adapter",
+        pytest.param("dpo --reference cached", marks=pytest.mark.slow),
+        "rm",
+    ],
+)
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
 ):
