@@ -98,10 +98,25 @@ def test_the_value_of_a_secret_variable_is_hidden_however_it_is_written(value, w
         assert HIDDEN in redacted(text)
 
 
+def test_a_password_of_a_variables_url_is_hidden_as_it_is_typed_too():
+    with mock.patch.dict("os.environ", {"HTTPS_PROXY": "http://me:p%40ss%2fword@proxy:3128"}):
+        for text in ("p@ss/word", "p%40ss%2Fword", "p%40ss%2fword"):
+            assert redacted(f"refused: {text}!") == f"refused: {HIDDEN}!"
+
+
+@pytest.mark.parametrize(
+    "options", ["-u ", "-u", "--user ", "--user=", "-sS -X POST https://x.example -u '"]
+)
+def test_a_password_of_curl_is_hidden(options):
+    said = redacted(f"curl {options}me:SECRETVALUE https://host.example", guess=True)
+    assert said == f"curl {options}me:{HIDDEN} https://host.example"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "max_new_tokens = 512",
+        "curl -sSL https://host.example:8080/a -o a.tar && tar -u a:b",
         '{"tokens_per_s": 812.5, "rollout/tokens": 3}',
         'aggregation = "token"',
         "ssh://git@github.com/me/repo",

@@ -69,6 +69,9 @@ NAMED = re.compile(
     rf"(?P<value>(?:(?:basic|bearer|token|digest)\s{{1,9}})?(?:{QUOTED}|{BARE}))"
 )
 WITH_SLASH = re.compile(r"(?i)\b(https?://)[^\s\"'<>@:]{0,200}:[^\s\"'<>@]{1,200}(?=@)")
+OF_CURL = re.compile(  # curl -u me:...
+    r"(\bcurl\b[^\n|;&]{0,400}?\s(?:-u\s*|--user[\s=]\s*)[\"']?[^\s:\"']{0,80}:)[^\s\"']+"
+)
 NUMBER = re.compile(r"-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|true|false|null|none", re.IGNORECASE)
 
 
@@ -83,6 +86,7 @@ def redacted(text: str, guess: bool = False) -> str:
     if guess:
         text = WITH_SLASH.sub(rf"\1{HIDDEN}", text)
         text = BEARER.sub(rf"\1{HIDDEN}", text)
+        text = OF_CURL.sub(rf"\1{HIDDEN}", text)
         text = NAMED.sub(hide_value, text)
         text = HEX.sub(HIDDEN, text)
     return TOKENS.sub(HIDDEN, text)
@@ -142,7 +146,7 @@ def values_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
             secrets.add(value)
         with_password = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)
         if with_password:
-            secrets.add(with_password[1])
+            secrets |= {with_password[1], urllib.parse.unquote(with_password[1])}
     written = {
         form
         for secret in secrets
@@ -156,13 +160,15 @@ def values_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 def forms(secret: str) -> set[str]:
     """As it is, and as JSON, TOML, Python, a URL and a shell write it."""
     quoted = shlex.quote(secret)
+    in_url = urllib.parse.quote(secret, safe="")
     return {
         secret,
         json.dumps(secret)[1:-1],
         json.dumps(secret, ensure_ascii=False)[1:-1],
         repr(secret)[1:-1],
         urllib.parse.quote(secret),
-        urllib.parse.quote(secret, safe=""),
+        in_url,
+        re.sub("%..", lambda match: match[0].lower(), in_url),
         urllib.parse.quote_plus(secret),
         quoted[1:-1] if quoted.startswith("'") else quoted,
     }
