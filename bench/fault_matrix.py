@@ -100,7 +100,7 @@ FAULTS = {
         partial(wire.damaged_file, damage=wire.flip), (0,), runs=1
     ),
     "adapter's file removed before vLLM reads it": Fault(
-        partial(wire.damaged_file, damage=wire.vanish), (0,), runs=1
+        partial(wire.damaged_file, damage=wire.vanish), (0,), runs=2
     ),
 }
 
