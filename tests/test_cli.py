@@ -181,6 +181,7 @@ def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeyp
         assert fact in " ".join(out.split())
 
 
+@pytest.mark.real
 def test_help_is_quick():
     done, seconds = start("train_distributed.py", "--help")
     assert done.returncode == 0 and done.stderr == "" and "--help_all" in done.stdout

@@ -490,6 +490,7 @@ def no_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("head", HEADS)
 def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
     path = tmp_path / "mine.py"
@@ -562,6 +563,7 @@ OBJECTIVE = dataclasses.replace(
 """
 
 
+@pytest.mark.real
 def test_a_file_may_build_on_another(tmp_path, no_torch):
     """Executed elsewhere, and its function loaded here when it is called."""
     base, path = tmp_path / "base.py", tmp_path / "mine.py"

@@ -11,6 +11,8 @@ import pytest
 
 from unslothrl import stopping
 
+pytestmark = pytest.mark.real
+
 PROGRAM = """
 import signal, sys, time
 from unslothrl import stopping
