@@ -30,7 +30,7 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 	$(bin)/python train_distributed.py --learner grpo $(ARGS)
 
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
-	$(PYTEST) --quick -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) --quick -n 2 --dist loadfile -p no:unraisableexception -p no:anyio $(ARGS)
 
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
