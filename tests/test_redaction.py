@@ -105,11 +105,19 @@ def test_a_password_of_a_variables_url_is_hidden_as_it_is_typed_too():
 
 
 @pytest.mark.parametrize(
-    "options", ["-u ", "-u", "--user ", "--user=", "-sS -X POST https://x.example -u '"]
+    ("options", "password"),
+    [
+        ("-u me:{}", "SECRET"),
+        ("-ume:{}", "SECRET"),
+        ("--user me:{}", "SECRET"),
+        ("--user=me:{}", "SECRET"),
+        ("-sS -X POST https://x.example -u 'me:{}'", "SECRET of words"),
+        ('-u "me:{}"', "SECRET of words"),
+    ],
 )
-def test_a_password_of_curl_is_hidden(options):
-    said = redacted(f"curl {options}me:SECRETVALUE https://host.example", guess=True)
-    assert said == f"curl {options}me:{HIDDEN} https://host.example"
+def test_a_password_of_curl_is_hidden(options, password):
+    said = redacted(f"curl {options.format(password)} https://host.example", guess=True)
+    assert said == f"curl {options.format(HIDDEN)} https://host.example"
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,9 @@ NAMED = re.compile(
     rf"(?P<value>(?:(?:basic|bearer|token|digest)\s{{1,9}})?(?:{QUOTED}|{BARE}))"
 )
 WITH_SLASH = re.compile(r"(?i)\b(https?://)[^\s\"'<>@:]{0,200}:[^\s\"'<>@]{1,200}(?=@)")
-OF_CURL = re.compile(  # curl -u me:...
-    r"(\bcurl\b[^\n|;&]{0,400}?\s(?:-u\s*|--user[\s=]\s*)[\"']?[^\s:\"']{0,80}:)[^\s\"']+"
+OF_CURL = re.compile(  # curl -u me:... or 'me:...'
+    r"(\bcurl\b[^\n|;&]{0,400}?\s(?:-u\s*|--user[\s=]\s*)(?P<quote>[\"'])?[^\s:\"']{0,80}:)"
+    r"(?(quote)[^\"'\n]+|[^\s\"']+)"
 )
 NUMBER = re.compile(r"-?\d{1,5}(?:\.\d+)?(?:e[+-]?\d+)?|true|false|null|none", re.IGNORECASE)
 
