@@ -6,6 +6,7 @@ machine with cards; empty modules stand in for its kernels, none of which runs.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from layouts import LAYOUTS, card, machine_of, placed, resolved
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
+from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_options import EXTENSION, split_over
 from unslothrl.planning import memory as planned
 from unslothrl.planning import shapes
@@ -273,6 +275,24 @@ def test_no_actor_is_left_without_a_cache(name, vllm_config):
         _, concurrency = blocks(vllm_config, shape, actor.needs.generating["KV cache"])
         assert concurrency >= 1
     vllm_config.model_config.max_model_len = 1550
+
+
+@pytest.mark.parametrize(
+    "module", ["qwen2.Qwen2ForCausalLM", "qwen3.Qwen3ForCausalLM", "llama.LlamaForCausalLM"]
+)
+def test_the_read_back_tells_the_seven_matrices_of_a_layer_apart(module):
+    """vLLM stacks q, k and v, and gate and up; an adapter's names must not be stacked with them."""
+    file, name = module.split(".")
+    model = getattr(importlib.import_module(f"vllm.model_executor.models.{file}"), name)
+    parts = [*(f"self_attn.{each}_proj" for each in "qkvo"),
+             *(f"mlp.{each}_proj" for each in ("gate", "up", "down"))]  # fmt: skip
+    names = [f"model.layers.0.{part}" for part in parts]
+    published = types.SimpleNamespace(
+        tensors={f"base_model.model.{each}.lora_{half}.weight": half for each in names
+                 for half in "AB"},
+        scaling=lambda module: 0.5,
+    )  # fmt: skip
+    assert set(by_module(published, model)) == set(names)
 
 
 @pytest.mark.parametrize(

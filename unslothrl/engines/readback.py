@@ -9,7 +9,8 @@ neighbouring versions differ by 0.0013 a token, bfloat16 and float32 by 0.015.
 What is read of vLLM, in 0.26 and 0.32 alike: `model.lora_manager` with `modules`,
 `packed_modules_mapping`, `lora_index_to_id` and `_last_mapping` (lora/model_manager.py), and a
 layer's `lora_a_stacked` and `lora_b_stacked` (lora/layers/base_linear.py), [slots, 1, rank, in] and
-[slots, 1, out, rank] for each of the matrices that it packs.
+[slots, 1, out, rank] for each of the matrices that it packs. The mapper that renames an adapter's
+modules without stacking them has another name from 0.29 on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -164,8 +165,10 @@ def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]
     from vllm.lora.utils import parse_fine_tuned_lora_name
 
     mapper: Any = getattr(model, "hf_to_vllm_mapper", None)
-    if hasattr(mapper, "get_rename_mapper"):
-        mapper = mapper.get_rename_mapper()
+    for without_stacking in ("get_rename_mapper", "get_unstacked_mapper"):  # 0.29 and later; before
+        if hasattr(mapper, without_stacking):
+            mapper = getattr(mapper, without_stacking)()
+            break
     halves_of: dict[str, tuple[dict, float]] = {}
     for name, tensor in published.tensors.items():
         module, is_a = parse_fine_tuned_lora_name(name, mapper)
