@@ -19,14 +19,20 @@ from typing import Any
 from unslothrl.planning.machine import card_limit_mb
 
 READ_EVERY_S = 0.1
+OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception of their own
+    "can't allocate memory",  # PyTorch, of the host's
+    "CUDA error: out of memory",  # torch.AcceleratorError: outside of the caching allocator
+    "CUBLAS_STATUS_ALLOC_FAILED",  # a cuBLAS handle or workspace, made on a full GPU
+    "Triton Error [CUDA]: out of memory",  # the module of a kernel
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, of a card's memory or the host's, for which PyTorch has no
-    exception of its own."""
+    """Whether an allocation failed, of a GPU's memory or the host's. Other errors of CUDA, such as
+    an illegal access, leave the process without a usable GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def limit_card_memory(unmapped_mb: float = 0.0) -> None:
