@@ -82,6 +82,18 @@ def test_every_learner_gets_the_same_sum(world_size):
     assert third == pytest.approx(100_003 * 0.1 * {2: 3, 3: 6}[world_size], rel=1e-6)
 
 
+def sums_made_by_joining(rank, world_size, address, listener):
+    group = joined(rank, world_size, address, listener)
+    calls = group.calls
+    group.close()
+    return calls
+
+
+def test_joining_makes_the_sum_in_which_nccl_connects():
+    """In an update's it would have no longer than to join, however long another learner takes."""
+    assert meet(sums_made_by_joining, 2) == [1, 1]
+
+
 def lose(rank, world_size, address, listener, lost, how):
     """Rank `lost` gets a signal, or stays away, before the second sum.
 

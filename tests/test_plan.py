@@ -149,6 +149,16 @@ def test_a_plan_by_hand():
     assert card.needed_mb() == needs.peak_mb() == max(phases)
 
 
+def test_learners_on_cards_of_their_own_have_room_for_the_sum_of_their_gradients():
+    alone, other = (
+        memory.learner(replace(MAIN, number_of_learners=n), SEVEN, cards(24).gpus[0])
+        for n in (1, 2)
+    )
+    gradients = SEVEN.lora_weights(MAIN.max_lora_rank) * 4 / 2**20
+    assert other.updating_mb() - alone.updating_mb() == pytest.approx(gradients + memory.NCCL_MB)
+    assert other.generating_mb() - alone.generating_mb() == pytest.approx(memory.NCCL_MB)
+
+
 def test_processes_on_one_card_take_turns():
     config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
     (card,) = placed(config, cards(24)).cards

@@ -126,6 +126,9 @@ class Exchange:
             build = nccl_group if self.is_nccl else gloo_group
             here = own_address(host, int(port))
             self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, here)
+        # NCCL connects in its first sum, and waits for the others no longer than to join: that sum
+        # is one of this moment, at which all are here, rather than that of an update.
+        self.sum(torch.zeros(1, device="cuda" if self.is_nccl else "cpu"), deadline_s)
 
     def sum(self, part: torch.Tensor, deadline_s: float) -> torch.Tensor:
         """[n], the same n in every learner -> the sum over all of them, on the same device.

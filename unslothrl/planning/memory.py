@@ -40,6 +40,7 @@ EPISODES = {  # MB of (all, each) of the processes of environments; measured wit
 }
 
 KEPT_FREE = "kept free by Unsloth"
+NCCL_MB = 300.0  # buffers of a process that sums with others over NCCL; not measured yet
 
 Parts = dict[str, float]  # name -> MB
 
@@ -85,6 +86,8 @@ def learner(
     generating: Parts = {}
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
+    if gpu and config.number_of_learners > 1:
+        stays["NCCL"] = NCCL_MB
     if gpu and engine:
         stays["CUDA graphs"] = ON_A_CARD["graphs"]
         share = engine.utilisation * gpu.physical_mb
@@ -112,6 +115,8 @@ def learner(
     updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if on_host:
         host["offloaded activations"] = on_host / MB
+    if config.number_of_learners > 1:  # see learners/exchange.pack
+        updating["sum of gradients"] = loras * shape.lora_weights(config.max_lora_rank) * 4 / MB
     return Needs({**waiting, **generating}, {**stays, **updating}, host)
 
 
