@@ -217,12 +217,16 @@ def first_import(program, kind, cards):
             say(f"warning: {line}")
 
 
+def run_quietly(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(done.stdout + done.stderr)
+
+
 def install(python, kind, cards, lock_digest):
     fresh(VENV)
     say(f"creating {VENV.name} with {python}")
-    made = subprocess.run([python, "-m", "venv", str(VENV)], capture_output=True, text=True)
-    if made.returncode:
-        raise Failed(made.stdout + made.stderr)
+    run_quietly(python, "-m", "venv", str(VENV))
     if kind == "base":
         install_base(venv_program())
     else:
