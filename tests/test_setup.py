@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from unslothrl import cuda_compat
 
 ROOT = setup_env.ROOT
+GPU_SET = ROOT / ".venv-gpu-set" / "bin" / "python"
 CARD = machine.Card("NVIDIA GeForce RTX 4090", "580.95.05", 8.9, 24564)
 PLANS = {plan.name: plan for plan in lock.plans()}
 PINS = {name: lock.pins(plan.file.read_text()) for name, plan in PLANS.items()}
@@ -297,11 +298,27 @@ def test_what_does_not_import_is_named_in_a_line(tmp_path, monkeypatch):
 
 
 def test_unsloth_is_imported_for_the_gpu_set_on_a_card_alone_in_its_process():
+    backend = ["unslothrl.backends.unsloth"]
     base = setup_env.imports_of("base", [])
     assert len(base) == 1 and "trl" not in base[0]
     assert setup_env.imports_of("cpu", [CARD])[1:] == [["vllm.entrypoints.llm"]]
     assert setup_env.imports_of("gpu", [])[1:] == [["vllm.entrypoints.llm"]]
-    assert setup_env.imports_of("gpu", [CARD])[1:] == [["vllm.entrypoints.llm"], ["unsloth"]]
+    assert setup_env.imports_of("gpu", [CARD])[1:] == [["vllm.entrypoints.llm"], backend]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GPU_SET.exists(), reason="`make gpu-set` installs the GPU set's Unsloth")
+def test_the_first_import_of_unsloth_leaves_nothing_in_the_checkout(tmp_path, monkeypatch):
+    """What it compiles lies where a run looks for it."""
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.setattr(setup_env, "ROOT", tmp_path / "checkout")
+    monkeypatch.setenv("UNSLOTH_ALLOW_CPU", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (names,) = setup_env.imports_of("gpu", [CARD])[2:]
+    assert setup_env.import_faults(str(GPU_SET), names) == []
+    assert list((tmp_path / "checkout").iterdir()) == []
+    assert list((tmp_path / "cache/unslothrl").iterdir()) == [tmp_path / "cache/unslothrl/unsloth"]
 
 
 def test_the_first_import_warns_of_each_process(tmp_path, monkeypatch, capsys):

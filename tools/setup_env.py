@@ -181,13 +181,14 @@ IMPORT_LIMIT_S = 900
 
 
 def imports_of(kind, cards):
-    """What a run imports, by process: vLLM and Unsloth patch what others have loaded before."""
+    """What a run imports, by process: vLLM and Unsloth patch what others have loaded before. The
+    learner's backend chooses the folder that Unsloth writes its compiled code into."""
     processes = [["torch", "transformers", "peft", "bitsandbytes", "datasets", "ray"]]
     if kind != "base":
         processes[0].append("trl")
         processes.append(["vllm.entrypoints.llm"])
     if kind == "gpu" and cards:  # without a card it refuses to be imported
-        processes.append(["unsloth"])
+        processes.append(["unslothrl.backends.unsloth"])
     return processes
 
 
