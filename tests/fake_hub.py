@@ -76,3 +76,51 @@ def hub() -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class Models(ThreadingHTTPServer):
+    """As much of it as tells what a model's download would take: `files` are its names and bytes.
+    Whoever begins to download one is in `downloads`."""
+
+    COMMIT = "0" * 40
+
+    def __init__(self, files: dict[str, int]) -> None:
+        super().__init__(("127.0.0.1", 0), ModelHandler)
+        self.files, self.downloads = files, []  # type: ignore[var-annotated]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> "Models":
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class ModelHandler(Handler):
+    server: Models  # type: ignore[assignment]
+
+    def do_HEAD(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.send_response(200)
+        self.send_header("ETag", f'"{name}"')
+        self.send_header("X-Repo-Commit", Models.COMMIT)
+        self.send_header("Content-Length", str(self.server.files[name]))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        files = self.server.files
+        if "/tree/" in self.path:
+            return self.answer(  # type: ignore[arg-type]
+                [{"type": "file", "path": n, "size": s, "oid": "1"} for n, s in files.items()]
+            )
+        if self.path.startswith("/api/models/"):
+            listed = [{"rfilename": name} for name in files]
+            return self.answer({"id": "owner/name", "sha": Models.COMMIT, "siblings": listed})
+        if "/resolve/" in self.path:
+            self.server.downloads.append(self.path)
+        return self.answer({"error": "not here"}, 404)

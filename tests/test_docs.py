@@ -92,7 +92,7 @@ def test_every_reward_is_documented():
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("recipes/*"))]
 OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
-    r"|vllm |llama-server |ollama )"
+    r"|vllm |llama-server |ollama |docker )"
     r"[^`]*`"
     r"|^.*(?:bench/|tools/|pip |ray (?:start|get-auth-token) |ufw |srun |#SBATCH |\(hostname ).*$",
     re.MULTILINE,

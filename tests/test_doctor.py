@@ -90,9 +90,12 @@ def test_the_cuda_of_torch_is_read_from_its_files(tmp_path, monkeypatch):
 def test_the_driver_that_is_needed_is_the_one_of_the_set_up():
     assert cards.LEAST_DRIVER[13] == setup.MIN_DRIVER
     assert cards.LEAST_CAPABILITY[13] == tuple(map(int, str(setup.MIN_CAPABILITY).split(".")))
-    assert cards.driver_check("579.99", 13).status == "problem"
-    assert cards.driver_check("580.65.06", 13).status == "ok"
-    assert cards.driver_check("535.1", 12).status == "ok"
+    name = "NVIDIA GeForce RTX 3060"
+    assert cards.driver_check("579.99", name, 13).status == "problem"
+    assert cards.driver_check("580.65.06", name, 13).status == "ok"
+    assert cards.driver_check("535.1", name, 12).status == "ok"
+    assert "cuda-compat-13-0" in cards.driver_check("550.54.15", "Tesla T4", 13).remedy
+    assert "nvidia-driver-580" in cards.driver_check("550.54.15", name, 13).remedy
 
 
 def test_cards(monkeypatch):
@@ -102,7 +105,7 @@ def test_cards(monkeypatch):
     assert "bfloat16" in cards.card(Gpu("Tesla T4", 15_360, 15_000, (7, 5))).found
     assert statuses(cards.cards(Machine())) == ["ok"]
     assert statuses(cards.cards(Machine(gpu_problem="driver too old"))) == ["problem"]
-    monkeypatch.setattr(cards, "driver_versions", lambda: ["580.1"])
+    monkeypatch.setattr(cards.cuda_compat, "drivers", lambda: [("580.1", "GTX 1080")])
     pascal = Gpu("GTX 1080", 8_192, 8_000, (6, 1))
     assert statuses(cards.driver(Machine(gpus=(ampere,)), "13.0")) == ["ok", "ok"]
     assert statuses(cards.driver(Machine(gpus=(pascal,)), "13.0")) == ["ok", "problem", "ok"]

@@ -30,6 +30,7 @@ LAYERS = (
         "files",
         "stopping",
         "variables",
+        "cuda_compat",
         "long_json",
         "untrusted",
         "redaction",

@@ -13,7 +13,10 @@ import pytest
 import setup_env
 from packaging.utils import canonicalize_name
 
+from unslothrl import cuda_compat
+
 ROOT = setup_env.ROOT
+GPU_SET = ROOT / ".venv-gpu-set" / "bin" / "python"
 CARD = machine.Card("NVIDIA GeForce RTX 4090", "580.95.05", 8.9, 24564)
 PLANS = {plan.name: plan for plan in lock.plans()}
 PINS = {name: lock.pins(plan.file.read_text()) for name, plan in PLANS.items()}
@@ -97,7 +100,9 @@ def test_a_wrong_python_is_one_line_with_the_mend(tmp_path):
     line = machine.fault_line(fault)
     assert python is None and "\n" not in line
     assert line.startswith("python: found Python 3.13, needs 3.11 or 3.12: ")
-    assert "python3.12-venv" in line
+    assert "python3.12-venv, or" in line  # the CPU set compiles nothing
+    _, fault = machine.find_python([], program(tmp_path, "python3", "echo 3.13 True"), True)
+    assert "apt install python3.12 python3.12-venv python3.12-dev, or" in machine.fault_line(fault)
 
 
 def test_a_debian_python_without_venv_names_the_package(tmp_path):
@@ -130,6 +135,51 @@ def test_an_old_driver_is_one_line():
     )
 
 
+T4 = TURING._replace(driver="550.54.15")  # as Colab has it
+
+
+def test_the_older_driver_of_a_data_centre_gpu_takes_cuda_compat(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "COMPAT", str(tmp_path))
+    (fault,) = machine.card_faults([T4])
+    assert fault.mend.startswith("sudo apt install cuda-compat-13-0, ")
+    assert machine.library_path([T4], {}) == {}
+    (tmp_path / "libcuda.so.1").touch()
+    assert machine.card_faults([T4]) == []
+    path = {"LD_LIBRARY_PATH": "/usr/lib64-nvidia"}
+    assert machine.library_path([T4], path) == {"LD_LIBRARY_PATH": f"{tmp_path}:/usr/lib64-nvidia"}
+    assert machine.library_path([T4], {}) == {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert machine.library_path([TURING], path) == {}  # with driver 580 it would fail
+    for card in (CARD._replace(driver="550.54.15"), T4._replace(driver="545.23.08")):
+        (fault,) = machine.card_faults([card])  # a GeForce; a branch that it does not run on
+        assert "nvidia-driver-580" in fault.mend and machine.library_path([card], {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("Tesla T4", True), ("NVIDIA A100-SXM4-40GB", True), ("NVIDIA A10G", True),
+        ("NVIDIA L4", True), ("NVIDIA L40S", True), ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA B200", True), ("NVIDIA GeForce RTX 4090", False), ("NVIDIA TITAN RTX", False),
+        ("NVIDIA RTX A6000", False), ("NVIDIA T400", False), ("Quadro T1000", False),
+    ],
+)  # fmt: skip
+def test_data_centre_gpus_are_known_by_their_names(name, is_one):
+    assert machine.may_use_compat(T4._replace(name=name)) is is_one
+    assert cuda_compat.fits((T4.driver, name)) is is_one
+
+
+def test_the_program_and_its_set_up_use_cuda_compat_alike():
+    assert str(cuda_compat.FOLDER) == machine.COMPAT
+    assert cuda_compat.OLDER == machine.COMPAT_DRIVERS
+    assert cuda_compat.LEAST_DRIVER == machine.MIN_DRIVER
+
+
+def test_in_wsl_the_driver_is_that_of_windows(monkeypatch):
+    monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
+    (fault,) = machine.card_faults([CARD._replace(driver="566.36")])
+    assert "in Windows" in fault.mend and "apt" not in fault.mend
+
+
 def test_an_old_card_is_refused_unless_a_better_one_is_there():
     (fault,) = machine.card_faults([PASCAL])
     assert "compute capability 6.1" in fault.found and "SET=cpu" in fault.mend
@@ -139,7 +189,8 @@ def test_an_old_card_is_refused_unless_a_better_one_is_there():
 
 def test_turing_is_warned_about_bfloat16():
     assert machine.card_faults([TURING]) == []
-    assert "bfloat16" in machine.card_warning(TURING)
+    warning = machine.card_warning(TURING)
+    assert "no bfloat16" in warning and "transformers engine in float16" in warning
 
 
 def test_glibc_is_compared_as_numbers():
@@ -247,11 +298,27 @@ def test_what_does_not_import_is_named_in_a_line(tmp_path, monkeypatch):
 
 
 def test_unsloth_is_imported_for_the_gpu_set_on_a_card_alone_in_its_process():
+    backend = ["unslothrl.backends.unsloth"]
     base = setup_env.imports_of("base", [])
     assert len(base) == 1 and "trl" not in base[0]
     assert setup_env.imports_of("cpu", [CARD])[1:] == [["vllm.entrypoints.llm"]]
     assert setup_env.imports_of("gpu", [])[1:] == [["vllm.entrypoints.llm"]]
-    assert setup_env.imports_of("gpu", [CARD])[1:] == [["vllm.entrypoints.llm"], ["unsloth"]]
+    assert setup_env.imports_of("gpu", [CARD])[1:] == [["vllm.entrypoints.llm"], backend]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GPU_SET.exists(), reason="`make gpu-set` installs the GPU set's Unsloth")
+def test_the_first_import_of_unsloth_leaves_nothing_in_the_checkout(tmp_path, monkeypatch):
+    """What it compiles lies where a run looks for it."""
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.setattr(setup_env, "ROOT", tmp_path / "checkout")
+    monkeypatch.setenv("UNSLOTH_ALLOW_CPU", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (names,) = setup_env.imports_of("gpu", [CARD])[2:]
+    assert setup_env.import_faults(str(GPU_SET), names) == []
+    assert list((tmp_path / "checkout").iterdir()) == []
+    assert list((tmp_path / "cache/unslothrl").iterdir()) == [tmp_path / "cache/unslothrl/unsloth"]
 
 
 def test_the_first_import_warns_of_each_process(tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
+from transformers import LlamaConfig
 
 from unslothrl.config.hardware import vllm_rank
 from unslothrl.planning import shapes
@@ -20,7 +21,8 @@ from unslothrl.resolve import resolve
 pytestmark = pytest.mark.slow
 
 NEEDED = ("_config_get", "_kv_cache_elements_per_token", "_kv_cache_tokens",
-          "approximate_vllm_memory_usage", "_fit_max_seq_length_to_kv_cache")  # fmt: skip
+          "approximate_vllm_memory_usage", "vllm_weights_memory_usage",
+          "_fit_max_seq_length_to_kv_cache")  # fmt: skip
 LONG = {
     "24 GB, the longest": ((card(24),), {"model": "Qwen/Qwen2.5-7B", "fit": "largest"}),
     "80 GB, the longest": ((card(80),), {"model": "meta-llama/Llama-3.1-8B", "fit": "largest"}),
@@ -44,16 +46,27 @@ def unsloth():
     assert {one.name for one in cut} == set(NEEDED)
     import os
 
+    import torch
+
     found = types.SimpleNamespace(card_mb=(0.0, 0.0))
-    names = {"get_mem_info": lambda: tuple(mb * 2**20 for mb in found.card_mb), "os": os}
+    names = {"get_mem_info": lambda: tuple(mb * 2**20 for mb in found.card_mb)}
+    names |= {"os": os, "torch": torch}
     exec(compile(ast.Module(cut, []), str(site), "exec"), names)
-    found.approximate = names["approximate_vllm_memory_usage"]
+
+    def approximate(config, **options):
+        """As load_vllm calls it."""
+        weights = names["vllm_weights_memory_usage"](config, load_in_4bit=True, load_in_8bit=False)
+        return names["approximate_vllm_memory_usage"](
+            config, load_in_4bit=True, weight_bytes=weights, **options
+        )
+
+    found.approximate = approximate
     found.context = names["_fit_max_seq_length_to_kv_cache"]
     return found
 
 
-def config_of(shape: shapes.Shape) -> types.SimpleNamespace:
-    return types.SimpleNamespace(
+def config_of(shape: shapes.Shape) -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.inner,
@@ -63,6 +76,7 @@ def config_of(shape: shapes.Shape) -> types.SimpleNamespace:
         head_dim=shape.head,
         tie_word_embeddings=shape.tied,
         max_position_embeddings=shape.context,
+        quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True},
     )
 
 
@@ -87,7 +101,6 @@ def test_the_engine_keeps_its_share_and_the_runs_context(name, unsloth):
         unsloth.card_mb = (free, gpu.physical_mb)
         tokens, _, utilisation, _ = unsloth.approximate(
             config_of(shape),
-            load_in_4bit=True,
             max_seq_length=config.context,
             gpu_memory_utilization=min(1.0, share * gpu.physical_mb / free),
             max_lora_rank=vllm_rank(config.max_lora_rank),
@@ -103,6 +116,6 @@ def test_less_would_be_cut(unsloth):
     unsloth.card_mb = (16 * GB - 600, 16 * GB)
     share = 0.35 * 16 * GB / (16 * GB - 600)
     tokens, *_ = unsloth.approximate(
-        config_of(shape), True, max_seq_length=1550, gpu_memory_utilization=share, max_lora_rank=32
+        config_of(shape), max_seq_length=1550, gpu_memory_utilization=share, max_lora_rank=32
     )
     assert unsloth.context(1550, tokens) < 1550

@@ -9,6 +9,8 @@ from __future__ import annotations
 import collections
 import os
 import pathlib
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +18,15 @@ import tempfile
 
 PYTHONS = ("3.12", "3.11")
 MIN_DRIVER = 580  # Linux driver branch of CUDA 13, which torch 2.11's wheels are built with
+# CUDA 13's own libcuda, from NVIDIA's package cuda-compat-13-0, which runs on older drivers of data
+# centre GPUs: these branches, by NVIDIA_REQUIRE_CUDA of NVIDIA's CUDA 13.0 container images. With a
+# newer driver it fails (error 803), and on a GeForce with any (804).
+COMPAT = "/usr/local/cuda-13.0/compat"
+COMPAT_DRIVERS = (535, 550, 565, 570, 575)
+DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
 MIN_CAPABILITY = 7.5  # CUDA 13 compiles for Turing and later
 BF16_CAPABILITY = 8.0
+LEAST_SHARED = 1 << 30
 
 Card = collections.namedtuple("Card", "name driver capability memory_mb")
 Fault = collections.namedtuple("Fault", "what found needed mend")
@@ -74,16 +83,53 @@ def card_faults(cards):
     if not cards:
         return []
     card, found = max(cards, key=lambda card: card.capability or 0), []
-    major = card.driver.split(".")[0]
-    if major.isdigit() and int(major) < MIN_DRIVER:
-        mend = f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or SET=cpu"
+    if is_old(card.driver) and not (may_use_compat(card) and has_compat()):
         needed = f"{MIN_DRIVER} or newer for CUDA 13 wheels"
-        found.append(Fault("driver", f"NVIDIA {card.driver} ({card.name})", needed, mend))
+        what = f"NVIDIA {card.driver} ({card.name})"
+        found.append(Fault("driver", what, needed, driver_mend(card)))
     if card.capability is not None and card.capability < MIN_CAPABILITY:
         needed = f"{MIN_CAPABILITY} or more for CUDA 13 wheels"
         what = f"{card.name}, compute capability {card.capability}"
         found.append(Fault("card", what, needed, "continue without it: SET=cpu"))
     return found
+
+
+def branch_of(driver):
+    """580 of 580.95.05, 0 of what is no version."""
+    major = driver.split(".")[0]
+    return int(major) if major.isdigit() else 0
+
+
+def is_old(driver):
+    return 0 < branch_of(driver) < MIN_DRIVER
+
+
+def may_use_compat(card):
+    return branch_of(card.driver) in COMPAT_DRIVERS and bool(DATA_CENTRE.match(card.name))
+
+
+def has_compat():
+    return os.path.exists(os.path.join(COMPAT, "libcuda.so.1"))
+
+
+def driver_mend(card):
+    if may_use_compat(card):
+        return "sudo apt install cuda-compat-13-0, from NVIDIA's repository (docs/install.md)"
+    if is_wsl():
+        return f"install NVIDIA's driver {MIN_DRIVER} or newer in Windows and restart, or SET=cpu"
+    return f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or SET=cpu"
+
+
+def is_wsl():
+    return "microsoft" in platform.release().lower()
+
+
+def library_path(cards, environ):
+    """What must be in the environment of processes that compute on these GPUs."""
+    if not (has_compat() and any(is_old(c.driver) and may_use_compat(c) for c in cards)):
+        return {}
+    path = [COMPAT, *environ.get("LD_LIBRARY_PATH", "").split(":")]
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, path))}
 
 
 def card_warning(card):
@@ -92,8 +138,8 @@ def card_warning(card):
     if card.capability < MIN_CAPABILITY:
         return f"{card.name} is too old for CUDA 13: hide it with CUDA_VISIBLE_DEVICES"
     return (
-        f"{card.name} has no bfloat16, which vLLM needs over a 4-bit base: use the learner's "
-        "own engine or a small 16-bit model (not measured)"
+        f"{card.name} has no bfloat16, which vLLM needs over a 4-bit base: runs generate with the "
+        "transformers engine in float16 (not measured)"
     )
 
 
@@ -116,7 +162,7 @@ def probe_python(program):
     return version, has_pip == "True"
 
 
-def find_python(folders, first=sys.executable):
+def find_python(folders, first=sys.executable, for_gpu=False):
     """(program, fault): the first Python that fits, beginning with the one that runs this file."""
     names = [f"python{version}" for version in PYTHONS]
     programs = [first] + [os.path.join(folder, name) for name in names for folder in folders]
@@ -130,12 +176,46 @@ def find_python(folders, first=sys.executable):
                 "python",
                 f"{program} without ensurepip",
                 "the venv module with pip",
-                f"sudo apt install python{version}-venv",
+                f"sudo apt install python{version}-venv" + f" python{version}-dev" * for_gpu,
             )
     version = (probe_python(first) or ("that does not run", False))[0]
-    install = "sudo apt install python3.12 python3.12-venv, or uv python install 3.12"
+    packages = "python3.12 python3.12-venv" + " python3.12-dev" * for_gpu
+    install = f"sudo apt install {packages}, or uv python install 3.12"
     missing = Fault("python", f"Python {version}", "3.11 or 3.12", f"{install}, and run again")
     return None, without_pip or missing
+
+
+# The C compiler
+
+
+INCLUDE = """
+import sys, sysconfig
+print("%d.%d" % sys.version_info[:2], sysconfig.get_paths("posix_prefix")["include"])
+"""
+
+
+def compiler_faults(python, environ):
+    """Triton compiles a C file against Python.h for each kernel that it starts, with the compiler
+    that it finds as this does (runtime/build.py of 3.6.0)."""
+    answer = subprocess.run([python, "-c", INCLUDE], capture_output=True, text=True, check=True)
+    version, include = answer.stdout.split(None, 1)
+    path = environ.get("PATH")
+    found = (shutil.which(name, path=path) for name in ("gcc", "clang"))
+    compiler = environ.get("CC") or next(filter(None, found), None)
+    needed = "gcc or clang and Python.h, for Triton's kernels"
+    mend = f"sudo apt install gcc python{version}-dev"
+    if compiler is None:
+        return [Fault("compiler", "none", needed, mend)]
+    command = [compiler, "-fsyntax-only", "-x", "c", "-I", include.strip(), "-"]
+    source = "#include <Python.h>\n"
+    try:
+        tried = subprocess.run(command, input=source, capture_output=True, text=True, env=environ)
+    except OSError as error:
+        return [Fault("compiler", f"CC={compiler} ({error.strerror})", needed, "unset CC")]
+    if tried.returncode == 0:
+        return []
+    said = [line for line in tried.stderr.splitlines() if "error: " in line] or ["it fails"]
+    return [Fault("compiler", f"{compiler}: {said[0].split('error: ')[-1]}", needed, mend)]
 
 
 # System and disk
@@ -148,6 +228,24 @@ def libc_faults(libc, version, needed):
     found = f"{libc} {version}".strip() or "another C library"
     mend = "use a newer Linux, e.g. Ubuntu 22.04"
     return [Fault("system", found, f"glibc {needed} or newer", mend)]
+
+
+def cache_faults(environ):
+    """Of the folders that the first run downloads a model into and quantises it in."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    hub = environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    closed = [path for path in (hub, cache) if not os.access(existing(path), os.W_OK | os.X_OK)]
+    mend = "export HF_HOME=/path/with/room XDG_CACHE_HOME=/path/with/room"
+    found = f"{closed[0]}, which cannot be written" if closed else ""
+    return [Fault("cache", found, "a folder for models", mend)] if closed else []
+
+
+def shared_memory_warning(kind, folder="/dev/shm"):
+    """Ray keeps its object store there, and NCCL what GPUs exchange; Docker gives it 64 MB."""
+    size = shutil.disk_usage(folder).total if kind != "base" and os.path.isdir(folder) else None
+    if size is None or size >= LEAST_SHARED:
+        return None
+    return f"{folder} has {size >> 20} MB, too few for Ray and NCCL: docker run --shm-size=8g"
 
 
 def existing(path):

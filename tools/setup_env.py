@@ -181,13 +181,14 @@ IMPORT_LIMIT_S = 900
 
 
 def imports_of(kind, cards):
-    """What a run imports, by process: vLLM and Unsloth patch what others have loaded before."""
+    """What a run imports, by process: vLLM and Unsloth patch what others have loaded before. The
+    learner's backend chooses the folder that Unsloth writes its compiled code into."""
     processes = [["torch", "transformers", "peft", "bitsandbytes", "datasets", "ray"]]
     if kind != "base":
         processes[0].append("trl")
         processes.append(["vllm.entrypoints.llm"])
     if kind == "gpu" and cards:  # without a card it refuses to be imported
-        processes.append(["unsloth"])
+        processes.append(["unslothrl.backends.unsloth"])
     return processes
 
 
@@ -281,14 +282,20 @@ def is_within(path, folder):
 
 def check(kind, cards, now):
     """(python, faults): everything that can be known before the first download."""
-    python, fault = machine.find_python(*pythons(os.environ.get("PATH", "")))
+    on_gpu = kind == "gpu"
+    folders, first = pythons(os.environ.get("PATH", ""))
+    python, fault = machine.find_python(folders, first, on_gpu)
     faults = [fault] if fault else []
     if kind != "base":
         header = read_header(LOCKS[kind].read_text())
         faults += machine.libc_faults(*platform.libc_ver(), header["glibc"])
         faults += machine.disk_faults(machine.disk_needs(header, VENV, os.environ))
-    if kind == "gpu":
+    if on_gpu:
         faults += machine.card_faults(cards)
+        faults += machine.cache_faults(os.environ)
+        faults += machine.compiler_faults(python, os.environ) if python else []
+    if not os.access(str(ROOT), os.W_OK | os.X_OK):
+        faults.append(Fault("folder", f"{ROOT}, which cannot be written", "room for .venv", MOVE))
     if VENV.is_symlink() and now in WHY_ANEW:
         found = f"a {VENV.name} that is a link, and has to be created again"
         faults.append(Fault("folder", found, "a folder", "remove the link"))
@@ -303,6 +310,8 @@ def describe(kind, cards, trouble):
         say(f"{card.name}, {card.memory_mb} MiB, driver {card.driver}")
         if machine.card_warning(card):
             say(f"warning: {machine.card_warning(card)}")
+    if machine.shared_memory_warning(kind):
+        say(f"warning: {machine.shared_memory_warning(kind)}")
     if trouble:
         say(f"nvidia-smi exists but does not work ({trouble}): no card is used")
     if kind == "base":
@@ -317,6 +326,7 @@ def describe(kind, cards, trouble):
     )
 
 
+MOVE = "clone the repository into a folder of yours"
 WHY_ANEW = {
     "interrupted": "the last install did not finish",
     "stale": "the lock or the set changed",
@@ -325,6 +335,7 @@ WHY_ANEW = {
 
 def run(options):
     cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
+    os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
     kind = choose_set(options.set, cards, platform.system(), platform.machine())
     lock_digest = digest(LOCKS[kind] if kind in LOCKS else PROJECT_FILES[0])
     now = state(VENV, kind, lock_digest, digest(*PROJECT_FILES))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from unslothrl import cuda_compat
 from unslothrl.commands.cli import main
 
 STOPPED = 128  # exit codes above it are of signals
@@ -18,6 +19,7 @@ def program(arguments: Sequence[str] | None = None) -> NoReturn:
     One that a signal has stopped does not destroy what libraries hold: Ray's C++ part, which has a
     handler of its own for SIGTERM while it starts, may crash in that, and the exit code be lost.
     """
+    cuda_compat.use()
     code = main(arguments)
     if code > STOPPED:
         atexit._run_exitfuncs()

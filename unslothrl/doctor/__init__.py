@@ -22,6 +22,8 @@ def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
     yield from guarded("card", lambda: cards.cards(machine))
     yield from guarded("driver", lambda: cards.driver(machine, packages.cuda_of_torch()))
     yield from guarded("packages", lambda: packages.packages(bool(machine.gpus)))
+    if machine.gpus or machine.gpu_problem is not None:
+        yield from guarded("compiler", system.compiler)
     yield from guarded("memory", system.memory)
     yield from guarded("/dev/shm", lambda: system.shared_memory(machine))
     yield from guarded("disk", lambda: system.disks(output_dir))

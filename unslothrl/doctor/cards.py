@@ -1,16 +1,15 @@
 """The cards, their driver, and the CUDA that torch was built for."""
 
-import shutil
-import subprocess
+import platform
 from collections.abc import Iterator
 
+from unslothrl import cuda_compat
 from unslothrl.doctor.check import OK, PROBLEM, WARNING, Check
 from unslothrl.planning.machine import Gpu, Machine
 
-LEAST_DRIVER = {12: 525, 13: 580}  # Linux branch, by the CUDA that torch was built for
+LEAST_DRIVER = {12: 525, 13: cuda_compat.LEAST_DRIVER}  # Linux branch, by torch's CUDA
 LEAST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
 BFLOAT16 = (8, 0)  # capability from which a card computes with it
-DRIVER_S = 30
 
 
 def cards(machine: Machine) -> Iterator[Check]:
@@ -47,8 +46,8 @@ def card(gpu: Gpu) -> Check:
 
 def driver(machine: Machine, cuda: str | None) -> Iterator[Check]:
     """The driver against the CUDA that torch was built for; nothing where there is no card."""
-    versions = driver_versions()
-    if not machine.gpus and not versions:
+    drivers = cuda_compat.drivers()
+    if not machine.gpus and not drivers:
         return
     if cuda is None:
         yield Check("CUDA", PROBLEM, "torch is built for the CPU alone", "run `make setup`")
@@ -65,31 +64,21 @@ def driver(machine: Machine, cuda: str | None) -> Iterator[Check]:
                 f"{least[0]}.{least[1]}",
                 "hide it with CUDA_VISIBLE_DEVICES, or train on the CPU: make setup SET=cpu",
             )
-    for version in versions[:1]:  # all cards share it
-        yield driver_check(version, major)
+    for version, name in drivers[:1]:  # all cards share it
+        yield driver_check(version, name, major)
 
 
-def driver_check(version: str, cuda_major: int) -> Check:
+def driver_check(version: str, name: str, cuda_major: int) -> Check:
     branch, least = version.partition(".")[0], LEAST_DRIVER.get(cuda_major)
-    if least is not None and branch.isdigit() and int(branch) < least:
-        return Check(
-            "driver",
-            PROBLEM,
-            f"NVIDIA {version}, and CUDA {cuda_major} needs {least} or newer",
-            f"sudo apt install nvidia-driver-{least}, and restart",
-        )
-    return Check("driver", OK, f"NVIDIA {version}")
-
-
-def driver_versions() -> list[str]:
-    """By nvidia-smi, one for each card; [] where it is not there or does not know."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = [line.strip() for line in answer.stdout.splitlines()]
-    return [line for line in lines if line[:1].isdigit()] if answer.returncode == 0 else []
+    if least is None or not branch.isdigit() or int(branch) >= least:
+        return Check("driver", OK, f"NVIDIA {version}")
+    found = f"NVIDIA {version}, and CUDA {cuda_major} needs {least} or newer"
+    if cuda_major == 13 and cuda_compat.fits((version, name)):
+        if cuda_compat.is_installed():
+            return Check("driver", OK, f"NVIDIA {version}, with {cuda_compat.FOLDER}")
+        remedy = "sudo apt install cuda-compat-13-0, from NVIDIA's repository (docs/install.md)"
+    elif "microsoft" in platform.release().lower():
+        remedy = f"install NVIDIA's driver {least} or newer in Windows, and restart"
+    else:
+        remedy = f"sudo apt install nvidia-driver-{least}, and restart"
+    return Check("driver", PROBLEM, found, remedy)

@@ -1,6 +1,11 @@
-"""The system below: memory, disks, limits, the sandbox, the hub, processes that were left."""
+"""The system below: the compiler, memory, disks, limits, the sandbox, the hub, processes that an
+earlier run has left."""
 
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +22,24 @@ CACHE_MB, RUNS_MB = 20_480, 2_048  # a 7B base in 16 bit and its 4-bit copy; ada
 OPEN_FILES = 4_096  # that Ray takes for a few processes
 RAY, OF_RAY = ("raylet", "gcs_server"), "ray::"
 PROC = Path("/proc")
+
+
+def compiler() -> Iterator[Check]:
+    """Triton compiles a C file against Python.h for each kernel that it starts, with the compiler
+    that it finds as this does (runtime/build.py of 3.6.0)."""
+    name = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    remedy = "sudo apt install gcc python{}.{}-dev".format(*sys.version_info[:2])
+    if name is None:
+        yield Check("compiler", PROBLEM, "neither gcc nor clang, for Triton's kernels", remedy)
+        return
+    include = sysconfig.get_paths("posix_prefix")["include"]
+    command = [name, "-fsyntax-only", "-x", "c", "-I", include, "-"]
+    tried = subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True)
+    if tried.returncode == 0:
+        yield Check("compiler", OK, f"{name}, and Python.h in {include}")
+        return
+    said = [line for line in tried.stderr.splitlines() if "error: " in line] or ["it fails"]
+    yield Check("compiler", PROBLEM, f"{name}: {said[0].split('error: ')[-1]}", remedy)
 
 
 def memory() -> Iterator[Check]:

@@ -25,6 +25,7 @@ from unslothrl.untrusted import Unreadable, for_terminal, read_object
 
 MOST_CONFIG = 16 << 20  # bytes
 LARGE_MB = 2_000  # whose content takes seconds to read
+LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
 MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 TEMPLATE_FILE = "chat_template.jinja"
@@ -104,17 +105,47 @@ def _download(model: str, weights: bool) -> Path:
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
+        check_room(model, patterns)
         return Path(snapshot_download(model, allow_patterns=patterns))
     except GatedRepoError:
         raise UserError(
             f"model {model}: access is granted only to those who accept the terms: do that on "
             f"huggingface.co/{model}, then run `hf auth login`"
         ) from None
+    except UserError:
+        raise
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks
         raise UserError(
             f"model {model}: neither a local folder nor on the hub ({first_line(error)}): check "
             "the name and the network, or set --model embedded"
         ) from None
+
+
+def check_room(model: str, patterns: list[str]) -> None:
+    """UserError where the hub's cache has no place for what would be downloaded. The hub is asked
+    for sizes only where a large model would find no place."""
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    cache = there = Path(constants.HF_HUB_CACHE).absolute()
+    while not there.is_dir():
+        there = there.parent
+    is_writable, free = os.access(there, os.W_OK | os.X_OK), shutil.disk_usage(there).free
+    if is_writable and free > LARGEST:
+        return
+    try:
+        files = snapshot_download(model, allow_patterns=patterns, dry_run=True)
+    except DryRunError:  # the hub does not answer: what is in the cache may do
+        return
+    needed = sum(file.file_size or 0 for file in files if file.will_download)
+    elsewhere = "set the variable HF_HOME to a folder with room for it"
+    if needed and not is_writable:
+        raise UserError(f"model {model}: the cache {cache} cannot be written: {elsewhere}")
+    if needed > free:
+        raise UserError(
+            f"model {model}: {needed / 1e9:.1f} GB to download, and {free / 1e9:.1f} GB free for "
+            f"{cache}: free some space, or {elsewhere}"
+        )
 
 
 def cache_folder() -> Path:
