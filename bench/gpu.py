@@ -1,13 +1,15 @@
-"""Runs the stages of bench/gpu.sh, all that needs a card; resumable over several calls.
+"""Runs the stages of bench/gpu.sh, all that needs a GPU; resumable over several calls.
 
-Every stage is a separate process that does what a user would run. A stage with a good result is not
-run again; a failure stops no other stage, and what is needed to explain it is kept. Small cards are
+Every stage is a separate process that does what a user would run. The first is the main job as this
+GPU resolves it: unless it passes, nothing else runs. A stage with a good result is not run again; a
+later failure stops no other stage, and what is needed to explain it is kept. Small GPUs are
 simulated with UNSLOTHRL_CARD_MB. A thread reads the used memory from the NVIDIA driver ten times a
 second; a stage's peak is reported above what was used before it, beside the prediction of
 `unslothrl plan`.
 
-In $OUT: gpu.json (every result so far; gpu-rehearsal.json), gpu.log (the end of each stage's
-output), failures.tar (one .tar.gz for each stage whose last try failed).
+In $OUT: gpu.json (every result so far, in the form of on_card/record.py; gpu-rehearsal.json),
+gpu.log (the end of each stage's output), failures.tar (one .tar.gz for each stage whose last try
+failed).
 """
 
 import argparse
@@ -22,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +33,16 @@ from facts import facts
 from on_card import evidence, record
 from on_card.machine import gpu_facts, gpu_line, other_versions
 from on_card.memory import Watcher
-from on_card.stages import ROOT, STAGES, Stage, as_words, flags_of, train_command
+from on_card.stages import (
+    ROOT,
+    STAGES,
+    Stage,
+    as_words,
+    flags_of,
+    recipe_command,
+    recipe_stage,
+    train_command,
+)
 
 from unslothrl import variables
 from unslothrl.config.reading import read_recipe
@@ -54,11 +66,12 @@ PEER_GB = 16  # for a peer's vLLM of a 7B base: weights, KV cache of the step, i
 class Session:
     """The folders of one machine's stages, and how much of this call is left."""
 
-    def __init__(self, tiny: bool, minutes: float):
+    def __init__(self, tiny: bool, minutes: float, recipe: str | None = None):
         self.tiny = tiny
-        self.folder = HERE / ("rehearsal" if tiny else "card")
+        self.stages = (STAGES[0], recipe_stage(recipe)) if recipe else STAGES
+        self.folder = HERE / ("rehearsal" if tiny else "gpu")
         self.out = Path(os.environ.get("OUT") or self.folder / "out")
-        self.name = "gpu-rehearsal" if tiny else "gpu"
+        self.name = "gpu-rehearsal" if tiny else f"gpu-{recipe}" if recipe else "gpu"
         self.ends = time.time() + 60 * minutes - SPARE_S
         self.gpu = gpu_facts()
         for name in ("models", "results", "failures"):
@@ -86,7 +99,7 @@ class Session:
 
     def publish(self) -> None:
         """Writes $OUT. Called after every stage, because the next one may crash the machine."""
-        results = [result for stage in STAGES if (result := self.result(stage))]
+        results = [result for stage in self.stages if (result := self.result(stage))]
         left_out = evidence.together(
             list((self.folder / "failures").glob("*.gz")), self.out / "failures.tar", MOST_BYTES
         )
@@ -102,7 +115,7 @@ class Session:
         }
         (self.out / f"{self.name}.json").write_text(json.dumps(whole, indent=1) + "\n")
         with (self.out / "gpu.log").open("w") as log:
-            for stage in STAGES:
+            for stage in self.stages:
                 output = self.of(stage) / "output.log"
                 if output.exists():
                     end = output.read_bytes()[-20_000:].decode(errors="replace")
@@ -110,7 +123,8 @@ class Session:
 
 
 def stage_number(stage: Stage) -> str:
-    return str([each.name for each in STAGES].index(stage.name))
+    """A short name: Ray puts sockets below a folder of that name."""
+    return str(zlib.crc32(stage.slug.encode()) % 100_000)
 
 
 def code() -> str:
@@ -148,7 +162,7 @@ def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
     if not stage.needs_weights:
         more["HF_HUB_OFFLINE"] = "1"
     if tiny and stage.kind == "peer":  # what a run of this project sets without a GPU
-        more |= variables.defaults(2, gpu=False) | variables.OF_VLLM
+        more |= variables.defaults(2, gpu=False) | variables.OF_VLLM | {"TRITON_INTERPRET": "1"}
     return {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -184,6 +198,8 @@ def command_of(stage: Stage, session: Session, model: Path | None) -> list[str]:
         if session.tiny and stage.interpreted:
             command[1] = "bench/on_card/interpreted.py"
         return command
+    if stage.kind == "recipe":
+        return recipe_command(flags, folder)
     if stage.kind == "tests":
         collect = ["--collect-only"] if session.tiny else []
         return [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", *collect]
@@ -225,7 +241,7 @@ def peer_work(stage: Stage, flags: dict, folder: Path, session: Session) -> dict
 
 def end(process: subprocess.Popen, limit_s: float) -> str | None:
     """Waits at most `limit_s` for the leader of a session, then ends every process of the session,
-    because one that is left would hold memory of the card. -> what went wrong, None if nothing did.
+    because one that is left would hold memory of the GPU. -> what went wrong, None if nothing did.
     If something did, every Python process prints its stacks first."""
     try:
         returned = process.wait(max(1.0, limit_s))
@@ -348,7 +364,8 @@ def prediction(flags: dict, stage: Stage, session: Session) -> dict:
         return {"error": (done.stdout + done.stderr).strip()[-500:]}
     plan = json.loads(done.stdout)
     needed = [round(each["needed_mb"]) for each in plan["cards"]]
-    return {"fits": plan["fits"], "needed_mb": needed, "gpus": plan["cards"]}
+    parts = {"fits": plan["fits"], "needed_mb": needed, "gpus": plan["cards"]}
+    return parts | {"step_seconds": plan["step_seconds"]}
 
 
 def line_of(result: dict) -> str:
@@ -377,6 +394,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--redo", nargs="*", default=[], help="run these again even if their result is good"
     )
+    parser.add_argument("--recipe", help="the whole of this recipe, in place of the other stages")
     parser.add_argument("--list", action="store_true", help="print the stages and their results")
     parser.add_argument("--row", type=Path, metavar="FILE", help="print a gpu.json as a row")
     return parser.parse_args()
@@ -415,14 +433,14 @@ def main() -> int:
     given = arguments()
     if given.row:
         return print_row(given.row)
-    session = Session(given.rehearse, given.minutes)
+    session = Session(given.rehearse, given.minutes, given.recipe)
     if given.list:
-        for stage in STAGES:
+        for stage in session.stages:
             print(line_of(session.result(stage) or begun(stage, "-")))
         return 0
     print(gpu_line(session.gpu), flush=True)
     bad = 0
-    for number, stage in enumerate(STAGES):
+    for number, stage in enumerate(session.stages):
         if number and given.only and not any(word in stage.name for word in given.only):
             continue
         is_good = known_or_run(stage, session, given.redo)["status"] in ("good", "skipped")

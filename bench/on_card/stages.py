@@ -5,6 +5,8 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unslothrl.config.reading import command_of
+
 ROOT = Path(__file__).parents[2]
 NOISE = f"{ROOT / 'bench' / 'noise.py'}:reward"
 # All that stage 0 gives to `train`: the rest is resolved as for `make train`, on the GPU that is
@@ -23,9 +25,8 @@ KILLED = JOB | {
     "max_new_tokens": 128, "num_candidates": 8, "topk": 8, "max_steps": 4, "checkpoint_every": 1,
     "save_every": 1, "eval_every": 2, "eval_problems": 8, "eval_candidates": 2,
 }  # fmt: skip
-GSM8K = {  # a folder of its own, so the recipe's 250 steps are cut to 60
-    "recipe": "gsm8k-8", "max_steps": 60, "eval_every": 30, "checkpoint_every": 20,
-}  # fmt: skip
+TOO_LARGE = JOB | {"batch_size": 8, "max_new_tokens": 600, "train_batch_size": 128}
+GSM8K = {"recipe": "gsm8k-8", "max_steps": 60, "eval_every": 30}
 TINY = {  # what a rehearsal changes in every run; an actor's vLLM stands in for Unsloth's
     "max_new_tokens": 16, "max_prompt_tokens": 64, "num_candidates": 4, "topk": 4, "batch_size": 2,
     "max_num_seqs": 8, "kv_cache_mb": 64, "backend": "peft", "train_batch_size": 2,
@@ -44,8 +45,8 @@ ACTOR = "an actor's vLLM and PEFT, for Unsloth with its own vLLM"
 class Stage:
     """One measurement. `needs_gb`: the smallest GPU that it is for; `cap_gb`: the size to which a
     larger one is limited. `expected_s`: the seconds that must remain of a call for it to begin;
-    after `limit_s` it is ended. `kind`: run, first, killed, peer, tests, or a script of bench/.
-    `stand_in`: what a rehearsal runs in its place."""
+    after `limit_s` it is ended. `kind`: run, first, killed, recipe, peer, tests, or a script of
+    bench/. `stand_in`: what a rehearsal runs in its place."""
 
     name: str
     measures: str
@@ -97,12 +98,14 @@ STAGES = (
     Stage("8B, the longest context on 24 GB", "the planner's longest context, tried", "8B",
           "on_card/longest.py", needs_gb=24, cap_gb=24, expected_s=150, limit_s=500,
           stand_in="256 tokens for the planner's figure; PEFT for Unsloth"),
+    Stage("an update too large for 8 GB, 1.5B", "micro-batches are halved, and the step is taken",
+          "1.5B", flags=TOO_LARGE | SHARED, cap_gb=8, stand_in=ACTOR + ", nothing too large"),
     Stage("sync, 7B", "seconds of each part of a new version's way", "7B", "sync.py", needs_gb=12,
           stand_in="a base of zeros for the 7B; the adapter is as large"),
     Stage("gap and canary, 28 layers", "gap by running sequences; false alarms of 20", "1.5B",
           "on_card/exactness.py", expected_s=80, limit_s=300),
     Stage("gap and canary, 36 layers", "gap by running sequences; false alarms of 20", "3B",
-          "on_card/exactness.py", expected_s=80, limit_s=300),
+          "on_card/exactness.py", needs_gb=12, expected_s=80, limit_s=300),
     Stage("resume, 1.5B", "kill -9, resume, evaluate, ask", "1.5B", "killed", KILLED | SHARED,
           expected_s=120, limit_s=500, stand_in=ACTOR),
     Stage("rollout over bare vLLM, 1.5B", "tokens a second, beside LLM.generate", "1.5B",
@@ -119,6 +122,13 @@ STAGES = (
 )  # fmt: skip
 
 
+def recipe_stage(name: str) -> Stage:
+    """A whole recipe, with its weights and data."""
+    measures = "time, memory and result of the whole recipe"
+    return Stage(f"recipes/{name}.toml, whole", measures, None, "recipe", {"recipe": name},
+                 needs_gb=0, limit_s=1e6, needs_weights=True)  # fmt: skip
+
+
 def flags_of(stage: Stage, model: Path | None, tiny: bool) -> dict:
     """The flags of a stage's run."""
     flags = stage.flags | ({"model": str(model)} if model else {})
@@ -126,13 +136,22 @@ def flags_of(stage: Stage, model: Path | None, tiny: bool) -> dict:
         return flags
     if stage.kind == "first":  # a CPU's own resolve, but for the sizes
         return flags | {"max_new_tokens": 16, "num_candidates": 4, "topk": 4}
-    vllm = {} if flags.get("engine") else {"engine": "vllm"}
-    return flags | TINY | vllm | (INTERPRETED if stage.interpreted else {})
+    engine = {} if flags.get("engine") else {"engine": "vllm"}
+    is_alone = stage.kind == "run" and flags.get("number_of_actors") == 0
+    engine |= {"cluster": "local"} if is_alone else {}  # a process is enough
+    return flags | TINY | engine | (INTERPRETED if stage.interpreted else {})
 
 
 def as_words(flags: dict) -> list[str]:
     """{"a": 1} -> ["--a", "1"]"""
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
+def recipe_command(flags: dict, folder: Path) -> list[str]:
+    """`unslothrl train --recipe NAME`, or of sft, dpo, rm where the recipe is for that."""
+    more = {"output_dir": str(folder), "run_name": "run"}
+    program = [sys.executable, "-m", "unslothrl", command_of(flags["recipe"])]
+    return [*program, *as_words(flags | more)]
 
 
 def train_command(flags: dict, folder: Path) -> list[str]:
