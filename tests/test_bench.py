@@ -7,13 +7,17 @@ import subprocess
 import sys
 import tarfile
 import time
+import types
 from pathlib import Path
 
 import psutil
 import pytest
-from layouts import card, machine_of
+from layouts import GB, card, machine_of
 
 from unslothrl.config.options import OPTIONS
+from unslothrl.planning.forecast import forecast_of
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.shapes import shape_of
 from unslothrl.resolve import resolve
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -255,6 +259,75 @@ def test_on_8_gb_each_stage_runs_or_says_what_it_needs(gpu, monkeypatch):
     assert why["GSM8K, Qwen2.5-1.5B"] == "no weights: the Hugging Face hub does not answer"
     seconds = sum(stage.expected_s for stage in STAGES if why[stage.name] is None)
     assert seconds < 15 * 60
+
+
+NAMED = {
+    "1.5B": "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit",
+    "3B": "unsloth/Qwen2.5-3B-Instruct-bnb-4bit",
+    "7B": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
+    "8B": "unsloth/Llama-3.1-8B-Instruct-bnb-4bit",
+}
+
+
+def test_every_run_fits_the_smallest_gpu_that_it_is_for_but_one_that_must_not(gpu):
+    from on_card.stages import STAGES
+
+    fits = {}
+    for stage in STAGES:
+        if stage.kind not in ("run", "first", "killed") or stage.shape is None:
+            continue
+        size = min(stage.needs_gb, stage.cap_gb or stage.needs_gb) * GB
+        machine = machine_of((Gpu("NVIDIA", int(0.97 * size), int(0.95 * size), (8, 9)),))
+        config = resolve(stage.flags | {"model": NAMED[stage.shape]}, machine).config
+        cards = forecast_of(config, shape_of(config.model), machine).placement.cards
+        fits[stage.name] = all(each.fits for each in cards)
+    assert {name for name in fits if not fits[name]} == {"an update too large for 8 GB, 1.5B"}
+    assert len(fits) >= 8
+
+
+def test_the_longest_context_is_the_last_that_the_planner_says_fits(gpu, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH / "on_card"))
+    from on_card import longest
+
+    machine, model = machine_of((card(24),)), NAMED["8B"]
+
+    def fits(context: int) -> bool:
+        config = resolve(longest.flags_for(model, context, machine), machine).config
+        cards = forecast_of(config, shape_of(model), machine).placement.cards
+        return all(each.fits for each in cards)
+
+    context = longest.planned(model, machine)
+    assert context % longest.UNIT == 0 and fits(context) and not fits(context + longest.UNIT)
+    assert longest.planned(model, machine_of(())) == longest.ON_A_CPU
+
+
+@pytest.mark.parametrize(("library", "is_compat"), [
+    ("/usr/local/cuda-13.0/compat/libcuda.so.580.82", True),
+    ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", False),
+])  # fmt: skip
+def test_the_line_of_a_gpu_says_which_library_speaks_to_the_driver(
+    library, is_compat, gpu, monkeypatch, tmp_path
+):
+    from on_card import machine
+
+    def version(pointer):
+        pointer._obj.value = 13010
+
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\necho "Tesla T4, 15360, 550.54.15, 7.5"\n')
+    smi.chmod(0o755)
+    maps = f"7f00-7f01 r-xp 00000000 08:01 1 {library}\n7f01-7f02 rw-p 00000000 00:00 0 "
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    driver = types.SimpleNamespace(cuDriverGetVersion=version)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(machine, "mapped_files", lambda: maps.split())
+    facts = machine.gpu_facts()
+    assert facts == {
+        "name": "Tesla T4", "memory_mb": 15360, "driver": "550.54.15", "capability": "7.5",
+        "CUDA of the driver": "13.1", "compatibility library": is_compat, "WSL": facts["WSL"],
+    }  # fmt: skip
+    whose = "the compatibility library" if is_compat else "the driver's own"
+    assert f"Tesla T4, 15360 MB, driver 550.54.15, CUDA 13.1 by {whose}" in machine.gpu_line(facts)
 
 
 OUT_OF_MEMORY = (  # as torch 2.11 writes it

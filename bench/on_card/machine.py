@@ -24,15 +24,20 @@ def gpu_facts() -> dict | None:
     return found | cuda_facts() | {"WSL": is_wsl}
 
 
+def mapped_files() -> list[str]:
+    """The words of this process's memory map, among them its libraries with their whole paths."""
+    return Path("/proc/self/maps").read_text().split()
+
+
 def cuda_facts() -> dict:
     """The CUDA version of libcuda, and whether it is that of cuda-compat, with which a new CUDA
     runs on an older driver."""
     version = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    libraries = [path for path in mapped_files() if "libcuda.so" in path]
     return {
         "CUDA of the driver": f"{version.value // 1000}.{version.value % 1000 // 10}",
-        "compatibility library": any("libcuda.so" in p and "compat" in p for p in mapped),
+        "compatibility library": any("compat" in path for path in libraries),
     }
 
 
