@@ -4,9 +4,9 @@
 
 Downloads the pins of requirements.txt that the target lacks, leaves out what a Hopper GPU never
 loads, and writes one xz archive in parts of at most 50 MB, OUT/00/part-00, OUT/01/part-01 and so
-on. OUT/pins.txt says of each pin where it went. FILE has a line for each package that the target has: `name==version`, as
-`pip list --format freeze` prints there, or `name` alone. Versions that differ from the pin are
-printed; bench/gpu.py finds them on the target too, and keeps them in gpu.json.
+on. OUT/pins.txt says of each pin where it went. FILE has a line for each package of the target:
+`name==version`, as `pip list --format freeze` prints, or `name` alone. Versions that differ from
+the pin are printed here; bench/gpu.py finds them on the target too, and keeps them in gpu.json.
 
 On the target, which needs Python 3.12 and the GPU set's torch:
 
@@ -31,40 +31,37 @@ from packaging.utils import canonicalize_name
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements.txt"
 PART_BYTES = 50_000_000
-DROPPED = {  # why a run on a Hopper GPU does without them -> packages
-    "kernels of other models or GPUs": (
-        "cuda-tile", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base",
-        "nvidia-cutlass-dsl-libs-core", "nvidia-cutlass-dsl-libs-cu12",
-        "nvidia-cutlass-dsl-libs-cu13", "tilelang", "tokenspeed-mla", "tokenspeed-triton",
-        "z3-solver",
-    ),
-    "CUDA's compiler, which Triton has of its own": (
-        "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm",
-        "nvidia-nvvm",
-    ),
-    "checks the code": ("ast-serialize", "librt", "mypy", "ruff"),
-}  # fmt: skip
-DROPPED_FILES = (
-    "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # FlashAttention 3 serves Hopper
-    "vllm/vllm-rs", "bitsandbytes/libbitsandbytes_cuda1[0-2]*.so",
-    "bitsandbytes/libbitsandbytes_cuda13[1-9]*.so", "bitsandbytes/libbitsandbytes_rocm*.so",
-    "bitsandbytes/libbitsandbytes_xpu*.so", "studio/*", "unsloth_studio/*", "ray/cpp/*",
-    "ray/dashboard/client/*", "ray/jars/*", "ray/rllib/*", "*/tests/*",
+DROPPED = {  # packages, with * for any characters -> why a run on a Hopper GPU does without them
+    "cuda-tile nvidia-cutlass-dsl* tilelang tokenspeed-* z3-solver": "kernels of other models",
+    "nvidia-cuda-cc* nvidia-cuda-crt nvidia-cuda-nv[cd]* nvidia-nvvm": "CUDA's compiler",
+    "ast-serialize librt mypy ruff": "checks the code",
+}
+DROPPED_FILES = (  # FlashAttention 3 serves Hopper; bitsandbytes loads its build for CUDA 13.0
+    "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", "vllm/vllm-rs", "studio/*", "unsloth_studio/*",
+    "ray/cpp/*", "ray/dashboard/client/*", "ray/jars/*", "ray/rllib/*", "*/tests/*",
+    "bitsandbytes/libbitsandbytes_cuda1[0-2]*.so", "bitsandbytes/libbitsandbytes_cuda13[1-9]*.so",
+    "bitsandbytes/libbitsandbytes_rocm*.so", "bitsandbytes/libbitsandbytes_xpu*.so",
 )  # fmt: skip
+
+
+def why_dropped(name: str) -> str | None:
+    for patterns, why in DROPPED.items():
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns.split()):
+            return why
+    return None
 
 
 def places(wanted: dict[str, str], has: dict[str, str]) -> dict[str, str]:
     """Of each pin (name -> version): "packed", "on the target" and with which version where that
     differs, or "dropped" and why. `has`: as `on_target` gives it."""
     found = {}
-    dropped = {name: why for why, names in DROPPED.items() for name in names}
     for name, version in wanted.items():
         if name in has:
             found[name] = "on the target"
             if has[name] not in ("", version):
                 found[name] += f": version {has[name]}"
         else:
-            found[name] = f"dropped: {dropped[name]}" if name in dropped else "packed"
+            found[name] = f"dropped: {why}" if (why := why_dropped(name)) else "packed"
     return found
 
 
@@ -105,8 +102,7 @@ def unpack(wheel: Path, site: Path) -> None:
 def cut(archive: Path, out: Path) -> int:
     """Cuts a file into parts of at most `PART_BYTES`. -> how many"""
     with archive.open("rb") as source:
-        chunks = enumerate(iter(lambda: source.read(PART_BYTES), b""))
-        for number, chunk in chunks:
+        for number, chunk in enumerate(iter(lambda: source.read(PART_BYTES), b"")):
             part = out / f"{number:02d}" / f"part-{number:02d}"
             part.parent.mkdir()
             part.write_bytes(chunk)
