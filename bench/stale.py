@@ -42,7 +42,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         *RUN,
     ),
     "faults-cpu": ("bench/faults.py", "tests/hosts.py", "tests/run_on_hosts.py", *RUN),
-    "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", *RUN),
+    "gpu-rehearsal-cpu": ("bench/gpu.py", "bench/on_card", "unslothrl", "requirements.txt"),
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "learners-cpu": (
         "bench/learners.py",

@@ -1,13 +1,14 @@
 """What a new version costs between the learner and the engines, at the size of a 7B base.
 
-    python bench/sync.py [--actors 4] [--versions 5]
+    python bench/sync.py [--actors 4] [--versions 5] [--model FOLDER]
 
 An adapter of rank 32 at Qwen2.5-7B's shapes (28 layers, all seven projections, 161 MB in bfloat16,
 alpha 64, random tensors) goes from a process that publishes it to 1 and to all actors at once:
 Ray's object store, the real handles, actors, `VllmEngine` and vLLM, each actor in a process of its
 own. What is not real is the base: its layers have the shapes of the 7B model, 28 of them, and share
 one zero for a weight, since four 7B bases do not fit here; its vocabulary has 512 tokens. Nothing
-is drawn. vLLM's LoRA slots, two of rank 32, are whole.
+is drawn. vLLM's LoRA slots, two of rank 32, are whole. On a GPU `--model` is a
+real 7B base in 4 bit, for vLLM's CUDA build cannot run the one of zeros.
 
 Seconds, the median of versions and in brackets the slowest; of several actors the slowest one:
 
@@ -23,7 +24,7 @@ proof     reading the slot back and comparing it
 load      all of these, as `sync/load_s` says
 wall      from asking the learner to the last actor's answer, as `timing/sync_s` says
 
-Writes bench/results/sync-cpu.json.
+Writes bench/results/sync-cpu.json, or -gpu where there is a GPU.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from simulated.run import prepare_workers
 from unslothrl import cluster, variables
 from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders, Cluster, counted
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.engine_memory import CHECK_ONLY, EngineMemory
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
@@ -200,11 +201,14 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Workers:
-    """What builds the processes; `base` is the folder of the 7B model's settings."""
+    """What builds the processes; `base` is the folder of the 7B model's settings, or the model."""
 
     base: Path
+    is_real: bool = False
 
     def build_actor(self, config, base, plan) -> TimedActor:
+        if self.is_real:
+            return self.build_on_gpu(plan.name)
         for name, value in variables.OF_VLLM.items():
             os.environ.setdefault(name, value)
         from vllm import LLM
@@ -217,6 +221,15 @@ class Workers:
         )  # fmt: skip
         keywords["load_format"] = register_loader()
         return TimedActor(plan.name, vllm.VllmEngine(LLM(**keywords), self.base))
+
+    def build_on_gpu(self, name: str) -> TimedActor:
+        from unslothrl.engines import vllm
+
+        engine = vllm.start(
+            self.base, dtype="bfloat16", context=64, rank=RANK, max_num_seqs=1, max_loras=2, seed=0,
+            memory=EngineMemory(64, CHECK_ONLY),
+        )  # fmt: skip
+        return TimedActor(name, engine)
 
     def build_learner(self, config, base, plan) -> Publisher:
         return Publisher()
@@ -254,6 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--actors", type=int, default=4)
     parser.add_argument("--versions", type=int, default=5)
+    parser.add_argument("--model", type=Path, help="a 7B base in 4 bit")
     options = parser.parse_args()
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
@@ -266,7 +280,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         write_base(Path(folder))
-        workers = Workers(Path(folder))
+        workers = Workers(options.model or Path(folder), options.model is not None)
         processes = cluster.start(
             resolve(flags).config, embedded.BASE, machine, lambda stage: print(stage, flush=True),
             builders=Builders(workers.build_actor, workers.build_learner),

@@ -1,15 +1,24 @@
 """The machinery of bench/gpu.py: what a failure leaves behind, what a second call runs again."""
 
+import copy
 import json
 import os
 import subprocess
 import sys
 import tarfile
 import time
+import types
 from pathlib import Path
 
 import psutil
 import pytest
+from layouts import GB, card, machine_of
+
+from unslothrl.config.options import OPTIONS
+from unslothrl.planning.forecast import forecast_of
+from unslothrl.planning.machine import Gpu
+from unslothrl.planning.shapes import shape_of
+from unslothrl.resolve import resolve
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -30,22 +39,36 @@ def call(gpu, monkeypatch, *words: str) -> int:
     return gpu.main()
 
 
-@pytest.mark.real
-def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
-    gpu, monkeypatch, tmp_path, capsys
-):
+@pytest.fixture
+def scripts(gpu, monkeypatch):
+    """-> a function that runs a call with stages of these names and scripts of bench/."""
     from on_card.stages import Stage
 
-    (tmp_path / "model").mkdir()
-    monkeypatch.setattr(gpu, "model_of", lambda stage, session: tmp_path / "model")
-    stages = (Stage("breaks", None, "nothing-like-it.py"), Stage("works", None, "noise.py"))
-    monkeypatch.setattr(gpu, "STAGES", stages)
-    assert call(gpu, monkeypatch) == 1
+    def run(*stages: tuple[str, str]) -> int:
+        made = tuple(Stage(name, "nothing", None, script) for name, script in stages)
+        monkeypatch.setattr(gpu, "STAGES", made)
+        return call(gpu, monkeypatch)
+
+    return run
+
+
+def first_words(output: str) -> list[str]:
+    """Of each line about a stage."""
+    lines = [line for line in output.splitlines() if not line.startswith("    |")]
+    return [line.split()[0] for line in lines[1:]]  # the first is about the GPU
+
+
+@pytest.mark.real
+def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(scripts, tmp_path, capsys):
+    stages = (("main", "noise.py"), ("breaks", "nothing-like-it.py"), ("works", "noise.py"))
+    assert scripts(*stages) == 1
     written = json.loads((tmp_path / "out" / "gpu-rehearsal.json").read_text())
-    assert [one["status"] for one in written["stages"]] == ["failed", "good"]
-    assert written["stages"][0]["error"] == "exit code 2"
-    assert written["stages"][0]["peak_mb"] >= 0 and written["versions"]["torch"]
-    assert "can't open file" in capsys.readouterr().out  # the end of its output, in the call's own
+    assert [one["status"] for one in written["stages"]] == ["good", "failed", "good"]
+    assert written["stages"][1]["error"] == "exit code 2"
+    assert written["stages"][1]["peak_mb"] >= 0 and written["versions"]["torch"]
+    output = capsys.readouterr().out
+    assert first_words(output) == ["good", "failed", "good"]
+    assert "can't open file" in output  # the end of the stage's output
     with tarfile.open(tmp_path / "out" / "failures.tar") as archive:
         (name,) = archive.getnames()
         with tarfile.open(fileobj=archive.extractfile(name)) as inner:
@@ -55,12 +78,18 @@ def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
     assert b"nothing-like-it.py" in output
     assert len(list((tmp_path / "out").iterdir())) <= 4
 
-    assert call(gpu, monkeypatch) == 1  # the good one is kept, the other tried again
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith("    |")] == [
-        "failed",
-        "before",
-    ]
+    assert scripts(*stages) == 1  # the good ones are kept, the other tried again
+    assert first_words(capsys.readouterr().out) == ["before", "failed", "before"]
+
+
+@pytest.mark.real
+def test_nothing_runs_before_the_main_job_does(scripts, tmp_path, capsys):
+    assert scripts(("main", "nothing-like-it.py"), ("works", "noise.py")) == 1
+    written = json.loads((tmp_path / "out" / "gpu-rehearsal.json").read_text())
+    assert [one["name"] for one in written["stages"]] == ["main"]
+    output = capsys.readouterr().out
+    assert "can't open file" in output
+    assert output.splitlines()[-1] == "stopped: the main job does not run on this GPU"
 
 
 def has_ended(pid: int) -> bool:
@@ -145,7 +174,7 @@ def test_figures_that_cannot_be_had_end_nothing(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "command_of", lambda *_: [sys.executable, "-c", ""])
     monkeypatch.setattr(gpu, "stage_number", lambda _: "0")
     after = gpu.run(stage, session)
-    assert after["status"] == "good" and "TimeoutExpired" in after["figures cut short"]
+    assert after["status"] == "good" and "TimeoutExpired" in after["note"]
 
 
 def test_a_cut_output_keeps_its_ends(gpu):
@@ -196,13 +225,226 @@ def test_the_watcher_sees_what_a_child_takes(gpu):
 def test_every_stage_has_a_name_and_folder_of_its_own_and_flags_that_a_run_takes(gpu, tmp_path):
     from on_card import stages
 
-    from unslothrl.config.options import OPTIONS
-
     assert len({stage.slug for stage in stages.STAGES}) == len(stages.STAGES)
     for stage in stages.STAGES:
         for tiny in (False, True):
             assert set(stages.flags_of(stage, tmp_path, tiny)) <= set(OPTIONS), stage.name
         assert stage.expected_s < stage.limit_s
+
+
+@pytest.mark.parametrize("sizes", [(8,), (12,), (16,), (24,), (80,), (24, 24)])
+def test_the_first_stage_is_what_make_train_resolves_to(sizes, gpu):
+    from on_card.stages import FIRST
+
+    machine = machine_of(tuple(card(size, index=i) for i, size in enumerate(sizes)))
+    usual = resolve({"learner": "grpo"}, machine).config
+    own = resolve(FIRST | {"model": "Qwen/Qwen2.5-1.5B-Instruct"}, machine).config
+    other = {name for name in OPTIONS if getattr(own, name) != getattr(usual, name)}
+    fitted = {"learner_gpu_usage", "max_num_seqs", "train_batch_size", "kv_cache_mb"}
+    assert other <= FIRST.keys() | {"model", "run_name"} | fitted
+    assert own.backend == "unsloth" and own.engine == "vllm"
+    assert own.number_of_actors == len(sizes) - 1
+
+
+def test_on_8_gb_each_stage_runs_or_says_what_it_needs(gpu, monkeypatch):
+    from on_card.stages import STAGES
+
+    session = gpu.Session(False, 5)
+    session.gpu = {"memory_mb": 8188}  # as a GPU of 8 GB says
+    monkeypatch.setattr(gpu, "hub_answers", lambda: False)
+    why = {stage.name: gpu.why_skipped(stage, session) for stage in STAGES}
+    assert why["make train, 1.5B"] is None and why["1.5B on 8 GB"] is None
+    assert why["resume, 1.5B"] is None and why["gap and canary, 28 layers"] is None
+    assert why["3B on 12 GB"] == "needs 12 GB" and why["7B, a whole step"] == "needs 16 GB"
+    assert why["GSM8K, Qwen2.5-1.5B"] == "no weights: the Hugging Face hub does not answer"
+    seconds = sum(stage.expected_s for stage in STAGES if why[stage.name] is None)
+    assert seconds < 15 * 60
+
+
+NAMED = {
+    "1.5B": "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit",
+    "3B": "unsloth/Qwen2.5-3B-Instruct-bnb-4bit",
+    "7B": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
+    "8B": "unsloth/Llama-3.1-8B-Instruct-bnb-4bit",
+}
+
+
+def test_every_run_fits_the_smallest_gpu_that_it_is_for_but_one_that_must_not(gpu):
+    from on_card.stages import STAGES
+
+    fits = {}
+    for stage in STAGES:
+        if stage.kind not in ("run", "first", "killed") or stage.shape is None:
+            continue
+        size = min(stage.needs_gb, stage.cap_gb or stage.needs_gb) * GB
+        machine = machine_of((Gpu("NVIDIA", int(0.97 * size), int(0.95 * size), (8, 9)),))
+        config = resolve(stage.flags | {"model": NAMED[stage.shape]}, machine).config
+        cards = forecast_of(config, shape_of(config.model), machine).placement.cards
+        fits[stage.name] = all(each.fits for each in cards)
+    assert {name for name in fits if not fits[name]} == {"an update too large for 8 GB, 1.5B"}
+    assert len(fits) >= 8
+
+
+def test_the_longest_context_is_the_last_that_the_planner_says_fits(gpu, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH / "on_card"))
+    from on_card import longest
+
+    machine, model = machine_of((card(24),)), NAMED["8B"]
+
+    def fits(context: int) -> bool:
+        config = resolve(longest.flags_for(model, context, machine), machine).config
+        cards = forecast_of(config, shape_of(model), machine).placement.cards
+        return all(each.fits for each in cards)
+
+    context = longest.planned(model, machine)
+    assert context % longest.UNIT == 0 and fits(context) and not fits(context + longest.UNIT)
+    assert longest.planned(model, machine_of(())) == longest.ON_A_CPU
+
+
+@pytest.mark.parametrize(("library", "is_compat"), [
+    ("/usr/local/cuda-13.0/compat/libcuda.so.580.82", True),
+    ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", False),
+])  # fmt: skip
+def test_the_line_of_a_gpu_says_which_library_speaks_to_the_driver(
+    library, is_compat, gpu, monkeypatch, tmp_path
+):
+    from on_card import machine
+
+    def version(pointer):
+        pointer._obj.value = 13010
+
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\necho "Tesla T4, 15360, 550.54.15, 7.5"\n')
+    smi.chmod(0o755)
+    maps = f"7f00-7f01 r-xp 00000000 08:01 1 {library}\n7f01-7f02 rw-p 00000000 00:00 0 "
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    driver = types.SimpleNamespace(cuDriverGetVersion=version)
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(machine, "mapped_files", lambda: maps.split())
+    facts = machine.gpu_facts()
+    assert facts == {
+        "name": "Tesla T4", "memory_mb": 15360, "driver": "550.54.15", "capability": "7.5",
+        "CUDA of the driver": "13.1", "compatibility library": is_compat, "WSL": facts["WSL"],
+    }  # fmt: skip
+    whose = "the compatibility library" if is_compat else "the driver's own"
+    assert f"Tesla T4, 15360 MB, driver 550.54.15, CUDA 13.1 by {whose}" in machine.gpu_line(facts)
+
+
+OUT_OF_MEMORY = (  # as torch 2.11 writes it
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 79.10 GiB of which 60.31 GiB is free. Including non-PyTorch memory, this process "
+    "has 12.44 GiB memory in use. 12.00 GiB allowed; Of the allocated memory 9.80 GiB is allocated "
+    "by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_known_causes_are_named(gpu):
+    from on_card import evidence
+
+    driver = "RuntimeError: CUDA driver error: operation not supported"
+    assert "WSL 2 refused" in evidence.cause_of(driver, False, True)
+    assert "this driver refused" in evidence.cause_of("cuMemCreate failed", False, False)
+    assert "under a cap" in evidence.cause_of(OUT_OF_MEMORY, True, False)
+    assert evidence.cause_of(OUT_OF_MEMORY, False, False) is None
+    assert evidence.cause_of("KeyError: 1", True, True) is None
+    assert evidence.memory_when_it_failed(f"first\n{OUT_OF_MEMORY}\nend") == {
+        "tried to allocate": "2.00 GiB",
+        "allocated by PyTorch": "9.80 GiB",
+        "reserved by PyTorch but not allocated": "1.90 GiB",
+        "of this process, by the driver": "12.44 GiB",
+        "allowed": "12.00 GiB",
+    }
+    assert evidence.memory_when_it_failed("KeyError: 1") == {}
+
+
+# What may be sent
+
+
+RECORD = {
+    "command": "bash bench/gpu.sh", "commit": "76a34ef", "date": "2026-11-24",
+    "machine": "16 CPU cores, x86_64, NVIDIA GeForce RTX 3060",
+    "versions": {"torch": "2.11.0", "vllm": "0.26.0"},
+    "other than requirements.txt": {"nvidia-cublas": "13.1.0.4", "mypy": "-"},
+    "gpu": {
+        "name": "NVIDIA GeForce RTX 3060", "memory_mb": 12288, "capability": "8.6",
+        "driver": "580.95.05", "CUDA of the driver": "13.0", "compatibility library": False,
+        "WSL": False,
+    },
+    "code": "12dab8dbf1a9",
+    "stages": [
+        {"name": "make train, 1.5B", "status": "good", "date": "2026-11-24 10:00", "peak_mb": 5500,
+         "command": "python bench/on_card/whole.py STATE/work.json", "plan": {"needed_mb": [5000]},
+         "steps": [{"timing/step_s": 20.0}, {"timing/step_s": 9.96}]},
+        {"name": "7B, a whole step", "status": "skipped", "date": "2026-11-24 10:01",
+         "note": "needs 16 GB"},
+        {"name": "gap and canary, 28 layers", "status": "good", "date": "2026-11-24 10:02",
+         "result": {"gap by running sequences": {"1": {"mean": 0.02}, "64": {"mean": 0.005}}}},
+        {"name": "3B on 12 GB", "status": "failed", "date": "2026-11-24 10:03",
+         "error": "exit code 1"},
+    ],
+}  # fmt: skip
+PRIVATE = {
+    "a path": ["/home/alice/runs/1", "see ~/runs/x", "C:\\Users\\alice\\x", "(/root/.cache/a)"],
+    "an address": ["10.0.0.17", "http://192.168.1.5:8265"],
+    "an id": ["GPU-8f3b1f6e-0f57-4a2b-9c2e-0d1c2b3a4f5e"],
+    "a mail address": ["alice@example.org"],
+    "a token": ["hf_abcdefghijklmnopqrstuvwxyz"],
+}
+
+
+def test_what_may_be_sent_has_no_problems(gpu):
+    from on_card import record
+
+    assert record.problems(RECORD, ("alice", "alices-laptop")) == []
+    assert record.hidden(RECORD["stages"]) == RECORD["stages"]
+
+
+@pytest.mark.parametrize(("kind", "text"), [(k, text) for k in PRIVATE for text in PRIVATE[k]])
+def test_what_is_private_is_found_wherever_it_stands_and_is_hidden(kind, text, gpu):
+    from on_card import record
+
+    for field, value in (("error", text), ("result", {"said": [text]}), ("result", {text: 1})):
+        content = copy.deepcopy(RECORD)
+        content["stages"][3][field] = value
+        assert any(problem.startswith(kind) for problem in record.problems(content))
+        content["stages"] = record.hidden(content["stages"])
+        assert record.problems(content) == []
+
+
+def test_names_and_what_is_not_a_field_are_found(gpu):
+    from on_card import record
+
+    content = copy.deepcopy(RECORD)
+    content["stages"][3]["error"] = "alices-laptop is full"
+    content["host"] = "alices-laptop"
+    content["gpu"]["serial"] = "1"
+    content["versions"]["torch"] = "/home/alice/torch"
+    del content["commit"]
+    found = "\n".join(record.problems(content, ("alices-laptop",)))
+    assert "a name: alices-laptop is full" in found and "host is not a field" in found
+    assert "gpu: serial is not a field" in found and "no commit" in found
+    assert "versions: torch /home/alice/torch is no version" in found
+
+
+def test_a_row_by_hand(gpu):
+    from on_card import record
+
+    assert record.row(RECORD) == (
+        "| NVIDIA GeForce RTX 3060, 12 GB | 580.95.05, 13.0 | 76a34ef | 2 of 3 | 10.0 | - | - | - "
+        "| 1.10 | 0.0200, 0.0050 |"
+    )
+    assert len(record.HEADER) == record.row(RECORD).count("|") - 1
+
+
+def test_the_rehearsal_that_is_committed_has_the_form(gpu):
+    from on_card import record
+    from on_card.stages import STAGES
+
+    content = json.loads((BENCH / "results" / "gpu-rehearsal-cpu.json").read_text())
+    assert record.problems(content) == []
+    statuses = {stage["name"]: stage["status"] for stage in content["stages"]}
+    assert list(statuses) == [stage.name for stage in STAGES]
+    assert {name for name in statuses if statuses[name] != "good"} == {"GSM8K, Qwen2.5-1.5B"}
 
 
 def test_lengths_are_compared_as_distributions(gpu):

@@ -12,11 +12,12 @@ import torch
 from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
 from unslothrl import build
+from unslothrl.cluster import on_node
 from unslothrl.errors import UserError
 from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu, card_limit_mb
+from unslothrl.planning.machine import Gpu, card_limit_mb, find_gpus
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.resolve import resolve
@@ -225,6 +226,26 @@ def test_a_slice_of_a_card_is_a_card_of_its_size(driver):
     listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-1)"
     found = detected(driver(DETECT, listed, cards=slices))
     assert (found["gpus"][0]["memory_mb"], found["why"]) == (19_968, None)
+
+
+def test_a_ray_worker_that_is_used_again_looks_for_its_gpu_again(monkeypatch):
+    """Ray may give a process another GPU than the one that it had for its last task."""
+    uuids = iter(("GPU-first", "GPU-second"))
+
+    def answer(*_, **__):
+        gpu = ["NVIDIA RTX 4090", 24_564, 24_000, [8, 9], next(uuids)]
+        said = json.dumps({"cuda": "13.0", "gpus": [gpu]})
+        return types.SimpleNamespace(returncode=0, stdout=said, stderr="")
+
+    context = types.SimpleNamespace(get_accelerator_ids=lambda: {"GPU": ["0"]})
+    ray = types.SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("shutil.which", lambda _: "nvidia-smi")
+    monkeypatch.setattr("subprocess.run", answer)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = [on_node.card(None)["gpu"]["uuid"] for _ in range(2)]
+    find_gpus.cache_clear()
+    assert found == ["GPU-first", "GPU-second"]
 
 
 OLD = "The NVIDIA driver on your system is too old (found version 12040)."

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import subprocess
 import tarfile
 import time
@@ -21,6 +22,42 @@ COMMANDS = (
     "ps axo pid,ppid,rss,etime,args --sort -rss",
     "dmesg --ctime --level err,crit,alert,emerg",
 )
+
+SLEEP = re.compile(
+    r"CUDA driver error|cuMem(?:Create|Map|SetAccess|AddressReserve)|cumem_allocator"
+)
+OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA(?: error)?: out of memory|CUDA out of memory")
+OF_TORCH = {  # in the message of torch.cuda.OutOfMemoryError
+    "tried to allocate": r"Tried to allocate ([\d.]+ \w+)",
+    "allocated by PyTorch": r"Of the allocated memory ([\d.]+ \w+) is allocated by PyTorch",
+    "reserved by PyTorch but not allocated": r"([\d.]+ \w+) is reserved by PyTorch but unallocated",
+    "of this process, by the driver": r"this process has ([\d.]+ \w+) memory in use",
+    "allowed": r"([\d.]+ \w+) allowed",
+}
+
+
+def cause_of(output: str, is_capped: bool, is_wsl: bool) -> str | None:
+    """What a failed stage's output is known to mean."""
+    if SLEEP.search(output) and not OUT_OF_MEMORY.search(output):
+        where = "WSL 2" if is_wsl else "this driver"
+        return (
+            f"sleep mode failed: {where} refused CUDA's virtual memory (cuMemCreate, cuMemMap), so "
+            "a learner and an engine cannot take turns on one GPU: --engine transformers needs none"
+        )
+    if OUT_OF_MEMORY.search(output) and is_capped:
+        return (
+            "out of memory under a cap, which need not be so on a real GPU of that size: the cap "
+            "counts all that PyTorch has reserved, also what a sleeping engine has given back"
+        )
+    return None
+
+
+def memory_when_it_failed(output: str) -> dict[str, str]:
+    """What PyTorch's last message says of memory that was allocated, reserved, and the driver's."""
+    last = output.rpartition("Tried to allocate")
+    message = "".join(last[1:])[:2000]
+    found = {name: re.search(pattern, message) for name, pattern in OF_TORCH.items()}
+    return {name: match[1] for name, match in found.items() if match}
 
 
 def cut(data: bytes, head: int, tail: int) -> bytes:

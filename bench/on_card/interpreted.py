@@ -5,7 +5,7 @@
 Takes the flags of train_distributed.py. Unsloth's 4-bit kernels need CUDA, so the base stays in 16
 bits; its vLLM is not started, the learner generates with transformers. The rest is a normal run:
 the loop, Unsloth's forward and backward, optimiser, checkpoints, adapters.
-Needs `.venv/unsloth-site` (`make unsloth-test` installs it) on the Python path.
+Needs the GPU set, or `.venv/unsloth-site` on the Python path (`make unsloth-test` installs it).
 """
 
 import os
@@ -35,7 +35,7 @@ def main() -> None:
         return backend
 
     base_model.prepare = lambda model, *_, **__: Path(model)  # type: ignore[assignment]
-    build.peft_backend = unsloth_backend  # the backend of a run without a card
+    build.peft_backend = unsloth_backend  # the backend of a run without a GPU
     sys.exit(cli.main())
 
 

@@ -1,6 +1,6 @@
-"""Memory in use on the card, by the NVIDIA driver's count; torch's allocator knows only its part.
+"""Memory in use on the GPU, by the NVIDIA driver's count; torch's allocator knows only its part.
 
-Reads NVML, or `nvidia-smi` where Python has no NVML. Without a card it reads the resident memory of
+Reads NVML, or `nvidia-smi` where Python has no NVML. Without a GPU it reads the resident memory of
 this process and its children instead.
 """
 
@@ -9,6 +9,10 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+
+import psutil
+
+from unslothrl.variables import PROCESS
 
 MB = 2**20
 EVERY_S = 0.1
@@ -41,6 +45,21 @@ def nvml() -> Callable[[], Sample]:
     return read
 
 
+def gpus_of_workers() -> dict[str, str]:
+    """Of each actor and learner that the driver sees, on which GPU: enough of its id to tell two
+    apart, too little to know it again."""
+    import pynvml
+
+    found = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        for running in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+            with contextlib.suppress(psutil.Error):
+                name = psutil.Process(running.pid).environ().get(PROCESS, "main process")
+                found[name] = pynvml.nvmlDeviceGetUUID(gpu)[:8]
+    return found
+
+
 def nvidia_smi() -> Sample:
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -48,8 +67,6 @@ def nvidia_smi() -> Sample:
 
 
 def resident() -> Sample:
-    import psutil
-
     here = psutil.Process()
     by_process = {}
     for process in [here, *here.children(recursive=True)]:
@@ -65,6 +82,7 @@ class Watcher:
         self.source, self.read = reader()
         self.before, _ = self.read()
         self.most, self.by_process = self.before, dict[int, int]()
+        self.gpus: dict[str, str] = {}  # a worker's name -> the first characters of its GPU's id
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._run, name="memory", daemon=True)
 
@@ -87,6 +105,7 @@ class Watcher:
             self.most = max(self.most, used)
             for pid, mb in by_process.items():
                 self.by_process[pid] = max(mb, self.by_process.get(pid, 0))
+            self.gpus |= gpus_of_workers()
 
     @property
     def peak_mb(self) -> int:
@@ -99,4 +118,5 @@ class Watcher:
             "before_mb": self.before,
             "largest_processes_mb": largest,
             "memory_read_from": self.source,
+            "GPU of each process": self.gpus,
         }

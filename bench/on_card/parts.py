@@ -1,10 +1,11 @@
-"""Measures the two figures of `unslothrl plan` that need a card: CUDA's context and CUDA graphs.
+"""Measures the two figures of `unslothrl plan` that need a GPU: CUDA's context and CUDA graphs.
 
     python bench/on_card/parts.py --model FOLDER
 
 Each in a separate process: the memory of a process after its first matrix product; then of an
-actor's vLLM with a fixed KV cache, without and with CUDA graphs. Writes parts-gpu.json in
-$OUT; without a card, parts-cpu.json, of resident memory.
+actor's vLLM with a fixed KV cache and as many sequences as a run has: without CUDA graphs, with
+them, and without those for batches that have no LoRA, of which a run has none. Writes
+parts-gpu.json in $OUT; without a GPU, parts-cpu.json, of resident memory.
 """
 
 import argparse
@@ -19,8 +20,13 @@ import memory
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from facts import facts, result_file
 
-KINDS = ("context", "vLLM without graphs", "vLLM with graphs")
-SEQS = 64
+ALL = {"cudagraph_specialize_lora": True}
+KINDS: dict[str, dict] = {  # what is measured -> what vLLM is given besides
+    "context": {},
+    "vLLM without graphs": {"enforce_eager": True},
+    "vLLM with graphs": {"compilation_config": ALL},
+    "vLLM with graphs for a LoRA alone": {"compilation_config": ALL | dict.fromkeys(ALL, False)},
+}
 
 
 def context() -> object:
@@ -32,23 +38,23 @@ def context() -> object:
     return (values @ values).sum().item(), values
 
 
-def start_vllm(model: Path, eager: bool) -> object:
-    """An actor with vLLM as a run starts it; `eager` turns CUDA graphs off."""
+def start_vllm(model: Path, more: dict) -> object:
+    """An actor with vLLM as a run starts it, but for `more` of its keywords."""
     import torch
     import vllm
 
     plain = vllm.LLM
 
-    def with_or_without_graphs(*args, **options):
-        return plain(*args, **options | {"enforce_eager": eager or options["enforce_eager"]})
+    def start(*args, **options):
+        return plain(*args, **options | (more if torch.cuda.is_available() else {}))
 
-    vllm.LLM = with_or_without_graphs  # type: ignore[misc, assignment]
+    vllm.LLM = start  # type: ignore[misc, assignment]
     from unslothrl import build
     from unslothrl.resolve import resolve
     from unslothrl.weights import base_model
 
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
-    flags |= {"max_num_seqs": SEQS, "kv_cache_mb": 2048 if torch.cuda.is_available() else 64}
+    flags |= {"kv_cache_mb": 2048 if torch.cuda.is_available() else 64}
     config = resolve({**flags, "fit": "off"}).config
     return build.build_actor(config, base_model.prepare(str(model)))
 
@@ -58,7 +64,7 @@ def measure(kind: str, model: Path) -> dict:
     source, read = memory.reader()
     before, _ = read()
     began = time.perf_counter()
-    kept = context() if kind == "context" else start_vllm(model, kind.endswith("without graphs"))
+    kept = context() if kind == "context" else start_vllm(model, KINDS[kind])
     seconds = time.perf_counter() - began
     after, _ = read()
     del kept
@@ -79,7 +85,8 @@ def main() -> None:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found[kind] = json.loads(done.stdout.splitlines()[-1])
         print(f"{kind}: {found[kind]}", flush=True)
-    graphs = found["vLLM with graphs"]["MB"] - found["vLLM without graphs"]["MB"]
+    eager = found["vLLM without graphs"]["MB"]
+    graphs = {kind: found[kind]["MB"] - eager for kind in KINDS if "with graphs" in kind}
     result = {"command": "python bench/on_card/parts.py", **facts(), **found, "graphs, MB": graphs}
     result_file("parts").write_text(json.dumps(result, indent=1) + "\n")
 

@@ -69,6 +69,7 @@ def card(limit: str | None) -> dict[str, Any]:
 
     if limit:
         os.environ[CARD_LIMIT] = limit
+    find_gpus.cache_clear()  # Ray may use this process again, with another of the node's GPUs
     gpus, problem = find_gpus()
     return {
         "id": ray.get_runtime_context().get_accelerator_ids()["GPU"][0],
