@@ -12,9 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which saves a quart
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
+GPU_SET = .venv-gpu-set
+ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
+GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
+    main_job resume eval real_episodes in_flight cluster logprobs learner_state))
 
-.PHONY: help setup check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
-	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
+.PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
+	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
 
 help:           ## show this list
@@ -22,6 +26,9 @@ help:           ## show this list
 
 setup:          ## create .venv, or check that it is up to date (SET=cpu, SET=gpu)
 	@$(setup)
+
+gpu-set:        ## the GPU set in .venv-gpu-set, with the CPU build of its vLLM, to test it without a GPU
+	@$(PYTHON) tools/gpu_set.py
 
 check:          ## show what set-up would do and whether this machine can do it, without downloading
 	@$(setup) --check
@@ -35,7 +42,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
 
-slow: unsloth-test trl-test card-test recipe-test tracker-test notebook-test report-test llama-test \
+slow: unsloth-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test report-test llama-test \
 	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
@@ -75,18 +82,20 @@ suite-test: setup ## environments: other libraries', all broken ones in a run, 1
 mutation-test: setup ## a thousand wrong recipes, flags and adapters
 	$(PYTEST) -m slow tests/test_mutations.py $(ARGS)
 
-unsloth-test:   ## Unsloth against PEFT; on a CPU under Triton's interpreter
-	@$(setup) --unsloth-cpu
-	$(PYTEST) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \
-	    tests/test_unsloth_stages.py $(ARGS)
+unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
+	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \
+	    tests/test_unsloth_stages.py tests/test_unsloth_engine.py $(ARGS)
 
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl
 	$(PYTEST) -m slow tests/test_trl.py $(ARGS)
 
-card-test: setup ## what the GPU set's vLLM accepts on simulated cards, by its own code
-	$(bin)/python tools/peers.py vllm
-	PYTHONPATH=.venv/peers/vllm VLLM_PLUGINS= $(PYTEST) -m slow tests/test_vllm_card.py $(ARGS)
+card-test: gpu-set ## the whole GPU set on simulated GPUs: vLLM's start, its LoRA layers, what it is asked
+	$(ON_GPU_SET) -m slow tests/test_vllm_card.py tests/test_machines_page.py $(ARGS)
+
+gpu-set-test: gpu-set ## engines, actors, learner, resume and the main job with the GPU set's versions
+	PYTHONPATH=$(CURDIR)/$(GPU_SET)/cpu-vllm VLLM_PLUGINS= $(ON_GPU_SET) -n 2 --dist loadfile \
+	    $(GPU_SET_TESTS) $(ARGS)
 
 site: setup     ## build docs/ as a site in build/site; a broken link is an error
 	$(bin)/python tools/peers.py site

@@ -409,11 +409,6 @@ def test_both_locks_agree_on_what_this_project_imports():
     assert {n for n in shared if PINS["cpu"][n] != PINS["gpu"][n]} == set()
 
 
-def test_the_overlay_repeats_nothing_of_the_cpu_lock():
-    assert not set(PINS["unsloth-cpu"]) & set(PINS["cpu"])
-    assert PINS["unsloth-cpu"]["unsloth"] == PINS["gpu"]["unsloth"]
-
-
 def test_a_stale_lock_is_named(tmp_path):
     plan = PLANS["cpu"]
     copy = type(plan).__new__(type(plan))

@@ -1,6 +1,6 @@
 """Unsloth's backend against PEFT's: the same loss, the same gradients, through its fused functions.
 
-Each in a process of its own, on a CPU under Triton's interpreter. And what Unsloth's choice of
+Each in a process of its own, on a CPU under Triton's interpreter, in the GPU set. And what Unsloth's choice of
 memory makes of our options on cards of several sizes. `make unsloth-test` runs this.
 """
 
@@ -27,14 +27,6 @@ STARTS = {"biases": None, "plain": f"biases-peft-{TEMPERATURE}/v000001"}
 STD = {"embed_tokens": 1.0, "v_proj": 0.1, "q_proj": 0.05, "k_proj": 0.05, "bias": 0.3}
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def overlay() -> Path:
-    folder = Path(os.environ.get("UNSLOTHRL_UNSLOTH_SITE", Path(sys.prefix) / "unsloth-site"))
-    if not (folder / "unsloth").is_dir():
-        pytest.fail(f"Unsloth is not in {folder}: run `make unsloth-test`")
-    return folder
 
 
 def make_base(kind: str, folder: Path) -> Path:
@@ -77,11 +69,10 @@ def make_base(kind: str, folder: Path) -> Path:
     return folder
 
 
-def run(backend: str, base: Path, out: Path, overlay: Path, *options: str):
+def run(backend: str, base: Path, out: Path, *options: str):
     """-> (facts, tensors) that unsloth_on_cpu.py wrote."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if backend == "unsloth":
-        environment["PYTHONPATH"] += os.pathsep + str(overlay)
         environment["TRITON_INTERPRET"] = "1"
     script = str(ROOT / "tests" / "unsloth_on_cpu.py")
     done = subprocess.run(
@@ -104,7 +95,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(overlay, folder):
+def results(folder):
     """(kind of base, backend) -> (facts, tensors), each made once.
 
     Two processes at a time, since Triton's interpreter computes on one core. The plain base is
@@ -119,7 +110,7 @@ def results(overlay, folder):
             made[first].result()
             options += ["--start", str(folder / STARTS[kind])]
         name = f"{kind}-{backend}-{temperature}"
-        return run(backend, bases[kind], folder / name, overlay, *options)
+        return run(backend, bases[kind], folder / name, *options)
 
     with ThreadPoolExecutor(2) as pool:
         made = {first: pool.submit(compute, *first)}
@@ -222,15 +213,14 @@ def test_another_temperature_would_be_seen(results):
 
 
 @pytest.fixture(scope="module")
-def on_cards(overlay, folder):
+def on_cards(folder):
     """What unsloth_on_cards.py found, where the learner generates and where it only trains."""
-    paths = os.pathsep.join([str(ROOT), str(overlay)])
 
     def found(kind: str) -> tuple[dict, str]:
         out = folder / f"cards-{kind}.json"
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "unsloth_on_cards.py"), kind, str(out)],
-            env={**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
             cwd=folder,
             capture_output=True,
             text=True,

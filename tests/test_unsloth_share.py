@@ -5,7 +5,7 @@ needs a card, and asked about the cards of layouts.py.
 """
 
 import ast
-import sys
+import importlib.util
 import types
 from pathlib import Path
 
@@ -40,7 +40,8 @@ ALONE = [name for name in LAYOUTS if "peft" not in name and "draws all" not in n
 @pytest.fixture(scope="module")
 def unsloth():
     """Unsloth's functions on a card whose free and whole memory are in `card_mb`."""
-    site = Path(sys.prefix) / "unsloth-site" / "unsloth_zoo" / "vllm_utils.py"
+    package = importlib.util.find_spec("unsloth_zoo").submodule_search_locations[0]
+    site = Path(package) / "vllm_utils.py"
     tree = ast.parse(site.read_text())
     cut = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in NEEDED]
     assert {one.name for one in cut} == set(NEEDED)

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from test_offline_gradients import PROMPT, ROWS, log_probs
-from test_unsloth import LAYERS, ROOT, TOLERANCE, make_base, overlay  # noqa: F401
+from test_unsloth import LAYERS, ROOT, TOLERANCE, make_base
 from unsloth_stages_on_cpu import CENTRE
 
 from unslothrl.backends import peft
@@ -60,12 +60,12 @@ def starts(base, folder) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def steps(base, starts, folder, overlay):  # noqa: F811
+def steps(base, starts, folder):
     """name -> what unsloth_stages_on_cpu.py has kept of a step."""
     files = {"rows.jsonl": SHORT, "pairs.jsonl": SHORT[:1]}
     for name, rows in files.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    paths = (ROOT, ROOT / "tests", overlay)
+    paths = (ROOT, ROOT / "tests")
     script = ROOT / "tests" / "unsloth_stages_on_cpu.py"
     data = [folder / name for name in files]
     arguments = (base, *data, starts["policy"], starts["rm"], folder)

@@ -72,12 +72,11 @@ class Plan:
         sources = project["dependency-groups"] | project["project"]["optional-dependencies"]
         self.name = name
         self.file = ROOT / table["file"]
-        self.over = Plan(table["over"], project) if "over" in table else None
         self.exclude: list[str] = table["exclude"]
         self.libraries = ROOT / table["libraries"] if "libraries" in table else None
         self.optional: dict[str, str] = table.get("optional-libraries", {})
-        base = [] if self.over else project["project"]["dependencies"]
-        self.wanted: list[str] = [*base, *(line for key in table["from"] for line in sources[key])]
+        groups = (line for key in table["from"] for line in sources[key])
+        self.wanted: list[str] = [*project["project"]["dependencies"], *groups]
 
     def local(self) -> dict[str, str]:
         """Packages pinned to a local build, such as torch 2.13.0+cpu."""
@@ -90,18 +89,17 @@ class Plan:
 
     def digest(self) -> str:
         """Of everything that decides the resolution, to see later that a lock is stale."""
-        told = [sorted(self.wanted), sorted(self.exclude), self.over.digest() if self.over else ""]
+        told = [sorted(self.wanted), sorted(self.exclude)]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def resolve(plan: Plan, python: str, kept: dict[str, str], work: pathlib.Path) -> dict[str, str]:
     """One uv resolution that prefers the versions in `kept`."""
-    below = pins(plan.over.file.read_text()) if plan.over else {}  # installed already
     wanted = [re.sub(r"\+\w+", "", line) for line in plan.wanted]
     output = write(work / "lock.txt", (f"{n}=={public(v)}" for n, v in kept.items()))
     overrides = (f"{n}=={public(v)}" for n, v in plan.local().items())
     command = ["uv", "pip", "compile", write(work / "wanted.in", wanted), "-o", output]
-    command += ["--excludes", write(work / "exclude.in", [*plan.exclude, *below])]
+    command += ["--excludes", write(work / "exclude.in", plan.exclude)]
     command += ["--overrides", write(work / "override.in", overrides)]
     command += ["--python-version", python, "--no-header", "--no-annotate", *UV_OPTIONS]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

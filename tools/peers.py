@@ -2,7 +2,6 @@
 
 Goes into .venv/peers/<name>, which only a process that wants it puts on its path; what it needs
 besides is in .venv already. The versions stand in pyproject.toml under [tool.unslothrl.peers].
-Of vllm, whose compiled parts need a card, the Python files are kept.
 """
 
 import argparse
@@ -15,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["unslothrl"]["peers"]
-PYTHON_ONLY = frozenset({"vllm"})
 DONE = "unslothrl-peer.json"  # written last: a folder without it was interrupted
 
 
@@ -28,8 +26,6 @@ def install(name: str) -> Path:
     print(f"[peers] {', '.join(PEERS[name])} into {folder}", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--target", str(folder), *PEERS[name]], check=True)
-    for library in folder.rglob("*.so") if name in PYTHON_ONLY else ():
-        library.unlink()
     (folder / DONE).write_text(wanted)
     return folder
 

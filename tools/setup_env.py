@@ -30,7 +30,6 @@ from machine import Fault, gigabytes
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCKS = {"gpu": ROOT / "requirements.txt", "cpu": ROOT / "requirements-cpu.txt"}
-OVERLAY_LOCK = ROOT / "requirements-unsloth-cpu.txt"
 PROJECT_FILES = (ROOT / "pyproject.toml", ROOT / "setup.py")
 STAMP = "unslothrl-setup.json"
 TORCH_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, tried last
@@ -247,21 +246,6 @@ def finish(kind, lock_digest):
     write_stamp(VENV, complete=True, program=venv_program(), **done)
 
 
-def install_overlay():
-    """Unsloth and Triton for the CPU, in a folder that only the tests which want them put on their
-    path: a visible Triton makes TRL and others believe in a GPU."""
-    folder, wanted = VENV / "unsloth-site", digest(OVERLAY_LOCK)
-    if state(folder, "overlay", wanted, "") == "current":
-        say(f"{folder.relative_to(ROOT)} is up to date")
-        return
-    fresh(folder)
-    header = read_header(OVERLAY_LOCK.read_text())
-    size = gigabytes(int(header["download-bytes"]))
-    say(f"{header['packages']} packages for Unsloth on the CPU, {size} to download")
-    pip(venv_program(), *FROM_LOCK, "--upgrade", "--target", str(folder), "-r", str(OVERLAY_LOCK))
-    write_stamp(folder, complete=True, set="overlay", lock=wanted, project="")
-
-
 # The command
 
 
@@ -357,8 +341,6 @@ def run(options):
         started = time.time()
         install(python, kind, cards, lock_digest)
         say(f"done in {time.time() - started:.0f} s")
-    if options.unsloth_cpu and kind == "cpu":
-        install_overlay()
     return 0
 
 
@@ -373,7 +355,6 @@ def main():
         help="set to install, instead of the one that suits the machine",
     )
     add("--check", action="store_true", help="only check, download and write nothing")
-    add("--unsloth-cpu", action="store_true", help="also Unsloth on the CPU, for its tests")
     options = parser.parse_args()
     try:
         return run(options)

@@ -5,7 +5,7 @@
 Takes the flags of train_distributed.py. Unsloth's 4-bit kernels need CUDA, so the base stays in 16
 bits; its vLLM is not started, the learner generates with transformers. The rest is a normal run:
 the loop, Unsloth's forward and backward, optimiser, checkpoints, adapters.
-Needs the GPU set, or `.venv/unsloth-site` on the Python path (`make unsloth-test` installs it).
+Needs the GPU set (`make gpu-set`).
 """
 
 import os
