@@ -25,6 +25,7 @@ FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embe
 def pretend_there_is_a_card() -> list:
     """-> [the current device]: Unsloth wants a device while loading and an index afterwards."""
     import torch
+    from torch._dynamo.device_interface import CudaInterface
 
     card = types.SimpleNamespace(
         name="cpu",
@@ -37,6 +38,7 @@ def pretend_there_is_a_card() -> list:
     )
     current = [torch.device("cpu", 0)]
     torch.cuda.get_device_properties = lambda *a, **k: card
+    CudaInterface.Worker.get_device_properties = staticmethod(lambda *a: card)
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_bf16_supported = lambda *a, **k: True
     torch.cuda.max_memory_reserved = lambda *a: 0
