@@ -161,6 +161,8 @@ def environment_of(stage: Stage, folder: Path, tiny: bool) -> dict[str, str]:
         more["UNSLOTHRL_CARD_MB"] = str(stage.cap_gb * 1024)
     if not stage.needs_weights:
         more["HF_HUB_OFFLINE"] = "1"
+    if tiny and stage.interpreted:  # Unsloth imports a library of vLLM's CPU build for newer CPUs
+        paths.pop()
     if tiny and stage.kind == "peer":  # what a run of this project sets without a GPU
         more |= variables.defaults(2, gpu=False) | variables.OF_VLLM | {"TRITON_INTERPRET": "1"}
     return {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -83,6 +83,7 @@ def register_loader() -> str:
     from torch import nn
     from vllm.model_executor.model_loader import register_model_loader
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+    from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     def zeros(like: torch.Tensor) -> torch.Tensor:
@@ -99,7 +100,7 @@ def register_loader() -> str:
 
         def load_model(self, vllm_config, model_config, prefix=""):
             with set_default_torch_dtype(model_config.dtype), torch.device("meta"):
-                model = self.create_model(vllm_config, model_config, prefix)
+                model = initialize_model(vllm_config, prefix=prefix)
             for module in model.modules():
                 for name, parameter in module.named_parameters(recurse=False):
                     setattr(module, name, nn.Parameter(zeros(parameter), requires_grad=False))
