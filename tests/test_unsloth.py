@@ -1,7 +1,8 @@
 """Unsloth's backend against PEFT's: the same loss, the same gradients, through its fused functions.
 
-Each in a process of its own, on a CPU under Triton's interpreter, in the GPU set. And what Unsloth's choice of
-memory makes of our options on cards of several sizes. `make unsloth-test` runs this.
+Each in a process of its own, on a CPU under Triton's interpreter, in the GPU set. And what
+Unsloth's choice of memory makes of our options on GPUs of several sizes. `make unsloth-test` runs
+this.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The learner's own engine as one GPU has it, as far as a CPU goes; `make unsloth-test` runs this."""
+"""The learner's own engine as one GPU has it, as far as a CPU goes: `make unsloth-test`."""
 
 import json
 import os
