@@ -52,15 +52,13 @@ SEVEN = KNOWN["qwen2.5-7b"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def vllm(tmp_path_factory):
-    """The GPU set's vllm, on a machine whose driver lists one H100."""
-    assert "vllm" not in sys.modules, "run by `make card-test`, in a process of its own"
-    simulated_driver.load(tmp_path_factory.mktemp("driver"), simulated_driver.H100)
+def one_gpu():
+    """A machine whose driver lists one H100."""
+    simulated_driver.set_gpus(simulated_driver.H100)
     import vllm
     from vllm.platforms import current_platform
 
     assert vllm.__version__ == "0.26.0" and current_platform.is_cuda()
-    return vllm
 
 
 def request(total_mb: float, free_mb: float, utilisation: float) -> int:

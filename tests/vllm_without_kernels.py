@@ -7,6 +7,7 @@ computes every prefix again.
 """
 
 import contextlib
+import ctypes
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import simulated_driver
 from unslothrl.engines import vllm as engine
 from unslothrl.planning.engine_memory import EngineMemory
 
@@ -29,7 +31,6 @@ class Drawn(NamedTuple):
 
 def replace_kernels(patch: Any) -> None:
     """`patch`: pytest's monkeypatch, or one whose changes stay."""
-    from vllm.device_allocator import cumem  # noqa: F401
     from vllm.lora import worker_manager  # noqa: F401
     from vllm.model_executor.layers.attention import Attention
     from vllm.model_executor.layers.quantization import bitsandbytes
@@ -44,6 +45,20 @@ def replace_kernels(patch: Any) -> None:
             patch.setattr(module, "PIN_MEMORY", False)
     patch.setattr(bitsandbytes, "apply_bnb_4bit", bitsandbytes._apply_bnb_4bit)
     patch.setattr(Attention, "forward", attention)
+
+
+def replace_memory(patch: Any) -> None:
+    """What vLLM's sleep mode asks of the GPU besides `simulated_driver`'s functions."""
+    from vllm.device_allocator import cumem
+
+    whole = 80 << 30
+    runtime = types.SimpleNamespace(cudaMemcpy=ctypes.memmove)
+    patch.setattr(cumem, "libcudart", runtime)
+    patch.setattr(cumem, "PIN_MEMORY", False)
+    patch.setattr(torch.accelerator, "synchronize", lambda: None)
+    patch.setattr(torch.accelerator, "get_memory_info", lambda: (
+        whole - simulated_driver.mapped_bytes(), whole
+    ))  # fmt: skip
 
 
 def attention(self: Any, query: Any, key: Any, value: Any, **_: Any) -> torch.Tensor:
@@ -97,7 +112,7 @@ class Llm:
         from vllm.v1.worker import lora_model_runner_mixin as mixin
         from vllm.v1.worker.gpu_worker import Worker
 
-        self.config, self.llm_engine = config, self
+        self.config, self.llm_engine, self.engine_core = config, self, None
         self.requests: dict[str, tuple[list[int], Any, Any]] = {}
         ways = config.parallel_config.tensor_parallel_size
         with set_current_vllm_config(config):
@@ -109,12 +124,39 @@ class Llm:
             model = get_model(vllm_config=config)
             runner.model = runner.load_lora_model(model, config, torch.device("cpu"))
         runner.post_kv_cache_wake_up = lambda: None
-        self.worker = Worker.__new__(Worker)  # __init__ would start its GPU
+        self.worker = Worker.__new__(Worker)  # whose __init__ would start its GPU
         self.worker.vllm_config, self.worker.model_runner = config, runner
         self.worker._sleep_saved_buffers, self.worker._sleep_mode_backend = {}, None
         self.worker._sleep_rebuild_draft_metadata_buffers = False
         self.add_lora, self.remove_lora = self.worker.add_lora, self.worker.remove_lora
         self.sleep, self.wake_up = self.worker.sleep, self.worker.wake_up
+
+    def move_into_gpu_memory(self) -> None:
+        """The weights and the LoRA's slots, as vLLM allocates them where it can sleep, and a KV
+        cache of 4 MB."""
+        from vllm.device_allocator import cumem
+
+        pool = cumem.CuMemAllocator.get_instance()
+        cumem.init_module(pool.python_malloc_callback, pool.python_free_callback)
+        malloc = ctypes.CDLL(cumem.lib_name).my_malloc
+        malloc.restype = ctypes.c_void_p
+        malloc.argtypes = ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
+        pool.current_tag = "weights"
+        for tensor in self.tensors():
+            data = tensor.data.as_subclass(torch.Tensor)
+            size = data.numel() * data.element_size()
+            place = (ctypes.c_char * size).from_address(malloc(size, 0, None))
+            tensor.data = torch.frombuffer(place, dtype=data.dtype).view(data.shape).copy_(data)
+        pool.current_tag = "kv_cache"
+        malloc(4 << 20, 0, None)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        yield from self.model.parameters()
+        for parameter in self.model.parameters():
+            for state in getattr(parameter, "bnb_quant_state", {}).values():
+                yield state.absmax
+        for layer in self.model.lora_manager.modules.values():
+            yield from (*layer.lora_a_stacked, *layer.lora_b_stacked)
 
     @property
     def model(self) -> Any:
@@ -143,7 +185,8 @@ class Llm:
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[Sequence[int]], adapters: Sequence[Any]) -> torch.Tensor:
-        """[sequences, tokens, vocabulary], of sequences of one length, each under its adapter."""
+        """[sequences, tokens, vocabulary], of sequences of one length, each under its adapter, or
+        all under none: PyTorch's version of the LoRA kernels knows no batch that has both."""
         from vllm.forward_context import set_forward_context
 
         Llm.rows, length = len(tokens), len(tokens[0])
