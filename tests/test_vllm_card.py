@@ -1,11 +1,10 @@
-"""What vLLM 0.26.0, which the GPU set has, says of made-up cards, by its own code on a CPU.
+"""What vLLM 0.26.0, which the GPU set has, says of simulated GPUs, by its own code on a CPU.
 
-`make card-test` runs this with .venv/peers/vllm first on the path: vLLM's Python files without
-their compiled parts. tests/nvml.c stands in for the driver's library, so that vLLM takes this for a
-machine with cards; empty modules stand in for its kernels, none of which runs.
+`make card-test` runs this in `.venv-gpu-set`, where the whole GPU set is installed.
+`simulated_driver` stands in for the driver's libraries, so that vLLM takes this for a machine with
+GPUs and its compiled parts load; no kernel runs.
 """
 
-import ctypes
 import importlib
 import json
 import os
@@ -15,6 +14,7 @@ import types
 from dataclasses import replace
 
 import pytest
+import simulated_driver
 from layouts import LAYOUTS, card, machine_of, placed, resolved
 
 from unslothrl.config.hardware import versions_in_flight
@@ -31,10 +31,6 @@ from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
 
-COMPILED = ("_C", "_C_stable_libtorch", "_moe_C", "vllm_flash_attn._vllm_fa2_C",
-            "vllm_flash_attn._vllm_fa3_C")  # fmt: skip
-QUERIES = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8",
-           "cutlass_scaled_mm_supports_fp4", "cutlass_group_gemm_supported")  # fmt: skip
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -56,34 +52,13 @@ SEVEN = KNOWN["qwen2.5-7b"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def vllm(tmp_path_factory):
-    """The vllm of the peers' folder, on a machine whose driver lists one H100."""
-    assert "vllm" not in sys.modules, "run by `make card-test`, in a process of its own"
-    library = tmp_path_factory.mktemp("driver") / "libnvidia-ml.so.1"
-    source = os.path.join(os.path.dirname(__file__), "nvml.c")
-    flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run(["cc", *flags, "-o", str(library), source], check=True)
-    ctypes.CDLL(str(library))  # found by its name from now on
-    os.environ["FAKE_CARDS"] = "NVIDIA H100 80GB HBM3,81559,9.0"
-    import torch
-
-    queries = torch.library.Library("_C", "DEF")
-    for name in QUERIES:
-        queries.define(f"{name}(int capability) -> bool")
-        queries.impl(name, lambda capability: False, "CompositeExplicitAutograd")
-    for name in COMPILED:
-        sys.modules[f"vllm.{name}"] = types.ModuleType(f"vllm.{name}")
-    allocator = types.ModuleType("vllm.device_allocator.cumem")
-    allocator.cumem_available = True  # what sleeps
-    sys.modules[allocator.__name__] = allocator
+def one_gpu():
+    """A machine whose driver lists one H100."""
+    simulated_driver.set_gpus(simulated_driver.H100)
     import vllm
-
-    assert vllm.__version__ == "0.26.0"
     from vllm.platforms import current_platform
 
-    assert current_platform.is_cuda()
-    yield vllm
-    queries._destroy()
+    assert vllm.__version__ == "0.26.0" and current_platform.is_cuda()
 
 
 def request(total_mb: float, free_mb: float, utilisation: float) -> int:
@@ -398,18 +373,12 @@ def test_a_float32_head_holds_with_an_adapter():
 
 
 @pytest.mark.parametrize("old", [None, "expandable_segments:True"])
-def test_expandable_segments_are_off_where_what_sleeps_is_allocated(vllm, old, monkeypatch):
+def test_expandable_segments_are_off_where_what_sleeps_is_allocated(old, monkeypatch):
     """PyTorch refuses them there, and vLLM knows them by the old name of the variable alone."""
-    import importlib.util
     from contextlib import contextmanager
 
     import torch
-
-    path = os.path.join(os.path.dirname(vllm.__file__), "device_allocator", "cumem.py")
-    spec = importlib.util.spec_from_file_location("real_cumem", path)
-    cumem = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "real_cumem", cumem)  # its dataclasses look for it
-    spec.loader.exec_module(cumem)
+    from vllm.device_allocator import cumem
 
     @contextmanager
     def no_pool(*callbacks):

@@ -32,6 +32,7 @@ OF_VLLM = {  # set before vLLM is imported, by its engine and by Unsloth
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores starve each other
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiles at run time, and has no seed per request
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_WSL2_ENABLE_PIN_MEMORY": "1",  # read under WSL 2 alone: vLLM's runner needs pinned memory
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 

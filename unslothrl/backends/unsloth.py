@@ -39,13 +39,13 @@ What one must know of Unsloth (2026.10.7):
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch  # before Unsloth, which it lets be
 
+from unslothrl.engines import warm_up
 from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
 from unslothrl.weights.base_model import cache_folder, read_config
 
@@ -61,9 +61,7 @@ os.environ.update(
     }
 )
 if os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] != "0":
-    # Unsloth hides FlashInfer when it loads its vLLM. By then vLLM has found it where nvcc is, and
-    # on Hopper and later tunes it when it starts (model_executor/warmup/kernel_warmup.py:120).
-    sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]
+    warm_up.hide_flashinfer()  # Unsloth does when it loads its vLLM, which by then has found it
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
@@ -108,6 +106,7 @@ def load(
     memory.prepare_card()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
+        warm_up.leave_out_router_kernels()
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
         loading["offload_embedding"] = False

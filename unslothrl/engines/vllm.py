@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import canary, vllm_requests
+from unslothrl.engines import canary, vllm_requests, warm_up
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.readback import Slots
@@ -48,6 +48,8 @@ def start(
     from vllm import LLM
 
     on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        warm_up.leave_out_router_kernels()
     keywords = options(
         base,
         **chosen,
@@ -63,6 +65,7 @@ def set_variables() -> None:
     for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
     name_allocator_settings()
+    warm_up.hide_flashinfer()
 
 
 def name_allocator_settings() -> None:

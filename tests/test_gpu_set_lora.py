@@ -1,0 +1,241 @@
+"""vLLM's real LoRA layers, manager and worker of the GPU set: they hold what was published, compute
+what PEFT computes, and sleep and wake with it. See `vllm_without_kernels` for what is simulated.
+"""
+
+import importlib.util
+import json
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import simulated_driver
+import torch
+import vllm_without_kernels
+from engine_contract import drain, requests
+
+from unslothrl.engines import canary
+from unslothrl.engines.base import generate
+from unslothrl.engines.readback import Slots, problem_of
+from unslothrl.engines.vllm import VllmEngine, set_variables
+from unslothrl.errors import AdapterMismatch
+from unslothrl.types import LORA_TARGETS, Sampling
+from unslothrl.weights import base_model, quantise
+from unslothrl.weights.adapter import AdapterShape, write_adapter
+from unslothrl.weights.published import Published
+
+pytestmark = pytest.mark.slow
+
+SIZES = {
+    "vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "head_dim": 32, "sliding_window": None, "eos_token_id": 1, "bos_token_id": 0,
+}  # fmt: skip
+TIED = {"qwen2", "qwen3"}
+KINDS = ["llama", "mistral", "qwen2", "qwen3"]
+SLOT_RANK, LESS = 16, 3
+PROMPTS = [[5, 90, 17, 200, 33], [7, 8, 9, 10, 11], [100, 4, 100, 4, 50]]
+GREEDY = Sampling(temperature=1.0, top_p=1.0, top_k=1, max_new_tokens=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vllm():
+    simulated_driver.set_gpus(simulated_driver.H100)
+    set_variables()
+    with pytest.MonkeyPatch.context() as patch:
+        vllm_without_kernels.replace_kernels(patch)
+        vllm_without_kernels.replace_memory(patch)
+        yield
+
+
+def make_base(folder: Path, kind: str, four_bit: bool, **sizes: int) -> Path:
+    """A random model, whose outputs differ from token to token."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(kind, **{**SIZES, **sizes}, tie_word_embeddings=kind in TIED)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder / "16")
+    if not four_bit:
+        return folder / "16"
+    quantise.main(str(folder / "16"), str(folder / "4"))
+    return folder / "4"
+
+
+@pytest.fixture(scope="module", params=[(k, b) for k in KINDS for b in (True, False)],
+                ids=lambda p: f"{p[0]} {'NF4' if p[1] else '16 bit'}")  # fmt: skip
+def base(request, tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp(request.param[0]), *request.param)
+
+
+@pytest.fixture(scope="module")
+def llm(base):
+    """With two slots."""
+    config = vllm_without_kernels.configuration(base, rank=SLOT_RANK, max_loras=2)
+    return vllm_without_kernels.Llm(config)
+
+
+@pytest.fixture
+def engine(llm, base, monkeypatch):
+    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
+    engine = VllmEngine(llm, base)
+    yield engine
+    engine.close()
+    llm.worker.model_runner.lora_manager.remove_all_adapters()
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp("qwen"), "qwen2", True)
+
+
+@pytest.fixture
+def main_engine(qwen, monkeypatch):
+    """A vLLM of its own, with the main job's one slot."""
+    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
+    config = vllm_without_kernels.configuration(qwen, rank=SLOT_RANK)
+    engine = VllmEngine(vllm_without_kernels.Llm(config), qwen)
+    yield engine
+    engine.close()
+
+
+def shape(rank: int, kv_heads: int = 2) -> AdapterShape:
+    hidden, inner, kv = SIZES["hidden_size"], SIZES["intermediate_size"], 32 * kv_heads
+    ends = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (hidden, kv),
+        "self_attn.v_proj": (hidden, kv), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (hidden, inner), "mlp.up_proj": (hidden, inner),
+        "mlp.down_proj": (inner, hidden),
+    }  # fmt: skip
+    tensors = [
+        (f"base_model.model.model.layers.{layer}.{module}.lora_{half}.weight", size)
+        for layer in range(SIZES["num_hidden_layers"])
+        for module, (inputs, outputs) in ends.items()
+        for half, size in (("A", (rank, inputs)), ("B", (outputs, rank)))
+    ]
+    config = {
+        "peft_type": "LORA", "r": rank, "lora_alpha": 24, "target_modules": list(LORA_TARGETS),
+        "bias": "none", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base",
+    }  # fmt: skip
+    return AdapterShape(tuple(tensors), json.dumps(config))
+
+
+def adapter(version: int, rank: int = SLOT_RANK, kv_heads: int = 2, strength: float = 0.5):
+    return canary.adapter_of(shape(rank, kv_heads), version, strength)
+
+
+@pytest.mark.parametrize("rank", [SLOT_RANK, LESS])
+def test_a_version_is_held_as_it_was_published_and_another_is_not(rank, engine, llm):
+    engine.load(adapter(1, rank))  # which raises where it is not
+    manager = llm.model.lora_manager
+    number = engine.newest
+    others = Published(adapter(2, rank))
+    assert "differs from the published one in" in problem_of(number, others, llm.model)
+
+    manager.lora_index_to_id.reverse()  # the other slot, where nothing was loaded yet
+    assert "is zero, and was not published so" in problem_of(number, others, llm.model)
+    manager.lora_index_to_id.reverse()
+
+    layer = manager.modules["model.layers.1.mlp.down_proj"]
+    slot = manager.lora_index_to_id.index(number)
+    layer.lora_b_stacked[0][slot].zero_()
+    assert problem_of(number, Published(adapter(1, rank)), llm.model) == (
+        f"in slot {slot}, model.layers.1.mlp.down_proj.lora_B is zero, and was not published so"
+    )
+    if rank == LESS:
+        layer.lora_b_stacked[0][slot].copy_(others.tensors[
+            "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
+        ][:, :1])  # fmt: skip
+        manager.lora_index_to_id[slot] = None
+
+
+def test_logits_are_those_of_peft_under_each_of_two_versions(engine, llm, base, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    engine.load(adapter(1))
+    first = engine.loaded[engine.newest].request
+    engine.add(requests(1, sampling=GREEDY)[0])  # keeps it loaded
+    engine.load(adapter(2, LESS))
+    second = engine.loaded[engine.newest].request
+    found = llm.logits(PROMPTS, [first, second, second])
+    without = llm.logits(PROMPTS, [None] * 3)
+    assert [one.completion.versions for one in drain(engine).values()] == [(1, 1, 1)]
+    assert found.dtype == torch.float32
+
+    tokens = torch.tensor(PROMPTS)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        plain = model(tokens).logits.float()
+        assert (without - plain).abs().mean() < 0.03 * plain.abs().mean()
+        for row, version in enumerate((adapter(1), adapter(2, LESS))):
+            peft = PeftModel.from_pretrained(model, str(write_adapter(version, tmp_path)))
+            expected = peft(tokens).logits.float()[row]
+            assert (found[row] - expected).abs().mean() < 0.03 * expected.abs().mean()
+            assert (found[row] - plain[row]).abs().mean() > 0.5 * expected.abs().mean()
+            model = peft.unload()
+
+
+def test_the_probe_passes(main_engine):
+    main_engine.canary(shape(SLOT_RANK))
+    assert not main_engine.loaded and main_engine.version == -1
+
+
+def test_the_probe_sees_layers_that_compute_without_the_adapter(main_engine, monkeypatch):
+    for layer in main_engine.slots.manager.modules.values():
+        monkeypatch.setattr(layer, "_apply_lora_to_output", lambda x, output: output)
+    with pytest.raises(AdapterMismatch, match="with a large random adapter they are as without"):
+        main_engine.canary(shape(SLOT_RANK))
+
+
+def test_the_probe_sees_a_slot_that_stays_as_it_was(main_engine, monkeypatch):
+    monkeypatch.setattr(Slots, "_compare", lambda *_: None)
+    load = main_engine.load
+
+    def load_or_not(given):
+        if given.version == canary.SECOND:
+            for layer in main_engine.slots.manager.modules.values():
+                monkeypatch.setattr(layer, "set_lora", lambda *_: None)
+        load(given)
+
+    monkeypatch.setattr(main_engine, "load", load_or_not)
+    with pytest.raises(AdapterMismatch, match="stayed those of the first"):
+        main_engine.canary(shape(SLOT_RANK))
+
+
+@pytest.fixture
+def sleeps(main_engine, monkeypatch):
+    """It takes turns with a learner: asleep whenever it has nothing to do."""
+    main_engine.llm.move_into_gpu_memory()
+    monkeypatch.setattr(main_engine, "takes_turns", True)
+    return main_engine
+
+
+def drawn(engine: VllmEngine) -> list[tuple[int, ...]]:
+    return [each.token_ids for each in generate(engine, requests(6, sampling=GREEDY))]
+
+
+def test_what_sleeps_wakes_as_it_was(sleeps):
+    sleeps.load(adapter(1))
+    awake = simulated_driver.mapped_bytes()
+    before = drawn(sleeps)
+    assert sleeps.is_asleep and simulated_driver.mapped_bytes() == 0 < awake
+    assert drawn(sleeps) == before
+    sleeps.load(adapter(2))
+    assert drawn(sleeps) != before
+    sleeps.load(adapter(1))
+    assert drawn(sleeps) == before
+    assert simulated_driver.mapped_bytes() == 0
+
+
+def test_slots_that_are_empty_after_a_sleep_are_seen(sleeps, monkeypatch):
+    from vllm.device_allocator import cumem
+
+    sleeps.load(adapter(1))
+    sleeps.sleep()
+    monkeypatch.setattr(cumem.libcudart, "cudaMemcpy", lambda *_: None)
+    with pytest.raises(AdapterMismatch, match="is zero, and was not published so"):
+        sleeps.wake()
