@@ -1,6 +1,6 @@
-"""A simulated NVIDIA driver for this process: the GPUs that FAKE_CARDS lists, on which nothing runs.
+"""A simulated NVIDIA driver for this process: the GPUs that FAKE_CARDS lists, without a kernel.
 
-`tests/nvml.c` says which GPUs there are; `tests/libcuda.c` lets the compiled parts of vLLM load, and
+`tests/nvml.c` says which GPUs there are; `tests/libcuda.c` lets the compiled parts of vLLM load and
 has memory. Whoever asks for NVIDIA's libraries by name gets these.
 """
 

@@ -4,7 +4,7 @@ what PEFT computes, and sleep and wake with it. See `vllm_without_kernels` for w
 
 import importlib.util
 import json
-import sys
+import types
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -12,14 +12,14 @@ import pytest
 import simulated_driver
 import torch
 import vllm_without_kernels
-from engine_contract import drain, requests
+from engine_contract import drain
 
 from unslothrl.engines import canary
 from unslothrl.engines.base import generate
 from unslothrl.engines.readback import Slots, problem_of
 from unslothrl.engines.vllm import VllmEngine, set_variables
 from unslothrl.errors import AdapterMismatch
-from unslothrl.types import LORA_TARGETS, Sampling
+from unslothrl.types import LORA_TARGETS, Request, Sampling
 from unslothrl.weights import base_model, quantise
 from unslothrl.weights.adapter import AdapterShape, write_adapter
 from unslothrl.weights.published import Published
@@ -36,6 +36,7 @@ KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 SLOT_RANK, LESS = 16, 3
 PROMPTS = [[5, 90, 17, 200, 33], [7, 8, 9, 10, 11], [100, 4, 100, 4, 50]]
 GREEDY = Sampling(temperature=1.0, top_p=1.0, top_k=1, max_new_tokens=3)
+REQUESTS = [Request(str(i), tuple(prompt), i, GREEDY) for i, prompt in enumerate(PROMPTS)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,6 +47,24 @@ def vllm():
         vllm_without_kernels.replace_kernels(patch)
         vllm_without_kernels.replace_memory(patch)
         yield
+
+
+def worker(rank: int, base: Path, folder: Path, kv_heads: int) -> list[str | None]:
+    """One of two workers of a split vLLM. -> what is said of the version that it has loaded, of
+    another one, and of the same where a matrix of the slot is emptied."""
+    from vllm.lora.request import LoRARequest
+
+    simulated_driver.set_gpus(*[simulated_driver.RTX_4090] * 2)
+    set_variables()
+    patch = pytest.MonkeyPatch()
+    vllm_without_kernels.replace_kernels(patch)
+    config = vllm_without_kernels.configuration(base, rank=SLOT_RANK, workers=2)
+    llm = vllm_without_kernels.Llm(config, rank, f"file://{folder}/store")
+    first, second = adapter(1, kv_heads=kv_heads), adapter(2, kv_heads=kv_heads)
+    llm.add_lora(LoRARequest("first", 1, str(write_adapter(first, folder / str(rank)))))
+    said = [problem_of(1, Published(each), llm.model) for each in (first, second)]
+    llm.model.lora_manager.modules["model.layers.0.self_attn.qkv_proj"].lora_a_stacked[1].zero_()
+    return [*said, problem_of(1, Published(first), llm.model)]
 
 
 def make_base(folder: Path, kind: str, four_bit: bool, **sizes: int) -> Path:
@@ -158,7 +177,7 @@ def test_logits_are_those_of_peft_under_each_of_two_versions(engine, llm, base, 
 
     engine.load(adapter(1))
     first = engine.loaded[engine.newest].request
-    engine.add(requests(1, sampling=GREEDY)[0])  # keeps it loaded
+    engine.add(REQUESTS[0])  # keeps it loaded
     engine.load(adapter(2, LESS))
     second = engine.loaded[engine.newest].request
     found = llm.logits(PROMPTS, [first, second, second])
@@ -215,7 +234,7 @@ def sleeps(main_engine, monkeypatch):
 
 
 def drawn(engine: VllmEngine) -> list[tuple[int, ...]]:
-    return [each.token_ids for each in generate(engine, requests(6, sampling=GREEDY))]
+    return [each.token_ids for each in generate(engine, REQUESTS)]
 
 
 def test_what_sleeps_wakes_as_it_was(sleeps):
@@ -239,3 +258,44 @@ def test_slots_that_are_empty_after_a_sleep_are_seen(sleeps, monkeypatch):
     monkeypatch.setattr(cumem.libcudart, "cudaMemcpy", lambda *_: None)
     with pytest.raises(AdapterMismatch, match="is zero, and was not published so"):
         sleeps.wake()
+
+
+def test_unsloths_manager_holds_what_was_published(qwen, monkeypatch):
+    """Unsloth replaces vLLM's manager of a worker's adapters and its request."""
+    from vllm.lora import request
+    from vllm.v1.worker import lora_model_runner_mixin as mixin
+
+    manager, of_unsloth = (of_unsloth_zoo(name) for name in ("worker_manager", "request"))
+    monkeypatch.setattr(mixin, "LRUCacheWorkerLoRAManager", manager.LRUCacheWorkerLoRAManager)
+    for module in (mixin, request):
+        monkeypatch.setattr(module, "LoRARequest", of_unsloth.LoRARequest)
+    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
+    config = vllm_without_kernels.configuration(qwen, rank=SLOT_RANK)
+    engine = VllmEngine(vllm_without_kernels.Llm(config), qwen)
+    assert type(engine.llm.worker.model_runner.lora_manager).__module__ == manager.__name__
+    for version, rank in ((1, SLOT_RANK), (2, LESS)):
+        engine.load(adapter(version, rank))
+        problem = problem_of(engine.newest, Published(adapter(9, rank)), engine.llm.model)
+        assert "differs from the published one in" in problem
+    engine.close()
+
+
+def of_unsloth_zoo(name: str) -> types.ModuleType:
+    """A module of it, without the package, which patches the whole process."""
+    package = importlib.util.find_spec("unsloth_zoo")
+    path = Path(package.origin).with_name(f"vllm_lora_{name}.py")
+    spec = importlib.util.spec_from_file_location(f"of_unsloth_zoo_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_each_of_two_workers_holds_its_part(kv_heads, tmp_path):
+    base = make_base(tmp_path, "llama", False, num_key_value_heads=kv_heads)
+    with get_context("spawn").Pool(2) as pool:
+        found = pool.starmap(worker, [(rank, base, tmp_path, kv_heads) for rank in (0, 1)])
+    for as_published, of_another, emptied in found:
+        assert as_published is None
+        assert "differs from the published one in" in of_another
+        assert "layers.0.self_attn.k_proj.lora_A is zero, and was not published so" in emptied

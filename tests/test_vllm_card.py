@@ -403,8 +403,9 @@ def test_expandable_segments_are_off_where_what_sleeps_is_allocated(old, monkeyp
 
 FOUND = """
 import importlib.util, sys
-if sys.argv[1] == "first":  # as unslothrl.backends.unsloth does
-    sys.modules.setdefault("flashinfer", None)
+if sys.argv[1] == "first":  # as in an actor
+    from unslothrl.engines.vllm import set_variables
+    set_variables()
 from vllm.utils.flashinfer import has_flashinfer
 if importlib.util.find_spec("flashinfer") is not None:
     sys.modules["flashinfer"] = None  # Unsloth, when it loads its vLLM

@@ -1,7 +1,7 @@
 """A vLLM whose kernels' work is done by PyTorch on the CPU, on the GPUs of `simulated_driver`.
 
-vLLM's own, as on a GPU: the configuration, the model classes, the loader, the LoRA layers with their
-manager, the worker and its sleep mode. Replaced: its CUDA kernels (by the PyTorch code that vLLM
+vLLM's own, as on a GPU: configuration, model classes, loader, LoRA layers with their manager, the
+worker and its sleep mode. Replaced: its CUDA kernels (by the PyTorch code that vLLM
 has beside most of them), attention, and the scheduler, which here runs all requests in step and
 computes every prefix again.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import simulated_driver
 import torch
 
-import simulated_driver
 from unslothrl.engines import vllm as engine
 from unslothrl.planning.engine_memory import EngineMemory
 
@@ -86,15 +86,17 @@ def groups_on_the_cpu() -> Iterator[None]:
         yield
 
 
-def configuration(base: Path, *, rank: int, max_loras: int = 1, **changed: Any) -> Any:
+def configuration(
+    base: Path, *, rank: int, max_loras: int = 1, workers: int = 1, **changed: Any
+) -> Any:
     """vLLM's configuration for the options that we give it on a GPU."""
     from vllm import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
     options = engine.options(
         base, dtype="bfloat16", context=128, rank=rank, max_num_seqs=16, seed=0,
-        memory=EngineMemory(512, 0.01, 256), takes_turns=True, float32_head=True, on_gpu=True,
-        max_loras=max_loras,
+        memory=EngineMemory(512, 0.01, 256), takes_turns=workers == 1, float32_head=True,
+        on_gpu=True, max_loras=max_loras, workers=workers,
     )  # fmt: skip
     options |= {"enforce_eager": True, "compilation_config": {"custom_ops": ["none"]}, **changed}
     return EngineArgs(**options).create_engine_config(UsageContext.LLM_CLASS)
@@ -113,6 +115,7 @@ class Llm:
         from vllm.v1.worker.gpu_worker import Worker
 
         self.config, self.llm_engine, self.engine_core = config, self, None
+        self.output_processor = types.SimpleNamespace(request_states={})
         self.requests: dict[str, tuple[list[int], Any, Any]] = {}
         ways = config.parallel_config.tensor_parallel_size
         with set_current_vllm_config(config):
@@ -174,7 +177,9 @@ class Llm:
         requests, self.requests = self.requests, {}
         tokens = [list(ids) for ids, _, _ in requests.values()]
         adapters = [adapter for _, _, adapter in requests.values()]
-        for _ in range(max((sampling.max_tokens for _, sampling, _ in requests.values()), default=0)):
+        for _ in range(
+            max((sampling.max_tokens for _, sampling, _ in requests.values()), default=0)
+        ):
             logits = self.logits(tokens, adapters)[:, -1]
             for row, token in zip(tokens, logits.argmax(-1).tolist(), strict=True):
                 row.append(token)
