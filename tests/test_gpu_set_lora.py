@@ -13,12 +13,14 @@ import simulated_driver
 import torch
 import vllm_without_kernels
 from engine_contract import drain
+from safetensors.torch import save
 
 from unslothrl.engines import canary
 from unslothrl.engines.base import generate
 from unslothrl.engines.readback import Slots, problem_of
 from unslothrl.engines.vllm import VllmEngine, set_variables
 from unslothrl.errors import AdapterMismatch
+from unslothrl.policy_version import Adapter
 from unslothrl.types import LORA_TARGETS, Request, Sampling
 from unslothrl.weights import base_model, quantise
 from unslothrl.weights.adapter import AdapterShape, write_adapter
@@ -52,10 +54,10 @@ def vllm():
 def worker(rank: int, base: Path, folder: Path, kv_heads: int) -> list[str | None]:
     """One of two workers of a split vLLM. -> what is said of the version that it has loaded, of
     another one, and of the same where a matrix of the slot is emptied."""
-    from vllm.lora.request import LoRARequest
-
     simulated_driver.set_gpus(*[simulated_driver.RTX_4090] * 2)
     set_variables()
+    from vllm.lora.request import LoRARequest
+
     patch = pytest.MonkeyPatch()
     vllm_without_kernels.replace_kernels(patch)
     config = vllm_without_kernels.configuration(base, rank=SLOT_RANK, workers=2)
@@ -142,8 +144,15 @@ def shape(rank: int, kv_heads: int = 2) -> AdapterShape:
     return AdapterShape(tuple(tensors), json.dumps(config))
 
 
-def adapter(version: int, rank: int = SLOT_RANK, kv_heads: int = 2, strength: float = 0.5):
-    return canary.adapter_of(shape(rank, kv_heads), version, strength)
+def adapter(version: int, rank: int = SLOT_RANK, kv_heads: int = 2) -> Adapter:
+    """Random in every layer, with an effect about half as large as the base's own."""
+    draw, settings = torch.Generator().manual_seed(version), shape(rank, kv_heads)
+    scale = {"A": 1.0, "B": 0.5 / (24 / rank)}
+    tensors = {
+        name: (torch.randn(size, generator=draw) * size[1] ** -0.5 * scale[name[-8]]).bfloat16()
+        for name, size in settings.tensors
+    }
+    return Adapter.of(version, save(tensors), settings.config)
 
 
 @pytest.mark.parametrize("rank", [SLOT_RANK, LESS])
@@ -230,7 +239,8 @@ def sleeps(main_engine, monkeypatch):
     """It takes turns with a learner: asleep whenever it has nothing to do."""
     main_engine.llm.move_into_gpu_memory()
     monkeypatch.setattr(main_engine, "takes_turns", True)
-    return main_engine
+    yield main_engine
+    main_engine.llm.free_gpu_memory()
 
 
 def drawn(engine: VllmEngine) -> list[tuple[int, ...]]:

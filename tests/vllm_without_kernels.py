@@ -153,6 +153,16 @@ class Llm:
         pool.current_tag = "kv_cache"
         malloc(4 << 20, 0, None)
 
+    def free_gpu_memory(self) -> None:
+        """Its tensors must not be touched any more."""
+        from vllm.device_allocator import cumem
+
+        pool = cumem.CuMemAllocator.instance
+        for data in pool.pointer_to_data.values():
+            if not data.is_asleep:
+                cumem.unmap_and_release(data.handle)
+        pool.pointer_to_data.clear()
+
     def tensors(self) -> Iterator[torch.Tensor]:
         yield from self.model.parameters()
         for parameter in self.model.parameters():

@@ -30,7 +30,6 @@ from unslothrl.weights.published import scaling_of
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 4, 3
 TOKEN_IDS = range(3, 250)  # every vocabulary has them
 STRENGTHS = (8.0, 64.0)  # of its output, in units of a normed hidden state
-LAYERS = 2  # the last ones, that get a random LoRA: see below
 POOL = 100_003  # random numbers; prime, so that no two rows of a layer are alike
 
 NONE, FIRST, SECOND, NONE_AGAIN = -2, -3, -4, -5  # versions that no learner publishes
@@ -113,8 +112,7 @@ def check_later_tokens(
 
 
 def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
-    """A LoRA that is random in the last layers, other for every version, and zero before them;
-    all of it is zero where `strength` is 0.
+    """A random LoRA, other for every version, or zeros where `strength` is 0.
 
     A x is about as large as x, of a normed hidden state each value about 1; B A x is `strength`
     times as large, whatever alpha and the rank are.
@@ -134,19 +132,13 @@ def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
     data[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
     if strength:
         values = torch.frombuffer(data, dtype=torch.bfloat16, offset=8 + len(text))
-        first = max(layer_of(name) for name, _ in shape.tensors) - LAYERS + 1
         used = 0
         for name, size in shape.tensors:
             part = values[used : used + int(np.prod(size))]
-            if layer_of(name) >= first:
-                fill(part, pool, used % POOL)
-                part *= scale_of(name, size, strength, settings)
+            fill(part, pool, used % POOL)
+            part *= scale_of(name, size, strength, settings)
             used += len(part)
     return Adapter.of(version, bytes(data), shape.config)
-
-
-def layer_of(name: str) -> int:
-    return next(int(part) for part in name.split(".") if part.isdigit())
 
 
 def fill(tensor: torch.Tensor, pool: torch.Tensor, begin: int) -> None:
