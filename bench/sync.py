@@ -90,6 +90,9 @@ def register_loader() -> str:
         small = like.numel() <= SMALL
         return torch.zeros(like.shape if small else (), dtype=like.dtype).expand(like.shape)
 
+    def zeros_of(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return x.new_zeros(*x.shape[:-1], len(weight))
+
     @register_model_loader("zeros")
     class Zeros(BaseModelLoader):
         def download_model(self, model_config):
@@ -105,7 +108,7 @@ def register_loader() -> str:
                 for name, parameter in module.named_parameters(recurse=False):
                     setattr(module, name, nn.Parameter(zeros(parameter), requires_grad=False))
                     if parameter.ndim == 2:
-                        module.cpu_linear = nn.functional.linear  # nothing is repacked
+                        module.cpu_linear = zeros_of  # nothing is repacked or multiplied
                 for name, buffer in module.named_buffers(recurse=False):
                     setattr(module, name, zeros(buffer))
             return model.eval()
@@ -218,7 +221,8 @@ class Workers:
 
         keywords = vllm.options(
             self.base, dtype="bfloat16", context=64, rank=RANK, max_num_seqs=1, max_loras=2, seed=0,
-            memory=EngineMemory(64), takes_turns=False, float32_head=True, on_gpu=False,
+            memory=EngineMemory(64, prefill_tokens=64), takes_turns=False, float32_head=True,
+            on_gpu=False,
         )  # fmt: skip
         keywords["load_format"] = register_loader()
         return TimedActor(plan.name, vllm.VllmEngine(LLM(**keywords), self.base))

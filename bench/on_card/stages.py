@@ -32,8 +32,9 @@ TINY = {  # what a rehearsal changes in every run; an actor's vLLM stands in for
     "max_num_seqs": 8, "kv_cache_mb": 64, "backend": "peft", "train_batch_size": 2,
     "dtype": "bfloat16", "number_of_actors": 1, "learner_chunk_size": 0,
 }  # fmt: skip
-INTERPRETED = {  # tests/unsloth_on_cpu.py has a context of 64 tokens
-    "max_prompt_tokens": 40, "cluster": "local", "engine": "transformers", "number_of_actors": 0,
+INTERPRETED = {  # tests/unsloth_on_cpu.py has a context of 64 tokens; the interpreter is slow
+    "max_prompt_tokens": 40, "max_new_tokens": 8, "num_candidates": 2, "topk": 2,
+    "cluster": "local", "engine": "transformers", "number_of_actors": 0,
     "learner_chunk_size": 1,
 }  # fmt: skip
 SHARED = {"number_of_actors": 0}  # the learner generates with its own weights
