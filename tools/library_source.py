@@ -3,6 +3,7 @@ CUDA build of vLLM does not import without a GPU's driver.
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -25,15 +26,19 @@ class Parameter(NamedTuple):
 
 
 @cache
+def folders_of(library: str) -> list[str]:
+    spec = PathFinder.find_spec(library)
+    return list((spec and spec.submodule_search_locations) or ())
+
+
+@cache
 def file_of(module: str) -> Path | None:
     top, *rest = module.split(".")
-    spec = PathFinder.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    for folder in spec.submodule_search_locations:
+    for folder in folders_of(top):
         place = Path(folder).joinpath(*rest)
-        for path in (place / "__init__.py", place.with_suffix(".py"), place.with_suffix(".so")):
-            if path.exists() and (path.suffix != ".so" or rest):
+        suffixes = (".py", ".so") if rest else ()
+        for path in (place / "__init__.py", *map(place.with_suffix, suffixes)):
+            if path.exists():
                 return path
     return None
 
@@ -64,8 +69,11 @@ def mentions(module: str, name: str) -> bool:
     """Whether a word is in a module's text; "a.*": in a module of the package."""
     if module.endswith(".*"):
         return any(mentions(each, name) for each in modules_of(module[:-2]))
-    text = text_of(module)  # the quick search first
-    return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+    parts = text_of(module).split(name)
+    return any(
+        not re.search(r"\w$", before[-1:]) and not re.match(r"\w", after[:1])
+        for before, after in itertools.pairwise(parts)
+    )
 
 
 @cache
@@ -82,7 +90,7 @@ def names_in(body: list[ast.stmt]) -> dict[str, ast.AST]:
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for each in (name for target in targets for name in ast.walk(target)):
-                if isinstance(each, ast.Name):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                     found[each.id] = node
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -115,14 +123,15 @@ def find(module: str, name: str, seen: set[tuple[str, str]]) -> Found | None:
     node = found.get(name)
     if node is not None and not isinstance(node, ast.ImportFrom):
         return Found(module, node)
-    for each in [node] if node else [n for key, n in found.items() if key.startswith("*")]:
-        assert isinstance(each, ast.ImportFrom)
-        source = imported_from(module, each)
-        target = name if each.names[0].name == "*" else each.names[0].name
-        if file_of(source) is not None and (there := follow(f"{source}.{target}", seen)):
-            return there
     for other, names in lazy(module):  # transformers and TRL
         if name in names and (there := find(f"{module}.{other}", name, seen)):
+            return there
+    for each in [node] if node else [n for key, n in found.items() if key.startswith("*")]:
+        assert isinstance(each, ast.ImportFrom)
+        origin = imported_from(module, each)
+        target = name if each.names[0].name == "*" else each.names[0].name
+        may_be = node is not None or target in text_of(origin) or "import *" in text_of(origin)
+        if file_of(origin) is not None and may_be and (there := follow(f"{origin}.{target}", seen)):
             return there
     return None
 
@@ -139,6 +148,8 @@ def imported_from(module: str, node: ast.ImportFrom) -> str:
 @cache
 def lazy(module: str) -> list[tuple[str, set[str]]]:
     """(submodule, its names) of an `_import_structure`."""
+    if "_import_structure" not in text_of(module):
+        return []
     pairs = [
         (key.value, {e.value for e in value.elts if isinstance(e, ast.Constant)})
         for node in ast.walk(ast.parse(text_of(module)))

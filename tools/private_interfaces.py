@@ -38,18 +38,18 @@ MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")
 
 # Owner -> the names under which its objects reach us: variables, attributes, "NAME()" for what a call
 # returns, "NAME[]" for an element; "FILE:NAME" holds in one file, "a.b" of a `b` of an `a`. An owner
-# with "=" is a module or class itself, "A|B" is either of two.
+# with "=" is a module or class itself, "(A|B)" is any of these.
 OWNERS = {
     "": "begun ctx each entry error group info look lr_scheduler model() decoder() optimizer other"
-    " output_embeddings outputs plan options[] published schedule stat() tables tokenizer view wrong"
-    " engines/chunk.py:output backends/unsloth.py:output engines/canary.py:state",
+    " output_embeddings plan process options[] published schedule stat() tables tokenizer view wrong"
+    " engines/chunk.py:output offline/weighting.py:outputs backends/unsloth.py:output engines/canary.py:state",
     "=ray": "ray",
     "=ray._raylet": "raylet",
     "ray._private.worker.RayContext": "context",
     "ray._private.node.Node": "worker.node",
     "ray._private.worker.Worker": "global_worker",
     "ray._raylet.GcsClient": "client gcs_client",
-    "ray.actor.ActorHandle": "host hosts[] remote call fetch ready task",
+    "ray.actor.ActorHandle": "host hosts[] remote call fetch ready task progress",
     "ray.runtime_context.RuntimeContext": "get_runtime_context() here",
     "vllm.LLM": "llm",
     "vllm.config.ModelConfig": "model_config",
@@ -64,7 +64,7 @@ OWNERS = {
     "vllm.model_executor.models.utils.WeightsMapper": "mapper",
     "vllm.outputs.CompletionOutput": "outputs[]",
     "vllm.outputs.RequestOutput": "engines/vllm_requests.py:output",
-    "vllm.outputs.RequestOutput|vllm.outputs.CompletionOutput": "engines/vllm.py:output",
+    "(vllm.outputs.RequestOutput|vllm.outputs.CompletionOutput)": "engines/vllm.py:output",
     "vllm.v1.core.sched.scheduler.Scheduler": "scheduler",
     "vllm.v1.engine.core.EngineCore": "engine_core.engine_core",
     "vllm.v1.engine.core_client.InprocClient": "engine_core",
@@ -77,6 +77,7 @@ OWNERS = {
     "=unsloth.models.loader.FastLanguageModel": "FastLanguageModel",
     "bitsandbytes.functional.QuantState": "engines/vllm_worker.py:state weights/packed.py:state"
     " quant_state",
+    "=(trl.SFTConfig|trl.DPOConfig|trl.RewardConfig)": "CONFIGS[]",
     "transformers.Trainer": "trainer",
     "transformers": "accelerator args config control model plain saved state begun.state"
     " bfloat16() from_pretrained() module",
@@ -106,10 +107,11 @@ CONSTANTS = {
 OUR_STRINGS = {"skipped_updates"}
 FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
     "ray.remote": "ray._common.ray_option_utils",
+    "unsloth.models.loader.FastLanguageModel.get_peft_model":
+    "unsloth.models.llama.FastLlamaModel.get_peft_model",
     "vllm.LLM": "vllm.engine.arg_utils.EngineArgs",
 }
 UNKNOWN = "whose is "
-SAME_WORD = {"vllm.lora.model_manager.LoRAModelManager.modules"}  # also a word of torch's
 
 
 @dataclass
@@ -147,7 +149,7 @@ def well_known() -> set[str]:
     import torch
 
     kinds: list[Any] = [torch.Tensor, torch.nn.Module, np.ndarray, Path, BaseException]
-    kinds += [kind for kind in vars(builtins).values() if isinstance(kind, type)]
+    kinds += [bool, bytes, dict, float, int, list, set, str, tuple]
     return {name for kind in kinds for name in dir(kind)}
 
 
@@ -252,8 +254,8 @@ class Reader:
         elif isinstance(node, ast.Call):
             self.call(node, scope)
         elif isinstance(node, ast.Subscript) and last_name(node.value) == "vars()":
-            for name in self.strings_in(node.slice):
-                self.attribute(node.value.args[0], name, scope, node, None)  # type: ignore[attr-defined]
+            for name in self.strings_in(node.slice) & MENTIONED_BY.keys():
+                self.use(f"{MENTIONED_BY[name]}:{name}")
         elif isinstance(node, ast.Subscript) and f"{last_name(node.value)}[]" in MENTIONED_BY:
             for name in self.strings_in(node.slice):
                 self.use(f"{MENTIONED_BY[last_name(node)]}:{name}")
@@ -264,7 +266,7 @@ class Reader:
         name = last_name(node.func)
         if isinstance(node.func, ast.Name):
             owner = self.owner(node.func, scope) or ""
-            if owner.startswith("=") and owner[1:].partition(".")[0] in LIBRARIES:
+            if owner.startswith("=") and owner[1:].lstrip("(").partition(".")[0] in LIBRARIES:
                 self.use(owner[1:], node)
         if name == "partial" and (owner := self.owner(node.args[0], scope) or "").startswith("="):
             self.use(owner[1:], ast.Call(node.args[0], node.args[1:], node.keywords))
@@ -301,7 +303,7 @@ class Reader:
                 self.use(f"{UNKNOWN}{last_name(value)}.{name}?")
             return
         path = f"{owner}.{name}"
-        if name in well_known() and path not in SAME_WORD:
+        if name in well_known() and source.resolve(path) is None:
             return
         if owner.startswith(PROMISED) and not name.startswith("_"):
             return
@@ -343,9 +345,9 @@ class Reader:
             return
         owner = self.owner(value, scope)
         for each in ast.walk(target):
-            if isinstance(each, ast.Name) and not scope.get(each.id):
-                whole = isinstance(target, ast.Name) or owner is None
-                scope[each.id] = owner if whole else ""
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                found = owner if owner is None or isinstance(target, ast.Name) else ""
+                scope[each.id] = scope.get(each.id) or (scope.get(each.id, found) if found is None else found)
 
     def named(self, name: str, otherwise: str | None, of: str = "") -> str | None:
         known = table()
@@ -367,7 +369,8 @@ class Reader:
         if isinstance(node, ast.Call):
             return self.owner_of_result(node, scope)
         if isinstance(node, ast.Subscript):
-            return None if self.owner(node.value, scope) is None else self.named(last_name(node), "")
+            is_ours = self.owner(node.value, scope) is None
+            return self.named(last_name(node), None if is_ours else "")
         if isinstance(node, ast.Starred | ast.Await):
             return self.owner(node.value, scope)
         parts = node.values if isinstance(node, ast.BoolOp) else ()
@@ -569,7 +572,7 @@ def is_installed(path: str) -> bool:
 
 
 def library_of(path: str) -> str:
-    name = re.split(r"[._]", path.removeprefix("$").lower())[0]
+    name = re.split(r"[._]", path.lstrip("$(").lower())[0]
     return "unsloth_zoo" if path.startswith("unsloth_zoo.") else name
 
 
@@ -580,9 +583,9 @@ def version_of(library: str) -> str:
 
 
 def found_at(path: str) -> list[source.Found]:
-    """Where a library has it; of "A|B.name" there may be two."""
-    owners, _, name = path.rpartition(".")
-    return [found for o in owners.split("|") if (found := source.resolve(f"{o}.{name}".lstrip(".")))]
+    """Where a library has it; of "(A|B).name" there may be two."""
+    owners, _, rest = path.removeprefix("(").partition(")") if path[0] == "(" else (path, "", "")
+    return [found for each in owners.split("|") if (found := source.resolve(each + rest))]
 
 
 def is_mentioned(modules: list[str], name: str) -> bool:
@@ -593,17 +596,18 @@ def readers_of(variable: str) -> list[str]:
     """The modules of the installed libraries that read a variable, but for lists of all of them."""
     top = library_of(f"${variable}")
     tops = [top, "unsloth_zoo"] if top == "unsloth" else [top]
-    found = [
-        module
-        for library in tops
-        for module in source.modules_of(library)
-        if source.mentions(module, variable)
-    ]
-    return [each for each in found if not each.endswith("envs")] or found
+    read = re.compile(rf"envs\.{variable}\b|[\"']{variable}[\"']")
+    modules = [module for library in tops for module in source.modules_of(library)]
+    found = [m for m in modules if variable in source.text_of(m) and read.search(source.text_of(m))]
+    found = [m for m in found if not re.search(r"test|bench|usage_lib|collect_env|\.envs$", m)]
+    return found or [m for m in modules if source.mentions(m, variable)]
 
 
 def parameters_of(path: str) -> list[source.Parameter] | None:
-    return next((source.parameters(found) for found in found_at(path)), None)
+    listed = [source.parameters(found) for found in found_at(path)]
+    if None in listed or not listed:
+        return None
+    return list(dict.fromkeys(each for known in listed for each in known or ()))
 
 
 def call_of(path: str, use: Use, before: str) -> str:
@@ -618,6 +622,7 @@ def call_of(path: str, use: Use, before: str) -> str:
     if use.positional is None:
         return ""
     names = [each.name for each in known or () if each.by_position][: use.positional]
+    names = ["_"] * use.positional if known is None else names
     names = names if is_installed(path) else before.split(", ")[: use.positional]
     keywords = [f"{name}=" for name in sorted(use.keywords)]
     return ", ".join([*names, *keywords, *(["..."] if use.is_open else [])])
@@ -683,10 +688,14 @@ def entry_of(path: str, use: Use, before: dict[str, Any]) -> dict[str, Any]:
 
 def write() -> None:
     before = listed()
-    entries = {path: entry_of(path, use, before.get(path, {})) for path, use in uses().items()}
+    entries = {
+        path: entry_of(path, use, before.get(path, {}))
+        for path, use in uses().items()
+        if not path.startswith(UNKNOWN)
+    }
     for path, entry in entries.items():
         if path.startswith("$") and not is_mentioned(entry["read in"], path[1:]):
-            entry["read in"] = sorted([*entry["read in"], *readers_of(path[1:])[:1]])
+            entry["read in"] = sorted([*entry["read in"], *readers_of(path[1:])[:3]])
     lines = [f"{json.dumps(path)}: {json.dumps(entry)}" for path, entry in entries.items()]
     LIST.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
