@@ -24,6 +24,10 @@ class Parameter(NamedTuple):
     by_position: bool
     is_required: bool
 
+    @property
+    def may_be_left_out(self) -> bool:
+        return not self.is_required and not self.name.startswith("*")
+
 
 @cache
 def folders_of(library: str) -> list[str]:

@@ -34,6 +34,7 @@ NOT_ON_A_CPU = {"unsloth", "unsloth_zoo"}  # the CPU set lacks them
 FOLDERS = ("backends", "cluster", "engines", "offline")  # whose Any values are looked at
 FILES = ("export/merging.py", "weights/packed.py", "weights/quantise.py", "embedded/make_base.py")
 VARIABLE = re.compile(r"(VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+")
+IMPORT = re.compile(rf"^ *(import|from) ({'|'.join(LIBRARIES)})\b", re.MULTILINE)
 MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")
 
 # Owner -> the names under which its objects reach us: variables, attributes, "NAME()" for what a call
@@ -130,10 +131,15 @@ def nodes_of(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
+def texts() -> dict[str, str]:
     """The package's files, by their path in it."""
     root = ROOT / PACKAGE
-    return {str(p.relative_to(root)): ast.parse(p.read_text()) for p in sorted(root.rglob("*.py"))}
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*.py"))}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {file: ast.parse(text) for file, text in texts().items()}
 
 
 @cache
@@ -303,9 +309,9 @@ class Reader:
                 self.use(f"{UNKNOWN}{last_name(value)}.{name}?")
             return
         path = f"{owner}.{name}"
-        if name in well_known() and source.resolve(path) is None:
-            return
         if owner.startswith(PROMISED) and not name.startswith("_"):
+            return
+        if name in well_known() and source.resolve(path) is None:
             return
         is_called = isinstance(parent, ast.Call) and parent.func is node
         is_replaced |= isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
@@ -539,10 +545,8 @@ def strings(file: str) -> Iterator[str]:
 
 def is_read(file: str) -> bool:
     """Whether a file has objects of the libraries."""
-    nodes = [n for n in nodes_of(trees()[file]) if isinstance(n, ast.Import | ast.ImportFrom)]
-    modules = [getattr(n, "module", None) or n.names[0].name for n in nodes]
     is_near = file.startswith(FOLDERS) or file in FILES
-    return is_near or any(module.partition(".")[0] in LIBRARIES for module in modules)
+    return is_near or IMPORT.search(texts()[file]) is not None
 
 
 @cache
@@ -554,8 +558,8 @@ def uses() -> dict[str, Use]:
         reader.read()
         for node in reader.classes():
             reader.inherit(node, extended[node.name])
-    for file in trees():
-        for text in strings(file):
+    for file, whole in texts().items():
+        for text in strings(file) if VARIABLE.search(whole) or MODULE.search(whole) else ():
             if VARIABLE.fullmatch(text):
                 found[f"${text}"].files.add(file)
             elif MODULE.fullmatch(text):
@@ -610,20 +614,20 @@ def parameters_of(path: str) -> list[source.Parameter] | None:
     return list(dict.fromkeys(each for known in listed for each in known or ()))
 
 
-def call_of(path: str, use: Use, before: str) -> str:
+def call_of(path: str, use: Use, before: str | None = None) -> str:
     """How it is called, by its parameters' names: "lora_request, priority=, ..."; all of them where
-    we take its place. `before`: the same in the list, for a library that is not installed."""
-    known = parameters_of(path) if is_installed(path) else None
+    we take its place. These are an installed library's unless they are those of `before`."""
+    known = parameters_of(path) if before is None else None
     if use.is_replaced:
-        names = before.split(", ") if not is_installed(path) else [
-            each.name if each.is_required or "*" in each.name else f"{each.name}=" for each in known or ()
-        ]
-        return ", ".join(names)
+        listed = [f"{p.name}=" if p.may_be_left_out else p.name for p in known or ()]
+        return ", ".join(listed) if before is None else before
     if use.positional is None:
         return ""
-    names = [each.name for each in known or () if each.by_position][: use.positional]
-    names = ["_"] * use.positional if known is None else names
-    names = names if is_installed(path) else before.split(", ")[: use.positional]
+    names = ["_"] * use.positional
+    if known is not None:
+        names = [each.name for each in known if each.by_position][: use.positional]
+    elif before is not None:
+        names = before.split(", ")[: use.positional]
     keywords = [f"{name}=" for name in sorted(use.keywords)]
     return ", ".join([*names, *keywords, *(["..."] if use.is_open else [])])
 
@@ -640,7 +644,7 @@ def problem(path: str, use: Use, entry: dict[str, Any]) -> str | None:
         if any(found_at(other) for other in use.either):
             return None
         return "not there"
-    if entry.get("call", "") != (call := call_of(path, use, "")):
+    if entry.get("call", "") != (call := call_of(path, use)):
         return f"its parameters are other ones: {call or 'none'}, and not {entry.get('call')}"
     known = parameters_of(path)
     return None if known is None or use.positional is None else refused(path, known, use)
@@ -675,9 +679,11 @@ def listed() -> dict[str, Any]:
     return json.loads(LIST.read_text()) if LIST.exists() else {}
 
 
-def entry_of(path: str, use: Use, before: dict[str, Any]) -> dict[str, Any]:
+def entry_of(path: str, use: Use, before: dict[str, Any], asks: bool = False) -> dict[str, Any]:
+    """Of the list; `asks` an installed library for the names of its parameters."""
     entry: dict[str, Any] = {"by": sorted(use.files)}
-    if call := call_of(path, use, before.get("call", "")):
+    asks = asks and is_installed(path)
+    if call := call_of(path, use, None if asks else before.get("call", "")):
         entry["call"] = call
     if path.startswith("$"):
         entry["read in"] = before.get("read in", [])
@@ -689,7 +695,7 @@ def entry_of(path: str, use: Use, before: dict[str, Any]) -> dict[str, Any]:
 def write() -> None:
     before = listed()
     entries = {
-        path: entry_of(path, use, before.get(path, {}))
+        path: entry_of(path, use, before.get(path, {}), asks=True)
         for path, use in uses().items()
         if not path.startswith(UNKNOWN)
     }
