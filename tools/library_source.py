@@ -155,7 +155,7 @@ def lazy(module: str) -> list[tuple[str, set[str]]]:
     if "_import_structure" not in text_of(module):
         return []
     pairs = [
-        (key.value, {e.value for e in value.elts if isinstance(e, ast.Constant)})
+        (key.value, {str(e.value) for e in value.elts if isinstance(e, ast.Constant)})
         for node in ast.walk(ast.parse(text_of(module)))
         if isinstance(node, ast.Dict)
         for key, value in zip(node.keys, node.values, strict=True)
@@ -230,7 +230,7 @@ def bases(found: Found) -> list[Found]:
 
 
 def parameters(found: Found) -> list[Parameter] | None:
-    """Of a function, or of what makes an instance of a class; None where the source does not say."""
+    """Of a function, or of what makes an object of a class; None where the source does not say."""
     node = found.node
     if isinstance(node, ast.ClassDef):
         is_dataclass = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
@@ -259,6 +259,7 @@ def fields(found: Found) -> list[Parameter]:
     listed = {each.name: each for base in bases(found) for each in fields(base)}
     for node in found.node.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if "ClassVar" not in ast.unparse(node.annotation):
-                listed[node.target.id] = Parameter(node.target.id, True, node.value is None)
+            listed[node.target.id] = Parameter(node.target.id, True, node.value is None)
+            if "ClassVar" in ast.unparse(node.annotation):
+                del listed[node.target.id]
     return list(listed.values())
