@@ -20,6 +20,9 @@ GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary 
 .PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
 	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test \
 	report-test llama-test site lint lock clean
+.PHONY: help setup check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
+	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
+	report-test llama-test site interfaces lint lock clean
 
 help:           ## show this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -119,6 +122,10 @@ report-test: setup ## the report's page in a headless Chromium, which must be in
 llama-test: setup ## GGUF files against llama.cpp's own logits and tokens
 	$(bin)/python tools/peers.py llama-cpp
 	$(PYTEST) -m slow -rP tests/test_llama_cpp.py $(ARGS)
+
+interfaces: setup ## list anew which private interfaces of vLLM, Unsloth and others the package uses
+	$(bin)/python tools/private_interfaces.py
+	test ! -x .venv-gpu-set/bin/python || .venv-gpu-set/bin/python tools/private_interfaces.py
 
 lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 	$(bin)/python -m ruff check .

@@ -127,8 +127,8 @@ class SplitVllmEngine(vllm.VllmEngine):
         try:
             yield
         except Exception as error:
-            workers = [worker.proc for worker in self.executor.workers]
-            dead = [worker.pid for worker in workers if not worker.is_alive()]
+            processes = [worker.proc for worker in self.executor.workers]
+            dead = [process.pid for process in processes if not process.is_alive()]
             if not dead and not self.executor.is_failed:
                 raise
             name = os.environ.get(PROCESS, "an actor")

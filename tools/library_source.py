@@ -1,0 +1,265 @@
+"""Names and parameters in the source of an installed library, which is read and not imported: the
+CUDA build of vLLM does not import without a GPU's driver.
+"""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A definition: the last of that name where there are several."""
+
+    module: str
+    node: ast.AST | None  # None in a compiled module
+
+
+class Parameter(NamedTuple):
+    name: str  # "*args" and "**kwargs" with their stars
+    by_position: bool
+    is_required: bool
+
+    @property
+    def may_be_left_out(self) -> bool:
+        return not self.is_required and not self.name.startswith("*")
+
+
+@cache
+def folders_of(library: str) -> list[str]:
+    spec = PathFinder.find_spec(library)
+    return list((spec and spec.submodule_search_locations) or ())
+
+
+@cache
+def file_of(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    for folder in folders_of(top):
+        place = Path(folder).joinpath(*rest)
+        suffixes = (".py", ".so") if rest else ()
+        for path in (place / "__init__.py", *map(place.with_suffix, suffixes)):
+            if path.exists():
+                return path
+    return None
+
+
+@cache
+def text_of(module: str) -> str:
+    path = file_of(module)
+    return "" if path is None else path.read_text("latin-1" if path.suffix == ".so" else "utf-8")
+
+
+def is_compiled(module: str) -> bool:
+    path = file_of(module)
+    return path is not None and path.suffix == ".so"
+
+
+def modules_of(package: str) -> list[str]:
+    """A package's modules, those of its packages too."""
+    path = file_of(package)
+    if path is None or path.name != "__init__.py":
+        return [package]
+    root = path.parent
+    files = sorted(each for end in ("py", "so") for each in root.rglob(f"*.{end}"))
+    parts = [each.relative_to(root).with_suffix("").parts for each in files]
+    return [".".join((package, *p)).removesuffix(".__init__") for p in parts]
+
+
+def mentions(module: str, name: str) -> bool:
+    """Whether a word is in a module's text; "a.*": in a module of the package."""
+    if module.endswith(".*"):
+        return any(mentions(each, name) for each in modules_of(module[:-2]))
+    parts = text_of(module).split(name)
+    return any(
+        not re.search(r"\w$", before[-1:]) and not re.match(r"\w", after[:1])
+        for before, after in itertools.pairwise(parts)
+    )
+
+
+@cache
+def definitions(module: str) -> dict[str, ast.AST]:
+    """A module's own names; "*": its star imports, one list of nodes."""
+    return names_in(ast.parse(text_of(module)).body)
+
+
+def names_in(body: list[ast.stmt]) -> dict[str, ast.AST]:
+    found: dict[str, ast.AST] = {}
+    for node in statements(body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for each in (name for target in targets for name in ast.walk(target)):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                    found[each.id] = node
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name
+                found[f"*{len(found)}" if name == "*" else name] = ast.ImportFrom(
+                    node.module, [alias], node.level
+                )
+    return found
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Also those under `if`, `try` and `with`."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                for each in getattr(node, name, ()):
+                    yield from statements(each.body if name == "handlers" else [each])
+
+
+def find(module: str, name: str, seen: set[tuple[str, str]]) -> Found | None:
+    """A name of a module, through what it imports from the same or another library; not again
+    where that was `seen` to lead in a circle."""
+    if (module, name) in seen:
+        return None
+    seen.add((module, name))
+    if is_compiled(module):
+        return Found(module, None) if mentions(module, name) else None
+    found = definitions(module)
+    node = found.get(name)
+    if node is not None and not isinstance(node, ast.ImportFrom):
+        return Found(module, node)
+    for other, names in lazy(module):  # transformers and TRL
+        if name in names and (there := find(f"{module}.{other}", name, seen)):
+            return there
+    for each in [node] if node else [n for key, n in found.items() if key.startswith("*")]:
+        assert isinstance(each, ast.ImportFrom)
+        origin = imported_from(module, each)
+        target = name if each.names[0].name == "*" else each.names[0].name
+        may_be = node is not None or target in text_of(origin) or "import *" in text_of(origin)
+        if file_of(origin) is not None and may_be and (there := follow(f"{origin}.{target}", seen)):
+            return there
+    return None
+
+
+def imported_from(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    path = file_of(module)
+    parts = module.split(".")
+    up = node.level - (path is not None and path.name == "__init__.py")
+    return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+
+
+@cache
+def lazy(module: str) -> list[tuple[str, set[str]]]:
+    """(submodule, its names) of an `_import_structure`."""
+    if "_import_structure" not in text_of(module):
+        return []
+    pairs = [
+        (key.value, {str(e.value) for e in value.elts if isinstance(e, ast.Constant)})
+        for node in ast.walk(ast.parse(text_of(module)))
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.List | ast.Set)
+    ]
+    return [(name, names) for name, names in pairs if isinstance(name, str)]
+
+
+@cache
+def resolve(path: str) -> Found | None:
+    """What a dotted path names: module, then a name in it, then members of classes."""
+    return follow(path, set())
+
+
+def follow(path: str, seen: set[tuple[str, str]]) -> Found | None:
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        module, rest = ".".join(parts[:length]), parts[length:]
+        if file_of(module) is None:
+            continue
+        if not rest:
+            return Found(module, None if is_compiled(module) else ast.Module([], []))
+        found = find(module, rest[0], seen)
+        for name in rest[1:]:
+            found = found and member(found, name)
+        return found
+    return None
+
+
+def member(found: Found, name: str) -> Found | None:
+    """Of a class: a method, a field or what a method sets on `self`; its bases' too."""
+    if found.node is None:
+        return found if mentions(found.module, name) else None
+    if isinstance(found.node, ast.Assign | ast.AnnAssign):  # an instance
+        made = getattr(getattr(found.node.value, "func", None), "id", "")
+        kind = find(found.module, made, set())
+        return kind and member(kind, name)
+    if not isinstance(found.node, ast.ClassDef):
+        return None
+    if (node := members(found.module, found.node).get(name)) is not None:
+        return Found(found.module, node)
+    return next(filter(None, (member(base, name) for base in bases(found))), None)
+
+
+def class_of(kind: Found, found: Found) -> str:
+    """The path of that of a class and its bases which has a member."""
+    assert isinstance(kind.node, ast.ClassDef)
+    if kind.module == found.module and found.node in members(kind.module, kind.node).values():
+        return f"{kind.module}.{kind.node.name}"
+    return next(filter(None, (class_of(base, found) for base in bases(kind))), "")
+
+
+@cache
+def members(module: str, node: ast.ClassDef) -> dict[str, ast.AST]:
+    found: dict[str, ast.AST] = {
+        each.attr: each
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id in ("self", "cls")
+    }
+    return found | names_in(node.body)
+
+
+def bases(found: Found) -> list[Found]:
+    assert isinstance(found.node, ast.ClassDef)
+    named = [ast.unparse(base).partition("[")[0].split(".") for base in found.node.bases]
+    there = [find(found.module, names[0], set()) for names in named if len(names) == 1]
+    there += [resolve(".".join(names)) for names in named if len(names) > 1]
+    return [each for each in there if each is not None and isinstance(each.node, ast.ClassDef)]
+
+
+def parameters(found: Found) -> list[Parameter] | None:
+    """Of a function, or of what makes an object of a class; None where the source does not say."""
+    node = found.node
+    if isinstance(node, ast.ClassDef):
+        is_dataclass = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+        has_own = "__init__" in names_in(node.body)
+        init = member(found, "__init__") if has_own or not is_dataclass else None
+        return fields(found) if init is None else parameters(init)
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    arguments, given = node.args, [*node.args.posonlyargs, *node.args.args]
+    first_default = len(given) - len(arguments.defaults)
+    listed = [Parameter(each.arg, True, i < first_default) for i, each in enumerate(given)]
+    if listed and listed[0].name in ("self", "cls"):
+        del listed[0]
+    if arguments.vararg:
+        listed.append(Parameter(f"*{arguments.vararg.arg}", True, False))
+    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        listed.append(Parameter(each.arg, False, default is None))
+    if arguments.kwarg:
+        listed.append(Parameter(f"**{arguments.kwarg.arg}", False, False))
+    return listed
+
+
+def fields(found: Found) -> list[Parameter]:
+    """Of a dataclass, named tuple or struct."""
+    assert isinstance(found.node, ast.ClassDef)
+    listed = {each.name: each for base in bases(found) for each in fields(base)}
+    for node in found.node.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            listed[node.target.id] = Parameter(node.target.id, True, node.value is None)
+            if "ClassVar" in ast.unparse(node.annotation):
+                del listed[node.target.id]
+    return list(listed.values())
