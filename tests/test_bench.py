@@ -447,6 +447,17 @@ def test_the_rehearsal_that_is_committed_has_the_form(gpu):
     assert {name for name in statuses if statuses[name] != "good"} == {"GSM8K, Qwen2.5-1.5B"}
 
 
+def test_the_page_has_every_stage_and_the_row_s_header(gpu):
+    from on_card import record
+    from on_card.stages import STAGES
+
+    page = (BENCH.parent / "docs" / "measured.md").read_text()
+    assert [
+        stage.name for stage in STAGES if f"| {stage.name} | {stage.measures} |" not in page
+    ] == []
+    assert "| " + " | ".join(record.HEADER) + " |" in page
+
+
 def test_lengths_are_compared_as_distributions(gpu):
     import rollout
 
