@@ -19,9 +19,6 @@ GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary 
 
 .PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
 	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test \
-	report-test llama-test site lint lock clean
-.PHONY: help setup check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
-	split-test host-test cluster-test suite-test trl-test card-test recipe-test tracker-test notebook-test \
 	report-test llama-test site interfaces lint lock clean
 
 help:           ## show this list

@@ -436,6 +436,28 @@ def test_a_row_by_hand(gpu):
     assert len(record.HEADER) == record.row(RECORD).count("|") - 1
 
 
+def test_the_rehearsal_that_is_committed_has_the_form(gpu):
+    from on_card import record
+    from on_card.stages import STAGES
+
+    content = json.loads((BENCH / "results" / "gpu-rehearsal-cpu.json").read_text())
+    assert record.problems(content) == []
+    statuses = {stage["name"]: stage["status"] for stage in content["stages"]}
+    assert list(statuses) == [stage.name for stage in STAGES]
+    assert {name for name in statuses if statuses[name] != "good"} == {"GSM8K, Qwen2.5-1.5B"}
+
+
+def test_the_page_has_every_stage_and_the_row_s_header(gpu):
+    from on_card import record
+    from on_card.stages import STAGES
+
+    page = (BENCH.parent / "docs" / "measured.md").read_text()
+    assert [
+        stage.name for stage in STAGES if f"| {stage.name} | {stage.measures} |" not in page
+    ] == []
+    assert "| " + " | ".join(record.HEADER) + " |" in page
+
+
 def test_lengths_are_compared_as_distributions(gpu):
     import rollout
 
