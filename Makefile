@@ -15,7 +15,7 @@ PYTEST = $(bin)/python -m pytest
 GPU_SET = .venv-gpu-set
 ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
 GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
-    main_job resume eval real_episodes in_flight cluster logprobs learner_state))
+    private_interfaces main_job resume eval real_episodes in_flight cluster logprobs learner_state))
 
 .PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
 	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test \
