@@ -1,5 +1,5 @@
 /* A stand-in for NVIDIA's libnvidia-ml: the cards that FAKE_CARDS lists, "name,MB,8.6;name,MB,9.0".
- * tests/test_vllm_card.py compiles it, so that vLLM's own code asks it what a driver would say. */
+ * tests/simulated_driver.py compiles it, so that vLLM's own code asks it what a driver would say. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-"""A simulated NVIDIA driver for this process: the GPUs that FAKE_CARDS lists; nothing runs on them.
+"""A simulated NVIDIA driver for this process: the GPUs that FAKE_CARDS lists, without a kernel.
 
-`tests/nvml.c` says which GPUs there are; `tests/libcuda.c` lets the compiled parts of vLLM load,
-and has memory. Whoever asks for NVIDIA's libraries by name gets these.
+`tests/nvml.c` says which GPUs there are; `tests/libcuda.c` lets the compiled parts of vLLM load and
+has memory. Whoever asks for NVIDIA's libraries by name gets these.
 """
 
 import ctypes

@@ -7,10 +7,8 @@ import contextlib
 
 import pytest
 import torch
-from conftest import SMALL
 from engine_contract import requests
 
-from unslothrl import embedded
 from unslothrl.engines import canary
 from unslothrl.engines.base import generate
 from unslothrl.engines.in_flight import NO_LOAD
@@ -18,7 +16,6 @@ from unslothrl.engines.readback import Slots
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.errors import AdapterMismatch
-from unslothrl.weights import base_model
 from unslothrl.weights.published import Published
 
 pytestmark = pytest.mark.real
@@ -154,28 +151,6 @@ def test_transformers_that_generates_without_the_adapter(
     assert engine.has_own_base == has_own_base and engine.version == -1
 
 
-def test_kernels_that_round_otherwise_are_no_fault_in_a_deep_model(tmp_path, make_backend):
-    """A token is computed by other kernels than the same token in a prompt: here each projection
-    has noise of its own. With random adapters in all layers about every third probe failed."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(1)
-    Qwen2ForCausalLM(Qwen2Config(**{**SMALL, "num_hidden_layers": 28})).save_pretrained(tmp_path)
-    base_model.load_tokenizer(embedded.BASE).save_pretrained(tmp_path)
-    backend = make_backend(tmp_path, trained=False)
-    shape = Published(backend.publish(0)).shape()
-
-    def noisy(module, inputs, output):
-        return output * (1 + 2e-3 * torch.randn_like(output))
-
-    for module in backend.model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(noisy)
-    engine = TransformersEngine(backend, tmp_path, max_num_seqs=16, has_own_base=False)
-    for _ in range(10):
-        engine.canary(shape)
-
-
 def test_random_adapters(shape):
     first = Published(canary.adapter_of(shape, canary.FIRST, 8.0))
     second = Published(canary.adapter_of(shape, canary.SECOND, 8.0))
@@ -185,7 +160,7 @@ def test_random_adapters(shape):
         assert tensor.dtype == torch.bfloat16 and not zeros.tensors[name].any()
         if ".layers.0." in name:
             assert not tensor.any() and not second.tensors[name].any()
-            continue
+            continue  # the last layer alone: through many, rounding would decide the tokens
         assert not torch.equal(tensor, second.tensors[name])
         rank, inner = 8, tensor.shape[1]  # alpha / r is 2
         expected = inner**-0.5 if ".lora_A." in name else 8 * rank**-0.5 / 2

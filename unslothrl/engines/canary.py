@@ -10,6 +10,11 @@ policy a token is the same as before by chance alone. So 8 of 8 stand against 0 
 any family, size and number format; 4 of 8 is the line. (On the embedded base 8 of 8 against 0 or 1,
 for random adapters of strength 8 and more; at 1 up to 2, at 0.01 all 8 are alike.) By
 log-probabilities there would be a distance to choose, for each base another one.
+
+The random LoRA is in the last layer alone. Through many layers of it what rounding differs between
+two kernels grows until it decides the token: with relative noise of 2e-3 in each projection of a
+random base, the third token came out again in 180 of 320 cases with 28 layers and in 174 with 36,
+with 9 false alarms in 40 each; with the last layer alone in 285 and 284, without one.
 """
 
 import json
@@ -112,7 +117,8 @@ def check_later_tokens(
 
 
 def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
-    """A random LoRA, other for every version, or zeros where `strength` is 0.
+    """A LoRA that is random in the last layer, other for every version, and zero before it; all of
+    it is zero where `strength` is 0.
 
     A x is about as large as x, of a normed hidden state each value about 1; B A x is `strength`
     times as large, whatever alpha and the rank are.
@@ -132,13 +138,19 @@ def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
     data[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
     if strength:
         values = torch.frombuffer(data, dtype=torch.bfloat16, offset=8 + len(text))
+        last = max(layer_of(name) for name, _ in shape.tensors)
         used = 0
         for name, size in shape.tensors:
             part = values[used : used + int(np.prod(size))]
-            fill(part, pool, used % POOL)
-            part *= scale_of(name, size, strength, settings)
+            if layer_of(name) == last:
+                fill(part, pool, used % POOL)
+                part *= scale_of(name, size, strength, settings)
             used += len(part)
     return Adapter.of(version, bytes(data), shape.config)
+
+
+def layer_of(name: str) -> int:
+    return next(int(part) for part in name.split(".") if part.isdigit())
 
 
 def fill(tensor: torch.Tensor, pool: torch.Tensor, begin: int) -> None:

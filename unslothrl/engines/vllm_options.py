@@ -79,8 +79,10 @@ def on_card(memory: EngineMemory, max_num_seqs: int) -> dict[str, Any]:
 def graph_sizes(max_num_seqs: int) -> list[int]:
     """The batch sizes, in tokens, of vLLM's CUDA graphs; a batch runs by that of the next size.
 
-    vLLM captures each twice with an adapter and twice without. Of its own choice for 255 sequences,
-    51 sizes up to 496, these are 19; its last full graph would be one of 248.
+    vLLM captures each for batches with adapters and without, of new tokens alone and of prompts
+    too. For 255 sequences it would choose 50 sizes, 168 graphs, the largest for new tokens alone of
+    248; these are 19, 76 graphs, up to all sequences. `cudagraph_specialize_lora` would leave out
+    none (v1/worker/gpu/lora_utils.py).
     """
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, max_num_seqs, 32)]
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
