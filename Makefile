@@ -91,7 +91,7 @@ trl-test: setup ## losses and advantages against TRL's own code
 	$(PYTEST) -m slow tests/test_trl.py $(ARGS)
 
 card-test: gpu-set ## the whole GPU set on simulated GPUs: vLLM's start, its LoRA layers, what it is asked
-	$(ON_GPU_SET) -m slow tests/test_vllm_card.py $(wildcard tests/test_gpu_set_*.py) \
+	VLLM_PLUGINS= $(ON_GPU_SET) -m slow tests/test_vllm_card.py $(wildcard tests/test_gpu_set_*.py) \
 	    tests/test_machines_page.py $(ARGS)
 
 gpu-set-test: gpu-set ## engines, actors, learner, resume and the main job with the GPU set's versions
