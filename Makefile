@@ -15,10 +15,10 @@ PYTEST = $(bin)/python -m pytest
 GPU_SET = .venv-gpu-set
 ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
 GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
-    private_interfaces main_job resume eval real_episodes in_flight cluster logprobs learner_state))
+    private_interfaces main_job resume eval))
 
 .PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
-	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test \
+	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test notebook-test \
 	report-test llama-test site interfaces lint lock clean
 
 help:           ## show this list
@@ -42,7 +42,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
 
-slow: unsloth-test trl-test card-test gpu-set-test recipe-test tracker-test notebook-test report-test llama-test \
+slow: unsloth-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test \
 	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
 	$(bin)/python bench/mutated_files.py
 	$(bin)/python bench/embedded.py
@@ -92,7 +92,10 @@ trl-test: setup ## losses and advantages against TRL's own code
 
 card-test: gpu-set ## the whole GPU set on simulated GPUs: vLLM's start, its LoRA layers, what it is asked
 	VLLM_PLUGINS= $(ON_GPU_SET) -m slow tests/test_vllm_card.py $(wildcard tests/test_gpu_set_*.py) \
-	    tests/test_machines_page.py $(ARGS)
+	    $(ARGS)
+
+machines-test: gpu-set ## docs/machines.md is what the commands say on thirteen simulated machines
+	$(ON_GPU_SET) -m slow tests/test_machines_page.py tests/test_bare_machines.py $(ARGS)
 
 gpu-set-test: gpu-set ## engines, actors, learner, resume and the main job with the GPU set's versions
 	PYTHONPATH=$(CURDIR)/$(GPU_SET)/cpu-vllm VLLM_PLUGINS= $(ON_GPU_SET) -n 2 --dist loadfile \
