@@ -56,7 +56,7 @@ def test_every_part_has_a_budget_and_a_row(ci):
     budget = dict(re.findall(r"^([\w-]+) (\d+)$", (ROOT / ".ci/budget").read_text(), re.M))
     assert {name: limit for name, limit, _ in rows} == budget
     assert {status for name, _, status in rows if name != "all"} == {"passed"}
-    assert budget["all"] == "3300"
+    assert budget["all"] == "2400"
     makefile = (ROOT / "Makefile").read_text()
     assert [name for name in targets if f"\n{name}: " not in makefile] == []
 
@@ -74,8 +74,7 @@ def test_parts_that_are_named_run_alone(ci):
     assert code == 0 and re.findall("^made (.*)$", output, re.M) == ["lint", "trl-test"]
 
 
-def test_over_a_parts_budget_is_a_warning_and_over_the_whole_a_failure(ci):
-    code, output = ci("lint", lint=-1)
+def test_over_the_budget_is_a_warning(ci):
+    code, output = ci("lint", lint=-1, all=-1)
     assert code == 0 and re.search(r"^lint .*  passed over budget by \d+ s$", output, re.M)
-    code, output = ci("lint", all=-1)
-    assert code == 1 and re.search(r"^all .*over budget by \d+ s$", output, re.M)
+    assert re.search(r"^all .*over budget by \d+ s$", output, re.M)

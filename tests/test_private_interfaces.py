@@ -1,5 +1,5 @@
 """tests/private_interfaces.json against the package's code and against the versions that are
-installed: `make quick` has the CPU set's, `make gpu-set-test` the GPU set's.
+installed: `make test` has the CPU set's, `make gpu-set-test` the GPU set's.
 
 The history: the read-back asked vLLM for `get_rename_mapper`, which 0.26 lacks, on a value of type
 Any, behind a hasattr. All tests passed with 0.32, and every run on a GPU ended at its start.
@@ -13,6 +13,9 @@ from functools import cache
 import interface_uses
 import library_source
 import private_interfaces
+import pytest
+
+pytestmark = pytest.mark.real  # reads six libraries: 10 s
 
 OF_OUR_CODE = (interface_uses.ours, interface_uses.trees, interface_uses.uses)
 OF_LIBRARIES = (library_source.definitions, library_source.lazy, library_source.resolve)
