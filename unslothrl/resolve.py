@@ -317,6 +317,8 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
         user["adapter"] = newest_of_run(user["adapter"])
     for name, why in FIXED.items():
         was = before.get(name, OPTIONS[name].default)
+        if name == "model" and resuming.base_parts_at(user["resume"]):
+            continue  # a copy of it may lie elsewhere: its content is compared
         if name in user and redacted_values(user[name]) != was:
             raise UserError(
                 f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"

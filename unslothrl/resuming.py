@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from unslothrl.mirror import address, fetching
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 Fetch = Callable[[str, str], Path]
 
@@ -111,6 +112,41 @@ def recipe_at(resume: str) -> dict[str, Any]:
     """What the user set when the run in the folder `resume` began, {} where nobody knows."""
     recipe = origin.read(expanded(resume)).recipe
     return recipe if isinstance(recipe, dict) else {}
+
+
+def base_parts_of(
+    options: starting_adapter.Options, notes: list[str], judges: Sequence[str] = ()
+) -> dict[str, str]:
+    """The parts of a run's base. `notes` gets a line where the adapter that it begins with, or one
+    of its reward models (`judges`), was trained over another one. UserError where a run that goes
+    on was."""
+    now, model = base_parts.of(base_model.find(options.model)), options.model
+    used = [*judges]
+    if options.resume is not None:
+        before = base_parts_at(options.resume)
+        if changed := base_parts.differing(before, now):
+            raise UserError(
+                f"model {model} is not the base that the run was trained on, by its {changed}: set "
+                "--model to a copy of that, or start a new run from the adapter with --adapter"
+            )
+        if not before:
+            notes.append(
+                f"resume {options.resume}: an earlier version began it, which recorded no more of "
+                "its base than the 4-bit weights: the rest is not compared"
+            )
+    elif start := starting_adapter.folder(options):
+        used.append(start)
+    for adapter in used:
+        use = adapter_use.read(expanded(adapter))
+        if use is not None and (changed := base_parts.differing(use.base_parts, now)):
+            notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
+                         f"{changed}")  # fmt: skip
+    return now
+
+
+def base_parts_at(resume: str) -> dict[str, str]:
+    """Of the base of the run in the folder `resume`, {} where they were not recorded."""
+    return origin.read(expanded(resume)).base
 
 
 def check_command(config: Path, command: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, rewards, stopping, variables
+from unslothrl import cluster, resuming, rewards, stopping, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
@@ -176,6 +176,9 @@ def prepare(
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
     with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
         base_model.find(config.model)
+    on_base: list[str] = []
+    judges = [e.function for e in rewards.choose(config.reward) if e.runs == rewards.IN_LEARNER]
+    parts = resuming.base_parts_of(config, on_base, judges)
     base = base_model.prepare(config.model, view.stage, view.progress)
     view.stage("trying the rewards")
     level = check_rewards(config)
@@ -185,7 +188,7 @@ def prepare(
     options = data_options(config)
     data = tasks.load(options, tokenizer)
     steps = total_steps(config, data)
-    notes = duration.check(config, steps, sum(map(len, data.evals.values())))
+    notes = [*on_base, *duration.check(config, steps, sum(map(len, data.evals.values())))]
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
@@ -196,11 +199,11 @@ def prepare(
     if earlier is not None:
         changed = earlier.check_data(fingerprints, config.dataset)  # before models are loaded
         notes = [*earlier.notes, *notes, *changed]
-    folder = open_folder(config, earlier, facts(config, data), recipe)
+    folder = open_folder(config, earlier, facts(config, data), recipe, parts)
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
     own = methods.described(methods.RL, config.dataset, folder.path.name, config.learner)
-    use = replace(use, stages=starting_adapter.stages(config, own))
+    use = replace(use, stages=starting_adapter.stages(config, own), base_parts=parts)
     return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
 
@@ -242,6 +245,7 @@ def open_folder(
     earlier: EarlierRun | None,
     comments: Sequence[str] = (),
     recipe: Mapping[str, Any] | None = None,
+    parts: Mapping[str, str] = origin.NOTHING,  # of the base
 ) -> RunFolder:
     """The run's folder: a new one with its config.toml, with `comments`; an earlier one as it is,
     until the run does go on from its checkpoint."""
@@ -250,7 +254,7 @@ def open_folder(
     text = to_toml(config, comments)
 
     def begin(folder: Path) -> None:
-        origin.record(folder, recipe, starting_adapter.keep(config, folder))
+        origin.record(folder, recipe, starting_adapter.keep(config, folder), parts)
 
     return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
 

@@ -16,6 +16,7 @@ from unslothrl.memory import prepare_card
 from unslothrl.policy_version import Adapter
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights import coverage
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 PEFT, UNSLOTH = "peft", "unsloth"
@@ -99,6 +100,7 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     plain = AutoModelForSequenceClassification.from_pretrained(
         base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
     )
+    coverage.check(plain, base)
     peft.keep_4bit_weights_packed(plain, shape.dtype)
     torch.manual_seed(shape.seed)
     scale: dict[str, Any] = {

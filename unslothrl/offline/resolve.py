@@ -151,6 +151,8 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """UserError where a resume would not go on with the same training."""
     for name, value in user.items():
         was = before.get(name)
+        if name == "model" and resuming.base_parts_at(user["resume"]):
+            continue  # a copy of it may lie elsewhere: its content is compared
         if name not in MAY_CHANGE and redacted_values(value) != was:
             raise UserError(
                 f"{name} {value}: the run that is resumed has {'none' if was is None else was}: "
