@@ -36,7 +36,7 @@ from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import free_name
-from unslothrl.weights import adapter_check, adapter_use, starting_adapter
+from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
 PATHS = (
@@ -376,6 +376,8 @@ def check_folders(
     for name, value in (("output_dir", output_dir), ("lora_save_path", lora_save_path)):
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if lora_save_path is not None:
+        portable.check_target(expanded(lora_save_path))
     is_new = resume is None  # else the folder is there, whatever its name
     if is_new and run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(
