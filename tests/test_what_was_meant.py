@@ -1,4 +1,4 @@
-"""What users write in another form than ours, or in the wrong place: read, or refused with a fix."""
+"""What users write in another form than ours, or in the wrong place: read, or refused."""
 
 import os
 import threading
