@@ -39,13 +39,7 @@ from unslothrl.tracking.run_folder import free_name
 from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-PATHS = (
-    "adapter",
-    "lora_save_path",
-    "output_dir",
-    "ray_temp_dir",
-    "resume",
-)  # written with ~ or without
+PATHS = ("adapter", "lora_save_path", "output_dir", "ray_temp_dir", "resume")  # may begin with ~
 IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eval_dataset")
 MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
 
@@ -261,7 +255,9 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
             f"max_lora_rank {requested['max_lora_rank']}: adapter {config.adapter} has rank "
             f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
         )
-    return replace(config, max_lora_rank=lora.rank, lora_dropout=lora.dropout), lora
+    alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else config.lora_alpha
+    shape = {"max_lora_rank": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
+    return replace(config, **shape), lora
 
 
 def with_idle_learners(config: Config, requested: Mapping[str, Any], notes: list[str]) -> Config:
