@@ -79,8 +79,8 @@ suite-test: setup ## environments: other libraries', all broken ones in a run, 1
 	$(PYTEST) -m slow tests/test_environment_suites.py tests/test_environments_page.py \
 	    tests/test_broken_environments.py $(ARGS)
 
-mutation-test: setup ## a thousand wrong recipes, flags and adapters
-	$(PYTEST) -m slow tests/test_mutations.py $(ARGS)
+mutation-test: setup ## a thousand wrong recipes, flags and adapters, and sixty mistakes of users
+	$(PYTEST) -m slow tests/test_mutations.py tests/test_mistakes.py $(ARGS)
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
 	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \

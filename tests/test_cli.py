@@ -36,6 +36,7 @@ def runs(monkeypatch):
     return reached
 
 
+FILE = __file__.removesuffix(".py")
 BAD = [
     ("--lr abc", ["lr", "a number", "'abc'", "--lr 2e-05"]),
     ("--lr nan", ["lr", "over 0 and at most 1", "nan", "--lr 2e-05"]),
@@ -81,7 +82,19 @@ BAD = [
     ("qqq", ["qqq is not a command: use one of train, eval, plan, data, sft, dpo, rm, score"]),
     ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
     ("--engine VLLM", ["engine", "'VLLM'", "set --engine vllm"]),
-    ("--shuffle_rewards=yes", ["--shuffle_rewards", "--help"]),
+    ("--shuffle_rewards=yes", ["--shuffle_rewards takes no value", "--no_shuffle_rewards"]),
+    ("--learner grpo \u2014lr 1e-5", ["begins with a long dash", "write --lr"]),
+    ("--reward boxed format", ["--reward takes one value", "repeat it, --reward format"]),
+    ("--dataset one.jsonl two.jsonl", ["two.jsonl: --dataset takes one value", "folder"]),
+    ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
+    ("ask --adapter x What is 1", ["is is not an argument of ask", "between quotes"]),
+    ("plan --vram 12", ["--vram is not an option of plan: set --card"]),
+    ("doctor --format json", ["--format is not an option of doctor: set --json"]),
+    ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),
+    (f"--reward {FILE}:reward", ["set --reward", "test_cli.py:reward"]),
+    ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
+    (f"--system_prompt {__file__}", ["is a file", "$(cat"]),
+    (f"--lora_save_path {Path(__file__).parent}", ["lora_save_path", "holds other files"]),
     ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
     ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
     ("--adapter not-there", ["adapter not-there", "no such folder", "check the path"]),

@@ -173,6 +173,7 @@ def test_a_rank_below_the_adapters_is_a_contradiction():
         resolve({"adapter": "adapter", "max_lora_rank": "2"}, CPU)
     started = resolve({"adapter": "adapter"}, CPU).config
     assert started.max_lora_rank == SETTINGS["r"] == 4  # what the engines are built for
+    assert started.lora_alpha == SETTINGS["lora_alpha"]  # and scale what they are given
 
 
 def test_a_run_that_cannot_end_is_refused_and_a_long_one_says_so():

@@ -54,12 +54,16 @@ class EarlierRun:
         return self.checkpoint.state if self.checkpoint else RunState()
 
     def has_finished(self, config: Config) -> bool:
-        """Whether no steps are left, as far as that is known before the data is read."""
+        """Whether no steps are left, as far as that is known before the data is read. UserError
+        where some are, and its checkpoints are gone: it would begin again over its own record."""
         summary = self.summary()
         if summary.get("status") != "finished" or not is_whole(summary):
             return False
         before = read_toml(self.folder.path / CONFIG)
-        return all(before.get(name) == redacted_values(getattr(config, name)) for name in LENGTH)
+        is_same = all(before.get(n) == redacted_values(getattr(config, n)) for n in LENGTH)
+        if not is_same and self.checkpoint is None:
+            self.folder.refuse_restart()
+        return is_same
 
     def summary(self) -> dict[str, Any]:
         """How it ended; {} where that is damaged: a run that goes on needs none of it."""

@@ -36,16 +36,10 @@ from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import free_name
-from unslothrl.weights import adapter_check, adapter_use, starting_adapter
+from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-PATHS = (
-    "adapter",
-    "lora_save_path",
-    "output_dir",
-    "ray_temp_dir",
-    "resume",
-)  # written with ~ or without
+PATHS = ("adapter", "lora_save_path", "output_dir", "ray_temp_dir", "resume")  # may begin with ~
 IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eval_dataset")
 MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
 
@@ -261,7 +255,9 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
             f"max_lora_rank {requested['max_lora_rank']}: adapter {config.adapter} has rank "
             f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
         )
-    return replace(config, max_lora_rank=lora.rank, lora_dropout=lora.dropout), lora
+    alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else config.lora_alpha
+    shape = {"max_lora_rank": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
+    return replace(config, **shape), lora
 
 
 def with_idle_learners(config: Config, requested: Mapping[str, Any], notes: list[str]) -> Config:
@@ -378,6 +374,8 @@ def check_folders(
     for name, value in (("output_dir", output_dir), ("lora_save_path", lora_save_path)):
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if lora_save_path is not None:
+        portable.check_target(expanded(lora_save_path))
     is_new = resume is None  # else the folder is there, whatever its name
     if is_new and run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(

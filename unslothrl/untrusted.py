@@ -16,10 +16,11 @@ class Unreadable(ValueError):
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a regular file of at most `most` bytes. Raises Unreadable."""
+    """The text of a regular file of at most `most` bytes, without the mark with which Windows
+    begins files. Raises Unreadable."""
     data = read_bytes(path, most)
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(f"byte {error.start} is not UTF-8") from None
 

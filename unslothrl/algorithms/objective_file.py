@@ -94,6 +94,8 @@ def _executed(learner: str, path: Path, text: str) -> Objective:
     module = types.ModuleType(f"unslothrl_objective_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses of the file look for it there
+    if (folder := str(path.absolute().parent)) not in sys.path:
+        sys.path.append(folder)  # for what lies beside it
     try:
         exec(compile(text.encode(), path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:

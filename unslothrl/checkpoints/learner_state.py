@@ -46,7 +46,10 @@ def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data
         if isinstance(value, torch.Tensor) and not name.startswith(OPTIMIZER)
     }
     if expected != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ValueError("the checkpoint holds a different LoRA than this run: use its config")
+        raise ValueError(
+            "the checkpoint holds a different LoRA than this run: set max_lora_rank in config.toml "
+            "as it was"
+        )
     for name, tensor in weights.items():
         if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} in the checkpoint holds values that no training gives")

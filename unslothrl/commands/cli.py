@@ -24,6 +24,7 @@ FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
+DATASET = "--dataset"
 OF_THE_PROGRAM = ("--version", "--help", "-h", *completion.FLAGS)  # flags that mean no run
 
 app = typer.Typer(
@@ -70,6 +71,9 @@ def answer(arguments: list[str]) -> int:
     flag = completion.normal(first)
     if first.startswith("-") and flag not in OF_THE_PROGRAM:
         arguments.insert(0, "train")
+    flags = [completion.normal(each.partition("=")[0]) for each in arguments]
+    if flags.count(DATASET) > 1 and arguments[0] != "eval":  # the last would count alone
+        return refuse(f"{DATASET} is given twice: put the files into a folder, and set it once")
     whole_help = any(map(is_all, arguments))
     if whole_help:
         arguments = [*(each for each in arguments if not is_all(each)), "--help"]
@@ -79,7 +83,7 @@ def answer(arguments: list[str]) -> int:
         settings = {"standalone_mode": False, "obj": {ALL: whole_help}}
         return command.main(arguments, prog_name="unslothrl", **settings) or 0
     except UsageError as error:
-        return refuse(usage_message(error, command.commands))
+        return refuse(usage_message(error, command.commands, arguments))
     except UserError as error:
         return refuse(str(error))
     except RunError as error:

@@ -21,7 +21,7 @@ from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import staging
-from unslothrl.files import expanded, is_folder, write_whole
+from unslothrl.files import expanded, is_file, is_folder, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
@@ -299,6 +299,8 @@ def written_to(found: Found, output: str | None) -> Path | None:
         return None
     if "\0" in str(path) or is_folder(path):
         raise UserError(f"output {plain(str(path))} is no file: set --output FILE.jsonl")
+    if output is not None and is_file(path) and path.stat().st_size:
+        raise UserError(f"output {plain(output)} exists already: remove it, or set another")
     parent = staging.existing(path)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"output {path}: {parent} cannot be written: set --output FILE.jsonl")

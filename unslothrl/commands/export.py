@@ -80,6 +80,8 @@ def export(
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     target = None if output is None else expanded(output)
     if target is not None:
+        if target.suffix.lower() in (".gguf", ".safetensors"):
+            raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
         staging.check_target(target)
         check_is_no_version(target)
     found = find(adapter, any_kind=to == ADAPTER)

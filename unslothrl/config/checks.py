@@ -5,7 +5,10 @@ option_rules.py.
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
+from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file
+from unslothrl.rewards import choose
 
 MOST_COMPLETIONS = 2**20  # of a step
 
@@ -17,6 +20,9 @@ def check(config: Config) -> None:
     check_objective(config, objective)
     check_overlap(config)
     check_split(config)
+    check_system_prompt(config.system_prompt)
+    if config.environment == SINGLE_TURN and not any(r.weight for r in choose(config.reward)):
+        raise UserError("reward: every weight is 0, so nothing would be learnt: set NAME=1")
     if config.offload == "model" and config.learner_generates:
         raise UserError(
             "offload model: a learner that generates needs its model on the card: set "
@@ -36,6 +42,14 @@ def check(config: Config) -> None:
     if low is not None and high is not None and low > high:
         raise UserError(
             f"correction_low {low} is over correction_high {high}: set them the other way round"
+        )
+
+
+def check_system_prompt(text: str | None) -> None:
+    """UserError for a file's name in place of the prompt in it."""
+    if text and is_file(expanded(text)):
+        raise UserError(
+            f'system_prompt {text} is a file: give the text itself, --system_prompt "$(cat {text})"'
         )
 
 

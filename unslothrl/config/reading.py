@@ -16,6 +16,7 @@ EMBEDDED_RECIPE = "tiny-cpu"  # what trains the embedded base
 RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")
 RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folder.glob("*.toml"))}
 
+RUN_FILE = "config.toml"  # a run's, which has every option whatever recipe it began with
 COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
 MOST_BYTES = 1 << 20
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
@@ -43,7 +44,13 @@ def parsed(text: str) -> dict[str, Any]:
 
 def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
-    return read_toml(path_of(name), notes, table)
+    path = path_of(name)
+    found = read_toml(path, notes, table)
+    if found.get("recipe") and path.name != RUN_FILE:
+        raise UserError(
+            f"recipe {path} names another recipe, {plain(found['recipe'])}: copy its lines instead"
+        )
+    return found
 
 
 def path_of(name: str) -> Path:
@@ -96,6 +103,11 @@ def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) ->
         del found[name]
         if notes is not None:
             notes.append(f"{name} has no effect: it is no longer an option: {RETIRED[name]}")
+    for name, value in found.items():
+        if isinstance(value, dict):
+            raise UserError(
+                f"recipe {path} has the section [{plain(name)}]: options have none, remove its line"
+            )
     try:
         return {name: read_value(name, value, False, table) for name, value in found.items()}
     except UserError as error:

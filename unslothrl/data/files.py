@@ -129,7 +129,9 @@ def check_object(path: Path, text: str, where: str) -> None:
     try:
         row = long_json.loads(text)
     except (ValueError, RecursionError) as error:
-        refuse(path, f"{where} is not JSON ({reason_of(error)}): fix or remove the line")
+        is_cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
+        fix = "write each object on one line, as jq -c does" if is_cut else "fix or remove the line"
+        refuse(path, f"{where} is not JSON ({reason_of(error)}): {fix}")
     if not isinstance(row, dict):
         refuse(
             path,

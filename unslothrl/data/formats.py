@@ -95,6 +95,11 @@ def instead(name: str, flag: str, row: Mapping) -> str:
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
     """Raises UnusableRow."""
     row = with_known_names(row)
+    if columns.prompt is not None and columns.prompt == columns.answer:
+        raise UnusableRow(
+            f"column {columns.prompt} is named for the prompt and the answer: set another "
+            "--answer_column"
+        )
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
     for name, flag in ((columns.prompt, "prompt"), (columns.answer, "answer")):
         if name is not None and value_of(row, name) is None:

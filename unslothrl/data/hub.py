@@ -11,6 +11,8 @@ from unslothrl.data.rows import Rows
 from unslothrl.errors import UserError
 from unslothrl.redaction import redacted
 
+ADDRESS = re.compile(r"https?://(?:www\.)?huggingface\.co/(?:datasets/)?([\w.-]+/[\w.-]+)")
+
 
 def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
     """Split name -> rows: the data set's own files, kept on disk by the `datasets` library and read

@@ -66,10 +66,12 @@ class Source:
 
 def parse(text: str) -> Source:
     """UserError for a text that names nothing."""
-    if exists(text):
+    if text.strip() and exists(text):
         return Source(text)
     if (known := named.name_of(text)) is not None:
         return replace(parse(named.NAMED[known].source), known=known)
+    if (address := hub.ADDRESS.match(text)) is not None:
+        raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(

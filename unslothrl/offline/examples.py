@@ -124,11 +124,11 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
     row = known(row)
     check_named(row, columns)
     names = (columns.chosen or first(row, CHOSEN), columns.rejected or first(row, REJECTED))
-    for name, flag, usual in zip(names, ("chosen", "rejected"), (CHOSEN, REJECTED), strict=True):
-        if name is None:
-            raise UnusableRow(
-                f"no column {' or '.join(usual)}; it has {names_of(row)}: set --{flag}_column"
-            )
+    usual = {"chosen": CHOSEN, "rejected": REJECTED}
+    if missing := [flag for flag, name in zip(usual, names, strict=True) if name is None]:
+        wanted = " and no column ".join(" or ".join(usual[flag]) for flag in missing)
+        flags = " and ".join(f"--{flag}_column" for flag in missing)
+        raise UnusableRow(f"no column {wanted}; it has {names_of(row)}: set {flags}")
     given = columns.prompt is not None or any(filled(row.get(name)) for name in formats.PROMPTS)
     values = [value_of(row, str(name)) for name in names]
     if given:

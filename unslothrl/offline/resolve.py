@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import resuming
+from unslothrl.config.checks import check_system_prompt
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.reading import COMMAND, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import Table, read_value, toml_value
@@ -217,6 +218,7 @@ def check(options: OfflineOptions) -> None:
             adapter_use.check_policy(expanded(folder))
         elif is_file(expanded(folder) / judge.HEAD_FILE):
             judge.head_of(expanded(folder))
+    check_system_prompt(options.system_prompt)
     check_folders(options.output_dir, options.lora_save_path, options.run_name, options.resume)
 
 

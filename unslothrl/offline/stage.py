@@ -94,6 +94,8 @@ class Begun:
             notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
         checkpoints = StageCheckpoints(folder.path, options.keep_checkpoints)
         checkpoint = newest_of(checkpoints, folder.path, notes) if options.resume else None
+        if options.resume is not None and checkpoint is None:
+            folder.refuse_restart()
         view.header([*layouts.header(stage, found), *notes])
         tracked = Trackers(
             options.track, folder.path, redacted_values(plain(asdict(options))), view.note

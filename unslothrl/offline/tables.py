@@ -117,6 +117,8 @@ def load(options: TableOptions, form: Form, writer: Writer) -> Tables:
             for line in skipped.lines(options.max_length)
         ]
         filled.append(found)
+    if options.system_prompt and not prompts[0]:
+        notes.append("system_prompt has no effect on rows that are texts without turns")
     evaluation = limited(filled[1], options.eval_problems)
     return Tables(filled[0], evaluation, name, tuple(notes), prompts[0])
 

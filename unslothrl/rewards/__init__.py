@@ -61,8 +61,11 @@ def choose(texts: tuple[str, ...]) -> list[Chosen]:
     chosen = [_choose(text) for text in texts or DEFAULTS]
     names = [each.name for each in chosen]
     for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"reward {name} is given twice: give it once, with its weight")
+        if names.count(name) == 1:
+            continue
+        if len({each.function for each in chosen if each.name == name}) > 1:
+            raise UserError(f"reward {name}: two functions have the same name: rename one")
+        raise UserError(f"reward {name} is given twice: give it once, with its weight")
     return chosen
 
 
@@ -112,14 +115,23 @@ def _choose(text: str) -> Chosen:
     if name.endswith(".py"):
         raise UserError(f"reward {name}: name a function of the file: write {name}:FUNCTION")
     if name not in builtin.names():
-        near = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
-            f"rm:runs/NAME, got {name!r}: set --reward {near[0]}"
+            f"rm:runs/NAME, got {name!r}: set --reward {meant(name)}"
         )
     reward = builtin.load(name)
     weight = reward.weight if weight is None else weight
     return Chosen(name, weight, reward.function, reward.runs, reward.needs_answer, reward)
+
+
+def meant(text: str) -> str:
+    """A reward near what was written: other systems write NAME:WEIGHT and MODULE:FUNCTION."""
+    name, _, rest = text.partition(":")
+    if rest and name in builtin.names():
+        return f"{name}={rest}"
+    if rest and is_file(expanded(f"{name}.py")):
+        return f"{name}.py:{rest}"
+    return (difflib.get_close_matches(text.lower(), builtin.names(), 1) or ["accuracy"])[0]
 
 
 def _custom(name: str, weight: float) -> Chosen:

@@ -114,11 +114,7 @@ def signature_of(path: Path, name: str) -> Signature:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
-    functions = {
-        node.name: node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    functions = {each.name: each for each in map(_function, tree.body) if each is not None}
     if name not in functions:
         raise UserError(
             f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
@@ -132,6 +128,16 @@ def signature_of(path: Path, name: str) -> Signature:
         wants_messages=_wants_messages(functions[name], functions),
         wants_ids=_mentions(functions[name], IDS),
     )
+
+
+def _function(node: ast.stmt) -> Function | None:
+    """What a statement defines by `def`, or by giving a lambda a name."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=body)):
+            return ast.copy_location(ast.FunctionDef(name, args, [ast.Expr(body)], []), node)
+    return None
 
 
 def _signature(path: Path, function: Function) -> Signature:

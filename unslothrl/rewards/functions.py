@@ -21,11 +21,12 @@ def load(name: str) -> Callable[..., Any]:
     """ "module:function" or "file.py:function"."""
     where, _, function = name.rpartition(":")
     if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("reward_of_the_user", where)
+        _files.add(where)
+        spec = importlib.util.spec_from_file_location(f"reward_{len(_files)}_of_the_user", where)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses of the file look for it there
         sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
-        _files.add(where)
         spec.loader.exec_module(module)
         return with_logs(getattr(module, function))
     return getattr(importlib.import_module(where), function)

@@ -143,6 +143,15 @@ class RunFolder:
                 if os.path.lexists(path) and not is_one(path):
                     raise UserError(f"resume {self.path}: {name} is no {kind}: remove it")
 
+    def refuse_restart(self) -> None:
+        """UserError where the run has finished: begun again, it would replace its own record."""
+        with suppress(ValueError):
+            if self.read_summary().get("status") == "finished":
+                raise UserError(
+                    f"resume {self.path}: it has finished and has no checkpoint to go on from: "
+                    f"start a new run with --adapter {self.path}"
+                )
+
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
         self._remove_beginning()

@@ -20,6 +20,7 @@ from typing import Any
 
 import xxhash
 
+from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, home, leads_out, write_whole
@@ -74,11 +75,19 @@ def find(model: str, weights: bool = True) -> Path:
     folder = Path(os.path.expanduser(model))
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise UserError(f"model {model}: the folder has no config.json: give a model folder")
+            is_adapter = (folder / "adapter_config.json").is_file()
+            fix = f"set --adapter {model}" if is_adapter else "give a model folder"
+            raise UserError(f"model {model}: the folder has no config.json: {fix}")
         if weights and not any(folder.glob("*.safetensors")):
             raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
         refuse_links(model, folder)
         return folder.resolve()
+    if exists(model):
+        raise UserError(
+            f"model {model}: it is a file: give a folder with .safetensors files, or a hub id"
+        )
+    if (address := hub.ADDRESS.match(model)) is not None:
+        raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unslothrl.embedded import EMBEDDED
-from unslothrl.files import exists, expanded
+from unslothrl.errors import UserError
+from unslothrl.files import exists, expanded, is_file, is_folder
 from unslothrl.weights import adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, Beside, with_base
 from unslothrl.weights.adapter_use import Use
@@ -30,6 +31,12 @@ def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Be
         base=BASE_FOLDER if use.base == EMBEDDED else None,
         card=card,
     )
+
+
+def check_target(folder: Path) -> None:
+    """UserError for a folder in which `copy_adapter` could replace files that are no adapter's."""
+    if is_folder(folder) and any(folder.iterdir()) and not is_file(folder / CONFIG_FILE):
+        raise UserError(f"lora_save_path {folder}: the folder holds other files: set a new one")
 
 
 def copy_adapter(source: Path, target: Path) -> None:

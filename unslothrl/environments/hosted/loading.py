@@ -40,7 +40,8 @@ def load(setup: Mapping[str, Any]) -> Make:
         return lambda: OnlyTools(Tools(tools, most))
     found = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
-        raise Wrong(f"the file defines no {setup['name']}")
+        made = f"{setup['name']} is an object: name its class, {type(found).__name__}"
+        raise Wrong(f"the file defines no {setup['name']}" if found is None else made)
     if is_rl2(found):
         check_alone(found, tools, options)
         return lambda: OfRl2(found)
