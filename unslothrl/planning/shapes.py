@@ -190,8 +190,14 @@ def config_of(model: str) -> dict | None:
     if not folder.is_dir():
         return None
     if not (folder / "config.json").is_file():
-        raise UserError(f"model {model}: the folder has no config.json: give a model folder")
+        raise no_model(model)
     return read_file(model, folder / "config.json")
+
+
+def no_model(folder: str) -> UserError:
+    is_adapter = exists(os.path.join(folder, "adapter_config.json"))
+    fix = f"set --adapter {folder}" if is_adapter else "give a model folder"
+    return UserError(f"model {folder}: the folder has no config.json: {fix}")
 
 
 def read_file(model: str, file: Path) -> dict:

@@ -24,6 +24,7 @@ from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, home, leads_out, write_whole
+from unslothrl.planning import shapes
 from unslothrl.redaction import redacted
 from unslothrl.untrusted import Unreadable, for_terminal, read_object
 from unslothrl.weights import base_parts
@@ -75,9 +76,7 @@ def find(model: str, weights: bool = True) -> Path:
     folder = Path(os.path.expanduser(model))
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():
-            is_adapter = (folder / "adapter_config.json").is_file()
-            fix = f"set --adapter {model}" if is_adapter else "give a model folder"
-            raise UserError(f"model {model}: the folder has no config.json: {fix}")
+            raise shapes.no_model(model)
         if weights and not any(folder.glob("*.safetensors")):
             raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
         refuse_links(model, folder)
