@@ -95,17 +95,16 @@ class RewardProcess:
         self.imported.add(self.queue[0].call.function)
         self.start_clock()
 
-    def read(self) -> list[bytearray] | None:
+    def read(self) -> list[bytes] | None:
         """The lines that have arrived whole, or are too long; None when the process has ended."""
         assert self.child.stdout is not None
         data = os.read(self.child.stdout.fileno(), CHUNK)
         self.partial_line += data
-        lines: list[bytearray] = []
-        if b"\n" in data:
-            *lines, self.partial_line = self.partial_line.split(b"\n")
-        elif len(self.partial_line) > MOST_REPLIED:
-            lines = [self.partial_line]
-        return lines if data else None
+        if b"\n" not in data and len(self.partial_line) <= MOST_REPLIED:
+            return [] if data else None
+        *lines, rest = bytes(self.partial_line).split(b"\n")
+        self.partial_line = bytearray(rest)
+        return lines or [rest]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
