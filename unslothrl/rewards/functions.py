@@ -1,19 +1,23 @@
-"""Loads functions by their names, and puts what they return or raise into JSON."""
+"""Loads functions by their names, puts what they return or raise into JSON, and seals replies."""
 
 import functools
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 LONGEST_ERROR = 300
 LONGEST_TEXT = 100  # of what should have been a number
 LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
+SEAL = 16  # bytes
+IMPORTED = "imported"  # the reply that reports that a function has been imported
 _files: set[str] = set()  # of the user's functions that are loaded
 
 
@@ -76,3 +80,19 @@ def reason(error: BaseException) -> str:
     if not frames:
         return text
     return f"{text} ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+
+
+def sealed(token: str, reply: Any) -> bytes:
+    """A reply as a line; its seal shows that it is whole and answers this token's request."""
+    body = json.dumps(reply).encode()
+    return seal(token, body) + body + b"\n"
+
+
+def opened(token: str, line: bytes) -> Any:
+    """What was sealed; None for a line that does not answer this request."""
+    body = line[2 * SEAL :]
+    return json.loads(body) if line == seal(token, body) + body else None
+
+
+def seal(token: str, body: bytes) -> bytes:
+    return blake2b(body, key=token.encode(), digest_size=SEAL).hexdigest().encode()
