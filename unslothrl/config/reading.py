@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.options import RETIRED
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
@@ -41,9 +40,9 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError(f"{' '.join(str(error).split()):.200}") from None
 
 
-def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
+def read_recipe(name: str, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
-    return read_toml(path_of(name), notes, table)
+    return read_toml(path_of(name), table)
 
 
 def path_of(name: str) -> Path:
@@ -75,11 +74,8 @@ def entries(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. Raises UserError, also for one of another command.
-
-    An option of earlier versions is left out, and `notes` gets a line that says so.
-    """
+def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
+    """The options in a file: name -> value. Raises UserError, also for one of another command."""
     found = entries(path)
     command = found.pop(COMMAND, table.command)
     if command != table.command:
@@ -92,10 +88,6 @@ def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) ->
             f"recipe {path} is for unslothrl {command}, not for {table.command}: use "
             f"unslothrl {command} --recipe"
         )
-    for name in sorted(found.keys() & RETIRED.keys()):
-        del found[name]
-        if notes is not None:
-            notes.append(f"{name} has no effect: it is no longer an option: {RETIRED[name]}")
     try:
         return {name: read_value(name, value, False, table) for name, value in found.items()}
     except UserError as error:

@@ -86,6 +86,12 @@ class TaskOptions:
         RUN,
         choices=("tensorboard", "trackio", "wandb", "none"),
     )
+    project_name: str | None = option(
+        None,
+        "project of the run in the trackers; default: that of the tracker's variable, else "
+        "unslothrl",
+        RUN,
+    )
     profile: int = option(
         0,
         "steps to record with torch's profiler, after the run's first step; 0 = off",

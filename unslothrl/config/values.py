@@ -16,7 +16,7 @@ from typing import Any
 
 from unslothrl.algorithms import objectives
 from unslothrl.config import other_names
-from unslothrl.config.options import RETIRED, Config
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.untrusted import plain, shown
 
@@ -210,8 +210,6 @@ def unknown_option(
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
             f"{top_k} (sampling from the k likeliest tokens)"
         )
-    if last in RETIRED:
-        return f"{style.format(name)} is no longer an option: {RETIRED[last]}: leave it out"
     if (known := other_names.answer(name, style)) is not None and table is RUN:
         return f"{style.format(name)} is not an option: {known}"
     ours = [*table.options, *also]
