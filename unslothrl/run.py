@@ -119,7 +119,7 @@ def train(
     folder, view = prepared.folder, ending.view
     ending.before = earlier.state if earlier else RunState()
     adapter = config.adapter and (starting_adapter.kept(folder.path) or config.adapter)
-    started = replace(config, adapter=adapter)
+    started = replace(config, adapter=adapter, max_steps=prepared.steps)
     processes = ending.cluster = cluster.start(started, prepared.base, machine, view.stage)
     view.stage("trying out what has started")
     checks = Checks(prepared.level, learners_generate=config.learner_generates)

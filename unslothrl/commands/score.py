@@ -9,7 +9,7 @@ from typing import TextIO
 from unslothrl import answers, rewards
 from unslothrl.columns import UnusableRow, names_of
 from unslothrl.data import sources
-from unslothrl.data.formats import Columns
+from unslothrl.data.formats import Columns, columns_as_they_stand
 from unslothrl.data.reader import Reader
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -100,5 +100,15 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
     except UnusableRow as error:
         raise UserError(f"{where}: {error}") from None
-    task = Task(where, record.problem, record.answer, record.problem, (), record.extra)
+    read = columns_as_they_stand(row, record.columns)
+    task = Task(
+        where,
+        record.problem,
+        record.answer,
+        record.problem,
+        (),
+        record.extra,
+        record.messages,
+        read,
+    )
     return task, Completion.of_text(completion)
