@@ -203,6 +203,7 @@ def _signature(path: Path, function: Function) -> Signature:
         )
     passed = {*OF_TRL, *LOGS} if is_batch else {names[0]}
     others = [name for name in names if name not in passed]
+    has_second = bool(others) and not (is_batch and arguments.kwarg)  # TRL's are all by name
     wanted = {*required, *ANSWER, *PROMPT, *ROW, IDS}  # other options keep their defaults
     return Signature(
         names=tuple(
@@ -210,7 +211,7 @@ def _signature(path: Path, function: Function) -> Signature:
             for name in ((*names, *by_keyword) if is_batch else (*names[1:], *by_keyword))
             if name in wanted and name not in LOGS
         ),
-        second=others[0] if others and others[0] in required else None,
+        second=others[0] if has_second and others[0] in required else None,
         is_batch=is_batch,
         is_async=isinstance(function, ast.AsyncFunctionDef),
         takes_rest=arguments.kwarg is not None,

@@ -132,7 +132,7 @@ class Scorer:
         scores = [] if self.chosen else [0.0] * len(completed)
         seconds = [0.0] * len(completed)
         for chosen in self.chosen:
-            results = [as_number(result) for result in self._results(chosen, completed)]
+            results = [as_number(result) for result in self.results(chosen, completed)]
             values = [0.0 if r.error is not None else r.value for r in results]
             earned[chosen.name] = [chosen.weight * float(part(v, "reward")) for v in values]
             failures += [
@@ -146,7 +146,7 @@ class Scorer:
             earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
         return Scored(earned, scores, seconds, failures)
 
-    def _results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
+    def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """A result for each completion."""
         if chosen.signature is not None:
             return self._custom(chosen.function, chosen.signature, completed)
