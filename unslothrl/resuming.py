@@ -9,6 +9,7 @@ from typing import Any
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
+from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
@@ -116,8 +117,8 @@ def recipe_at(resume: str) -> dict[str, Any]:
 def check_command(config: Path, command: str) -> None:
     """UserError for a run of another command than `command`, whose options may all be known to this
     one. `config`: the file in the run's folder."""
-    found = entries(config).get(COMMAND, command)
-    if found != command and found in list(TABLES):
+    found = entries(config).get(COMMAND, RUN.command)
+    if found != command and found in [RUN.command, *TABLES]:
         raise UserError(
             f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {config.parent}"

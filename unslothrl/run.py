@@ -73,7 +73,7 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
     stopping.listen()
-    view = Terminal(config.eval_every, groups=config.batch_size)
+    view = Terminal(config.eval_every)
     with view, contextlib.ExitStack() as at_end:
         try:
             target = mirrors.of_run(config)
@@ -107,6 +107,8 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
             if isinstance(error, UserError | RunError):
                 raise
             raise unexpected(error, folder) from None
+        for line in duration.ends_early(config.max_steps, prepared.steps, config.episodes):
+            view.note(line)
         ending.close("finished")
         return 0
 
@@ -192,6 +194,7 @@ def prepare(
     trial.try_environment(config, task, tokenizer)
     steps = total_steps(config, data)
     notes = duration.check(config, steps, sum(map(len, data.evals.values())))
+    notes += duration.ends_early(config.max_steps, steps, config.episodes)
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
