@@ -157,3 +157,11 @@ def test_groups_are_counted_of_those_of_the_step():
            "rollout/groups": 20}  # fmt: skip
     assert "groups without signal 19/20" in plain_step(row, 5, 5, None)
     assert "19/20" in StepTable().add(row, 5, 5, 120)[1]
+
+
+def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():
+    """It can learn differences of two numbers from 100 to 999, and nothing with fewer digits."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    asked = re.findall(r"What is (\d+) [-+] (\d+)\?", readme)
+    assert asked and all(100 <= int(number) <= 999 for pair in asked for number in pair)
+    assert "sums and differences of two numbers\nfrom 100 to 999" in readme

@@ -224,7 +224,7 @@ def process_lines(process: ProcessPlan) -> list[str]:
             f"    {part:<26}" + "".join(f" {'-' if v is None else gb(v):>11}" for v in values)
         )
     sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases)
-    return [*text, f"    {'together':<26}{sums}"]
+    return [*text, f"    {'together':<25} {sums}"]
 
 
 def table(machine: Machine) -> dict[str, Any]:

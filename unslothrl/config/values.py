@@ -143,7 +143,8 @@ def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any
         return float(value) if abs(value) < 2**1023 else math.inf
     if wanted is tuple and isinstance(value, list | tuple | str):
         items = (value,) if isinstance(value, str) else tuple(value)
-        if table.options[name].metadata.get("commas") and all(isinstance(i, str) for i in items):
+        has_commas = is_flag and table.options[name].metadata.get("commas")
+        if has_commas and all(isinstance(item, str) for item in items):
             items = tuple(part for item in items for part in separated(item)) or items
         return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":

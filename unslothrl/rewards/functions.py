@@ -14,7 +14,7 @@ LONGEST_ERROR = 300
 LONGEST_TEXT = 100  # of what should have been a number
 LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
-STATE = {  # of TRL's TrainerState, what is the same in every call
+STATE: dict[str, Any] = {  # of TRL's TrainerState, what is the same in every call
     "epoch": None, "log_history": [], "is_local_process_zero": True, "is_world_process_zero": True,
 }  # fmt: skip
 _files: set[str] = set()  # of the user's functions that are loaded
