@@ -801,7 +801,7 @@ class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
-    needs=RowNeeds(answer=True))
+    needs=RowNeeds(answer=("boxed",)))
 data = tasks.load(asked, Tokenizer())
 position = 0
 for _ in range(20):

@@ -9,6 +9,7 @@ from typing import Any
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
+from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
@@ -21,9 +22,9 @@ Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
 FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
-    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
-    "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster",
-    "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
+    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
+    "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
+    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
     "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
 }  # fmt: skip
 
@@ -152,8 +153,8 @@ def base_parts_at(resume: str) -> dict[str, str]:
 def check_command(config: Path, command: str) -> None:
     """UserError for a run of another command than `command`, whose options may all be known to this
     one. `config`: the file in the run's folder."""
-    found = entries(config).get(COMMAND, command)
-    if found != command and found in list(TABLES):
+    found = entries(config).get(COMMAND, RUN.command)
+    if found != command and found in [RUN.command, *TABLES]:
         raise UserError(
             f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {config.parent}"

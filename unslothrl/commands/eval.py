@@ -261,20 +261,20 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             figure: [interval(each) for each in values["estimates"]]
             for figure, values in result["figures"].items()
         }
-        width = max(24, *(len(cell) + 2 for row in cells.values() for cell in row))
+        width = max(23, *(len(cell) + 1 for row in cells.values() for cell in row))
         lines += [
             "",
             f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
             "intervals over problems",
-            " " * 16 + "".join(policy.ljust(width) for policy in policies)
+            " " * 16 + "".join(f"{policy:<{width}} " for policy in policies)
             + ("difference" if len(policies) > 1 else ""),
         ]  # fmt: skip
         for figure, values in result["figures"].items():
-            lines.append(f"{figure:<16}" + "".join(cell.ljust(width) for cell in cells[figure]))
+            lines.append(f"{figure:<15} " + "".join(f"{cell:<{width}} " for cell in cells[figure]))
             if values["difference"]:
                 lines[-1] += difference(values["difference"])
         lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-        lines.append(f"{'mean length':<16}" + "".join(cell.ljust(width) for cell in lengths))
+        lines.append(f"{'mean length':<15} " + "".join(f"{cell:<{width}} " for cell in lengths))
     return [line.rstrip() for line in lines]
 
 

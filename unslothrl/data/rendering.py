@@ -56,7 +56,7 @@ class Renderer:
     system_prompt: str
     max_prompt_tokens: int
     replaces: bool = False  # whether the system prompt replaces a row's own
-    keeps_messages: bool = False  # whether tasks have them: environments read them
+    keeps_row: bool = False  # whether tasks have it: environments and custom rewards read it
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
@@ -93,10 +93,10 @@ class Renderer:
                     skipped.too_long.append(len(tokens))
                 else:
                     task = task_of(f"{name}/{number - 1}", record, text, tokens)
-                    yield self.for_episodes(task, row, record) if self.keeps_messages else task
+                    yield self.with_row(task, row, record) if self.keeps_row else task
 
-    def for_episodes(self, task: Task, row: Mapping, record: Record) -> Task:
-        """The task with what environments read of its row."""
+    def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
+        """The task with its conversation, and with the columns that this was read from."""
         turns = prompts.turns_of(record.messages, self.system_prompt, self.replaces)
         read = columns_as_they_stand(row, record.columns)
         return replace(task, messages=tuple(turns), read=read)

@@ -150,7 +150,7 @@ def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
 
     `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
     """
-    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
     if not found:
         return None

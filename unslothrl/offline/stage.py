@@ -234,7 +234,8 @@ class Begun:
             self.view.finish(summary)
         else:
             known = isinstance(error, UserError | RunError)
-            ways_on = [("resume", summary["resume"])] if summary["resume"] else []
+            may_pass = not isinstance(error, UserError)
+            ways_on = [("resume", summary["resume"])] if summary["resume"] and may_pass else []
             self.view.failed(None if known else f"{self.step} steps, {summary['report']}", ways_on)
 
     def summary(self, status: str) -> dict[str, Any]:
