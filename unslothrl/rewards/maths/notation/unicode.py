@@ -60,5 +60,8 @@ def to_ascii(text: str) -> str:
 
 
 def is_invisible(character: str) -> bool:
-    """Of Unicode's format characters, variation selectors or marks that enclose, as on a keycap."""
-    return unicodedata.category(character) in ("Cf", "Me") or "\ufe00" <= character <= "\ufe0f"
+    """Of Unicode's format characters (not overrides of direction, which turn digits around),
+    variation selectors or marks that enclose, as on a keycap."""
+    if unicodedata.category(character) in ("Cf", "Me"):
+        return character not in "\u202d\u202e"
+    return "\ufe00" <= character <= "\ufe0f"
