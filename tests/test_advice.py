@@ -137,6 +137,7 @@ def test_the_command_of_another_run_is_named(tmp_path, capsys):
     assert "a run of unslothrl train" in line and f"use unslothrl train --resume {run}" in line
 
 
+@pytest.mark.real
 def test_rows_without_answers_name_the_reward_and_how_many(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"problem": f"{i} + 1?"}) + "\n" for i in range(6)))

@@ -87,7 +87,7 @@ BAD = [
     ("--reward boxed format", ["--reward takes one value", "repeat it, --reward format"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl: --dataset takes one value", "folder"]),
     ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
-    ("ask --adapter x What is 1", ["is is not an argument of ask", "between quotes"]),
+    ("chat x What is 1", ["What is not an argument of chat", "between quotes"]),
     ("plan --vram 12", ["--vram is not an option of plan: set --card"]),
     ("doctor --format json", ["--format is not an option of doctor: set --json"]),
     ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),

@@ -639,6 +639,7 @@ def test_a_template_that_writes_nothing_is_told():
         prompts.render(Silent(), "hello", "")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "template",
     [
@@ -659,6 +660,7 @@ def test_a_template_that_drops_what_the_user_asks_is_told(template, tmp_path):
         tasks.load(held_out, forgetful)
 
 
+@pytest.mark.real
 def test_problems_that_differ_in_spaces_and_case_may_have_one_prompt(tmp_path):
     trims = base_model.load_tokenizer(embedded.BASE)
     trims.chat_template = "{{ messages[-1].content | lower | trim }}"
@@ -676,6 +678,7 @@ LOOPS = (
 )
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("template", LOOPS)
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
