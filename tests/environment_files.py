@@ -138,6 +138,7 @@ class Broken:
         return True
 
     def reset(self, task, seed):
+        if seed == 0: self.how = []  # the made-up episode before a run
         if self.breaks("raises at reset"): raise ValueError("no")
         if self.breaks("hangs at reset"): time.sleep(1000)
         if self.breaks("another prompt"): return "something else?"

@@ -132,14 +132,24 @@ def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
 
 
 def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):
+    """Where it does so in the first episode that is made up, no model is loaded; else the run ends
+    with nothing that a resume would only repeat."""
     file = written(tmp_path, ALWAYS)
     flags = (
         f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
         f"--number_of_actors 0 --batch_size 2 --num_candidates 2 --topk 2 --max_steps 3 "
         f"--eval_every 0 --environment {file}:E --output_dir {tmp_path} --run_name x"
     ).split()
+    assert cli.main(["train", *flags]) == 2
+    said = capsys.readouterr()
+    assert "fails in a made-up episode: ValueError: no (mine.py line 3): fix it" in said.err
+    assert "loading" not in said.out and not (tmp_path / "x").exists()
+    Path(file).write_text(ALWAYS.replace("(self, task):", "(self, task, seed):").replace(
+        'raise ValueError("no")', 'if seed: raise ValueError("no")'
+    ).replace("...", "return {'done': True}"))  # fmt: skip
     assert cli.main(["train", *flags]) == 1
     said = capsys.readouterr()
+    assert "resume" not in said.out
     assert "the environment failed in 4 of 4 episodes (ValueError: no (mine.py line 3))" in (
         said.err + said.out
     )

@@ -78,7 +78,11 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         host = Host(replace(setup, tools=tools))
         try:
             host.start()
-            lost = [_played(config, host, task, tokenizer, text).lost for text in texts_for(task)]
+            lost: list[str] = []
+            for text in texts_for(task):
+                lost.append(_played(config, host, task, tokenizer, text).lost)
+                if not lost[-1]:
+                    break
         finally:
             host.close()
     if all(lost):
