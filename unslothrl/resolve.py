@@ -256,8 +256,8 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
             f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
         )
     alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else config.lora_alpha
-    shape = {"max_lora_rank": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
-    return replace(config, **shape), lora
+    config = replace(config, max_lora_rank=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout)
+    return config, lora
 
 
 def with_idle_learners(config: Config, requested: Mapping[str, Any], notes: list[str]) -> Config:
