@@ -98,7 +98,12 @@ def fractions(draw: random.Random) -> Made:
     exact = decimal(value)
     right += [exact, exact + "0"] if exact else []
     wrong = [frac(1 / value), frac(-value), frac(value + 1), frac(Fraction(p, q + 1)), str(p)]
-    wrong += [f"{float(value):.4f}1", f"{float(value):.12f}3", f"{frac(value)} \\pi", f"({p}, {q})"]
+    wrong += [
+        f"{float(value):.4f}1",
+        f"{float(value) + 2e-12:.12f}",
+        f"{frac(value)} \\pi",
+        f"({p}, {q})",
+    ]
     wrong += [
         f"{frac(value)}\\%",
         *hedges(frac(value), frac(value + 2)),
@@ -106,7 +111,8 @@ def fractions(draw: random.Random) -> Made:
         f"\\frac{{{p}}}{{{q}}}y",
     ]
     if not exact:
-        wrong += [f"{float(value):.3f}", f"{float(value):.8f}", f"{float(value):.15f}"]
+        wrong += [f"{float(value):.3f}", f"{float(value):.8f}"]
+        right.append(repr(float(value)))
     return frac(value), right, wrong
 
 

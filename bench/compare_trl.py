@@ -188,6 +188,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object with the ratios")
     parser.add_argument("--no_write", action="store_true", help="leave the committed result alone")
     given = parser.parse_args()
+    if not PEER.is_dir():
+        parser.error("TRL is not installed beside this project: run python tools/peers.py trl")
     from unslothrl.weights import base_model
 
     work = {

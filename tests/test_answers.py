@@ -34,3 +34,17 @@ def test_made_answers(kind):
         accepted = [one for one in case["wrong"] if maths.same(one, case["gold"])]
         refused = [one for one in case["right"] if not maths.same(one, case["gold"])]
         assert (accepted, refused) == ([], []), case["gold"]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "gold", "expected"),
+    [
+        (("1", "2", "2"), "1, 2, 2", True),
+        (("1", "2"), "1, 2, 2", False),
+        (("1", "1", "2"), "1, 2, 2", False),
+        (("1", "2", "1", "2"), "1, 2", True),  # boxed again at the end
+        (("1", "2", "2"), "\\{1, 2\\}", True),
+    ],
+)
+def test_boxes_that_are_a_list_together(boxes, gold, expected):
+    assert maths.same_list(boxes, gold) is expected

@@ -56,6 +56,44 @@ def test_a_result_does_not_judge_itself(scorer):
     }
 
 
+SEQUENCE = """
+class Own:
+    __len__ = lambda self: {length}
+    __getitem__ = lambda self, at: Own()
+    __iter__ = lambda self: iter(())
+    __array__ = lambda self, *a, **k: __import__("numpy").full((), {value})
+    __float__ = lambda self: {value}
+def double(x): return {result}
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "np.testing.assert_allclose(candidate(3), 6.0)",
+        "np.testing.assert_array_equal(candidate(3), [6.0])",
+        "np.testing.assert_array_almost_equal(candidate(3), 6.0)",
+        "np.testing.assert_almost_equal(candidate(3), 6.0)",
+        "np.testing.assert_equal(candidate(3), 6.0)",
+        "assert np.allclose(candidate(3), 6.0)",
+        "assert np.all(np.asarray(candidate(3)) == 6.0)",
+        "assert np.isclose(candidate(3), 6.0).all()",
+    ],
+)
+def test_an_object_of_a_programs_own_is_no_array(test):
+    row = checked("double(x)", f"import numpy as np\n{test}")
+    forging = [
+        SEQUENCE.format(length=length, value=value, result=result)
+        for length, value, result in ((0, "7.0", "Own()"), (1, "6.0", "Own()"), (0, "7.0", "Own"))
+    ]
+    solves = "import numpy as np\ndef double(x): return np.asarray([2.0 * x])"
+    patient = Scorer(rewards.choose(("code",)), deadline_s=10)  # it imports NumPy twice
+    try:
+        assert scores(patient, row, [*forging, solves]) == [0.0, 0.0, 0.0, 1.0]
+    finally:
+        patient.close()
+
+
 @pytest.mark.parametrize("level", sandbox.LEVELS)
 def test_every_level_judges_alike(level):
     if level != "none" and sandbox.available(level) is not None:

@@ -179,21 +179,29 @@ def test_packs_count_a_prompt_once():
 
 
 def test_models_whose_attention_is_not_plain_are_padded():
-    from types import SimpleNamespace
+    """By their classes and settings alone, without weights."""
+    import torch
+    import transformers
 
     from unslothrl.backends.packing import can_pack
 
-    assert can_pack(SimpleNamespace(_attn_implementation="sdpa"))
-    qwen = SimpleNamespace(
-        _attn_implementation="sdpa", sliding_window=4096, use_sliding_window=False
-    )
-    assert can_pack(qwen)
+    def built(kind: str, settings: str | None = None, **values):
+        config = getattr(transformers, settings or f"{kind}Config")(num_hidden_layers=2, **values)
+        with torch.device("meta"):
+            return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+    assert can_pack(built("Llama"))
+    assert can_pack(built("Qwen2", sliding_window=4096, use_sliding_window=False))
     for odd in (
-        {"sliding_window": 4096},
-        {"attn_logit_softcapping": 50.0},
-        {"_attn_implementation": "eager"},
+        built("Mistral", sliding_window=4096),
+        built("Gemma2", attn_logit_softcapping=50.0, sliding_window=None),
+        built("Llama", attn_implementation="eager"),
+        built("Lfm2", layer_types=["conv", "full_attention"]),
+        built("Qwen3_5", "Qwen3_5TextConfig", layer_types=["linear_attention", "full_attention"]),
+        built("FalconH1"),  # no layer_types: attention and Mamba's state side by side
+        built("Gemma3", "Gemma3TextConfig", layer_types=["sliding_attention", "full_attention"]),
     ):
-        assert not can_pack(SimpleNamespace(**{"_attn_implementation": "sdpa", **odd}))
+        assert not can_pack(odd), odd.config.model_type
 
 
 def test_logprobs_are_those_of_the_unpadded_sequence_at_the_temperature(bases, make_backend):

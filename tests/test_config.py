@@ -264,25 +264,6 @@ def test_toml_names_parts_that_are_functions(tmp_path):
     assert 'clip = "weight"' in to_toml(chosen).splitlines()
 
 
-def test_an_option_of_earlier_versions_is_ignored_with_one_line(tmp_path):
-    folder = tmp_path / "runs" / "first"
-    folder.mkdir(parents=True)
-    old = to_toml(resolve({"lr": "7e-4"}, CPU).config) + 'project_name = "math-reasoning"\n'
-    (folder / "config.toml").write_text(old)
-    line = (
-        "project_name has no effect: it is no longer an option: runs are logged into their own "
-        "folder"
-    )
-    for flags in ({"resume": str(folder)}, {"recipe": str(folder / "config.toml")}):
-        resolved = resolve(flags, CPU)
-        assert resolved.config.lr == 7e-4
-        assert [note for note in resolved.notes if "project_name" in note] == [line]
-    both = {"resume": str(folder), "recipe": str(folder / "config.toml")}
-    assert resolve(both, CPU).notes.count(line) == 1
-    with pytest.raises(UserError, match=r"no longer an option: .*: leave it out"):
-        resolve({"project_name": "x"}, CPU)
-
-
 def test_derived_values():
     config = Config(max_prompt_tokens=100, max_new_tokens=50, batch_size=4, num_candidates=3)
     assert (config.context, config.completions_per_step) == (150, 12)

@@ -2,6 +2,7 @@
 mistakes."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,9 +77,7 @@ def trl(tmp_path):
     ("function", "expected"),
     [
         ("correctness", [0.0, 2.0]),
-        ("each_message", [2.0, 3.0]),
         ("by_a_helper", [2.0, 3.0]),
-        ("annotated", [2.0, 3.0]),
         ("text", [1.0, 0.5]),
         ("of_rows", [2.0, 3.0]),
         ("text_with_a_key", [2.0, 3.0]),
@@ -98,6 +97,20 @@ def test_functions_written_for_trl_and_numpy(function, expected, trl):
     assert (found.rewards[function], found.failures) == (expected, [])
 
 
+@pytest.mark.parametrize("function", ["each_message", "annotated", "by_a_helper"])
+def test_functions_that_go_through_messages_get_those_of_conversational_data(function, trl):
+    said = [{"role": "user", "content": "P"}]
+    pairs = [completed(text, len(text), "7") for text in ("ab", "is7")]
+    pairs = [(replace(task, messages=(("user", "P"),), read={"prompt": said}), done)
+             for task, done in pairs]  # fmt: skip
+    scorer = Scorer(rewards.choose((f"{trl}:{function}",)))
+    try:
+        found = scorer.score(pairs)
+    finally:
+        scorer.close()
+    assert (found.rewards[function], found.failures) == ([2.0, 3.0], [])
+
+
 def test_the_documented_function_for_trl_runs(tmp_path):
     docs = Path(__file__).parents[1] / "docs" / "rewards.md"
     (tmp_path / "mine.py").write_text(docs.read_text().split("```python\n")[2].split("```")[0])
@@ -112,13 +125,20 @@ def test_a_scalar_of_torch_is_a_number(tmp_path):
     assert (found.rewards["f"], found.failures) == ([0.5, 1.0], [])
 
 
-def test_the_last_turn_of_the_user_is_what_messages_hold(trl):
-    known = custom.Known("7", "<user>What?</user>", {}, "What?")
+def test_messages_are_passed_where_the_data_have_them(trl):
+    turns = (("system", "Be brief."), ("user", "What?"))
+    rows = {"prompt": [{"role": role, "content": text} for role, text in turns]}
+    plain = custom.Known("7", "<user>What?</user>", {}, "What?", read={"prompt": "What?"})
+    told = custom.Known("7", "<user>What?</user>", {}, "What?", read=rows, turns=turns)
     signature = custom.signature_of(trl, "correctness")
-    assert signature.wants_messages
-    named = signature.named_for_all([known])
-    assert named["prompts"] == [[{"role": "user", "content": "What?"}]]
-    assert not custom.signature_of(trl, "text").wants_messages
+    named = signature.named_for_all([told], ["7"])
+    assert named["prompts"] == [rows["prompt"]]
+    assert named["completions"] == [[{"role": "assistant", "content": "7"}]]
+    named = signature.named_for_all([plain], ["7"])
+    assert (named["prompts"], named["completions"]) == (["What?"], ["7"])
+    assert custom.Signature(("answers",), None, True, False, False).named_for_all([told], ["7"])[
+        "completions"
+    ] == ["7"]  # this package's own form
 
 
 LOADS = """

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
 from unslothrl.data.rows import PickedRows, file_of, joined
+from unslothrl.dialogue import templating
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -637,6 +639,63 @@ def test_a_template_that_writes_nothing_is_told():
         prompts.render(Silent(), "hello", "")
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|>\n{% endfor %}",
+        "{{ messages[-1].content[:8] }}",  # all but the beginning is dropped
+    ],
+)
+def test_a_template_that_drops_what_the_user_asks_is_told(template, tmp_path):
+    forgetful = base_model.load_tokenizer(embedded.BASE)
+    forgetful.chat_template = template
+    rows = [{"problem": "", "answer": "1"}, {"problem": "What is\n1 + 1?", "answer": "2"}]
+    rows += [{"problem": "what is 1 + 1? ", "answer": "2"}, *ROWS[2:]]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(UserError, match=r"a.jsonl rows \d+ and \d+: different problems .* drops"):
+        tasks.load(options(path), forgetful)
+    held_out = options("embedded", eval_dataset=("embedded",))
+    with pytest.raises(UserError, match=r"rows 1 and \d+: different problems have the same prompt"):
+        tasks.load(held_out, forgetful)
+
+
+@pytest.mark.real
+def test_problems_that_differ_in_spaces_and_case_may_have_one_prompt(tmp_path):
+    trims = base_model.load_tokenizer(embedded.BASE)
+    trims.chat_template = "{{ messages[-1].content | lower | trim }}"
+    texts = ("1 + 1 = X", "1 + 1 = X ", " 1 + 1 = x\n")
+    path = write(tmp_path / "a.jsonl", [{"problem": text, "answer": "2"} for text in texts])
+    found = tasks.load(options(path, eval_dataset=("embedded",)), trims)
+    assert {task.prompt for task in found.train.tasks} == {"1 + 1 = x"}
+
+
+LOOPS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% set t = messages[0].content * 99 %}{% for a in t %}{% for b in t %}{% for c in t %}"
+    "{% for d in t %}{% for e in t %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("template", LOOPS)
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
+    monkeypatch.setattr(templating, "LONGEST_S", 0.2)
+    loops = base_model.load_tokenizer(embedded.BASE)
+    loops.chat_template = template
+    with (
+        pytest.raises(UserError, match=r"user \(it takes longer than 0.2 s\): set --system"),
+        ThreadPoolExecutor(1) as threads,
+    ):
+        if in_a_thread:
+            threads.submit(prompts.render, loops, "1 + 1?", "").result()
+        prompts.render(loops, "1 + 1?", "")
+    loops.chat_template = "{{ messages[0].content }}"
+    assert prompts.render(loops, "1 + 1?", "") == "1 + 1?"
+
+
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     mine = tmp_path / "mine.py"
@@ -743,9 +802,9 @@ from unslothrl.data.options import DataOptions
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
-    def __call__(self, texts, **_): return {"input_ids": [[1, 2, 3]] * len(texts)}
+    def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
-    needs=RowNeeds(answer=True))
+    needs=RowNeeds(answer=("boxed",)))
 data = tasks.load(asked, Tokenizer())
 position = 0
 for _ in range(20):

@@ -365,7 +365,9 @@ def test_a_template_that_leaves_texts_out_or_refuses_is_named():
         conversation.add(ASKED)
     conversation = Conversation(TemplateDialogue(for_template("trl/gemma")), ASKED)
     conversation.reply([])
-    with pytest.raises(UserError, match="refuses turns of user, assistant, system") as error:
+    with pytest.raises(
+        UserError, match="refuses a conversation of user, assistant, system"
+    ) as error:
         conversation.add([{"role": "system", "content": "-"}])
     assert "\n" not in str(error.value)
 

@@ -8,8 +8,10 @@ import pytest
 from environment_files import Script, asked, ids_of, play_with, written
 
 from unslothrl import environments
+from unslothrl.actors.grouping import group_of
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
+from unslothrl.rewards.scorer import Scored
 from unslothrl.turn import Call
 
 pytestmark = pytest.mark.real
@@ -52,6 +54,41 @@ def test_ours(tmp_path):
     transcript = played.completion.transcript
     assert transcript.prompt.startswith("<|im_start|>user\nGuess my number")
     assert transcript.question == "Guess my number. Hint: level 2."
+
+
+BONUS = """
+from unslothrl.environments.base import Step
+
+class Bonus:
+    def __init__(self, rewards):
+        self.rewards = [float(reward) for reward in rewards.split("/")]
+
+    def reset(self, task, seed):
+        return "Go on."
+
+    async def step(self, action):
+        reward = self.rewards.pop(0)
+        return Step(not self.rewards, "and?", reward=reward)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "total", "correct"),
+    [
+        ("0.2", 0.2, 0.0),  # for the form of a wrong answer
+        ("0.5/0.5/0.2", 1.2, 0.0),
+        ("1.0/0.0", 1.0, 0.0),
+        ("0.2/1.0", 1.2, 1.0),
+        ("-0.1/-0.1/0.9999999", 0.7999999, 1.0),  # a weighted sum of floats
+    ],
+)
+def test_a_bonus_does_not_count_as_correct(rewards, total, correct, tmp_path):
+    setup = Setup(written(tmp_path, BONUS), "Bonus", options={"rewards": rewards})
+    played = play_with(setup, Script(*["x$"] * 3), of=asked("?"))
+    group = group_of(asked("?"), [played], Scored({}, [0.0], [0.0]), slice(0, 1), True)
+    assert group.totals == (pytest.approx(total),) and group.scores == (correct,)
+    judged = Scored({"accuracy": [0.0]}, [0.0], [0.0])  # the reward says what is correct
+    assert group_of(asked("?"), [played], judged, slice(0, 1), True).scores == (0.0,)
 
 
 SHARED = '''

@@ -130,7 +130,7 @@ def test_an_environment_may_give_the_prompt(given, prompt, tmp_path):
 def test_a_prompt_that_is_too_long_loses_the_episode(tmp_path):
     setup = Setup(written(tmp_path, PROMPTS), "Prompts", {"given": "x" * 100})
     played = play_with(setup, Script(), rules=Rules(max_prompt_tokens=50))
-    assert played.lost.endswith("over --max_prompt_tokens") and played.completion.is_lost
+    assert played.lost.endswith("--max_prompt_tokens is 50") and played.completion.is_lost
     assert played.completion.token_ids == ()
 
 

@@ -14,7 +14,7 @@ from fakes import completion, task
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import Found, find
-from unslothrl.commands.eval import last_lines, table, written_to
+from unslothrl.commands.eval import config_of, last_lines, table, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
@@ -218,6 +218,26 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(
     (tmp_path / "run" / "evals" / "v000001.jsonl").mkdir(parents=True)
     with pytest.raises(UserError, match="is no file"):
         written_to(found, None)
+
+
+def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, capsys):
+    """Nor is an adapter of no run; one that was trained on the embedded rows has their problems."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    folder = write(run / "adapters" / "v000001")
+    write(tmp_path / "alone")
+    for dataset, model in (("rows.jsonl", "embedded"), ("org/rows", "org/model")):
+        (run / "config.toml").write_text(
+            f'command = "sft"\nmodel = "{model}"\ndataset = "{dataset}"\n'
+        )
+        for adapter in ("run", "run/adapters/v000001", "alone"):
+            assert cli.main(["eval", "--adapter", adapter]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert "dataset is not set" in line and line.endswith("set --dataset")
+    assert sorted(path.name for path in run.iterdir()) == ["adapters", "config.toml"]
+    (run / "config.toml").write_text('command = "sft"\ndataset = "embedded"\n')
+    config, _ = config_of(Found(folder, run), (), {})
+    assert config.eval_dataset == ("embedded",) and config.model == "embedded"
 
 
 def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ needed fails too: the lists only shrink. Nothing of the package is imported here
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -305,3 +306,31 @@ def test_the_architecture_names_every_module_and_package():
         if child.suffix == ".py" or (child.is_dir() and any(child.rglob("*.py")))
     } - {"__init__.py", "__main__.py"}
     compare(present - named, NOT_NAMED, "name it in docs/architecture.md under What is where")
+
+
+def _side(node, sign):
+    """Whether a part of an f-string is padded on that side: "<" after its text, ">" before."""
+    if not isinstance(node, ast.FormattedValue) or node.format_spec is None:
+        return False
+    if isinstance(node.value, ast.Constant) and node.value.value == "":
+        return False  # an indent
+    first = node.format_spec.values[0]  # type: ignore[attr-defined]
+    return isinstance(first, ast.Constant) and str(first.value).startswith(sign)
+
+
+def test_cells_of_a_line_are_separated_where_they_are_wider_than_planned():
+    """`f"{name:<12}{value}"` runs both together where a name has 12 letters; so does
+    `"".join(f"{value:>9}" for value in values)`."""
+    for path in sorted((ROOT / "unslothrl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            where = f"{path.relative_to(ROOT)} line {getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.JoinedStr):
+                for left, right in itertools.pairwise(node.values):
+                    assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), where
+                    assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), where
+            is_join = isinstance(node, ast.Call) and ast.unparse(node.func) == "''.join"
+            for part in node.args if is_join else ():
+                said = getattr(part, "elt", None)
+                if isinstance(said, ast.JoinedStr):
+                    assert not _side(said.values[0], ">") and not _side(said.values[-1], "<"), where
+                assert ".ljust(" not in ast.unparse(part), where

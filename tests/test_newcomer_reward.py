@@ -22,7 +22,7 @@ from unslothrl.resolve import resolve
 from unslothrl.types import Completion
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
-    def __call__(self, texts, **_): return {"input_ids": [[1, 2, 3]] * len(texts)}
+    def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 path, lacking = sys.argv[1:]
 flags = {"model": "embedded", "reward": ("length=2",), "eval_dataset": (path,)}
 config = resolve({**flags, "dataset": path}).config

@@ -26,7 +26,9 @@ from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real
 
-TOLERANCE = 1e-6  # of the gradient's norm
+# Of the gradient's norm: float32 rounds after each matrix product, whose sums every processor adds
+# in an order of its own; 28 layers of 7 projections and 2 products of the attention, and back.
+TOLERANCE = torch.finfo(torch.float32).eps * (2 * 28 * (7 + 2)) ** 0.5  # 2.7e-6
 ROWS = [
     {"prompt": "What is 1 + 2?", "chosen": "It is 3.", "rejected": "It is 12, I would say."},
     {"prompt": "Say hello.", "chosen": "Hello to you!", "rejected": "No."},

@@ -136,7 +136,7 @@ def test_train_names_the_command_of_a_stage_that_it_does_not_resume():
 def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
     (here / "runs" / "rl").mkdir(parents=True)
     (here / "runs" / "rl" / "config.toml").write_text('learner = "grpo"\n')
-    with pytest.raises(UserError, match="learner is an option of train, not of sft"):
+    with pytest.raises(UserError, match="this is a run of unslothrl train, not of sft"):
         resolve("sft", {"resume": "runs/rl"})
     with pytest.raises(UserError, match="resume must be a run's folder, got nowhere"):
         resolve("sft", {"resume": "nowhere"})
@@ -148,7 +148,7 @@ BAD = [
     ("dpo", {"beta": "0"}, ["beta must be over 0", "--beta 0.1"]),
     ("dpo", {"loss_type": "sigmod"}, ["one of sigmoid, hinge", "--loss_type sigmoid"]),
     ("dpo", {"reference": "cache"}, ["one of auto, adapter, cached", "--reference cached"]),
-    ("sft", {"max_length": "1"}, ["max_length must be at least 2", "--max_length 2"]),
+    ("sft", {"max_length": "1"}, ["max_length must be at least 2", "--max_length 1024"]),
     ("sft", {"dataset": "no.jsonl"}, ["dataset", "no.jsonl", "no such file"]),
     ("sft", {"eval_dataset": ["no.jsonl"]}, ["eval_dataset", "no such file"]),
     ("sft", {"eval_dataset": ["a=embedded", "b=embedded"]}, ["give one source"]),

@@ -144,7 +144,7 @@ def test_what_a_reader_must_know_is_noted_once():
 
 
 def test_a_conversation_that_the_template_refuses():
-    with pytest.raises(UserError, match="its chat template refuses turns of system, user"):
+    with pytest.raises(UserError, match="its chat template refuses a conversation of system, user"):
         Writer(tokenizer_of(NO_SYSTEM)).sequences(Example((system("s"), *TWO[:2])))
 
 

@@ -54,6 +54,7 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--tools python --environment_options a=1", "environment_options"),
     ("--reward_timeout 9", "reward_timeout"),
+    ("--project_name maths", "project_name"),
     ("--normalize_reward_model yes", "normalize_reward_model"),
     ("--allow_unsandboxed_code yes", "allow_unsandboxed_code"),
     ("--select all --topk 2", "topk"),

@@ -384,7 +384,7 @@ def test_what_cannot_be_planned_is_refused(capsys):
         (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
         (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
         (["--learner", "grpo"], "--learner is not an option of plan dpo"),
-        (["--card", "x"], "card must be GB"),
+        (["--card", "x"], "card x is none that is known"),
     ):
         assert cli.main(["plan", "dpo", *words]) == 2
         assert said in capsys.readouterr().err

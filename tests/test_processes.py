@@ -14,7 +14,7 @@ import pytest
 from users import AS_NOBODY, copy_package, python_for_everyone
 
 from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import STRAY, ProcessPool
 
 pytestmark = pytest.mark.real
 
@@ -26,6 +26,48 @@ def length(text):
     return len(text)
 def stalls(text):
     time.sleep(1000)
+"""
+
+# Writes to each descriptor that it has, also to those that can only be opened for writing anew.
+STREWING = """
+import os, random, threading
+def honest(row):
+    return row
+def writes(row, writes, in_background):
+    if in_background:
+        threading.Thread(target=strew, args=(row, writes), daemon=True).start()
+    else:
+        strew(row, writes)
+    return row
+def strew(row, writes):
+    rng = random.Random(row)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        for _ in range(writes):
+            data = rng.choice([
+                b"[0.5, null]\\n", b'"imported"\\n', b"\\n", b"[0.5", b"9", rng.randbytes(40),
+                rng.randbytes(16).hex().encode() + b"[0.5, null]\\n",
+                b'["token", "functions:honest", [0.5], {}]\\n',
+            ])
+            for is_new in (False, True):
+                try:
+                    flags = os.O_WRONLY | os.O_NONBLOCK
+                    to = os.open(f"/proc/self/fd/{number}", flags) if is_new else number
+                    os.write(to, data)
+                    if is_new:
+                        os.close(to)
+                except OSError:
+                    pass
+"""
+
+GUESSED = """
+import os
+def guesses(row):
+    for number in map(int, os.listdir("/proc/self/fd")) if row == 2 else ():
+        try:
+            os.write(number, b"[0.5, null]\\n" * 3)
+        except OSError:
+            pass
+    return row
 """
 
 
@@ -67,6 +109,55 @@ def test_a_deadline_holds_though_a_process_reads_nothing(functions):
         results = pool.call([Call(f"{functions}:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
     assert [result.value for result in results] == [None, 10**6]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("in_background", [False, True])
+def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, capfd):
+    (tmp_path / "stray.py").write_text(STREWING)
+    rows, writing = range(80), range(0, 80, 4)  # 20 rows, 50 writes to each descriptor in each
+    calls = [
+        Call(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
+        if row in writing
+        else Call(f"{tmp_path}/stray.py:honest", (row,))
+        for row in rows
+    ]
+    with ProcessPool(2, shows_prints=True) as pool:
+        before = {process.child.pid for process in (*pool.working, pool.spare)}
+        results = pool.call(calls, ahead=32)
+        after = {process.child.pid for process in pool.working}
+        assert before - after if in_background else not before & after
+        again = pool.call([Call(f"{tmp_path}/stray.py:honest", (row,)) for row in rows], ahead=32)
+    assert all(
+        result.error or result.value == row for row, result in zip(rows, results, strict=True)
+    )
+    failed = [row for row, result in zip(rows, results, strict=True) if result.error]
+    reasons = {results[row].error for row in failed}
+    assert reasons <= {STRAY, "ended its process", "its process had ended"}
+    if not in_background:
+        assert failed == list(writing)
+        assert [result.value for result in again] == list(rows)
+    assert all(result.error or result.value == row for row, result in zip(rows, again, strict=True))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_line_that_is_no_reply_fails_its_call_alone(tmp_path):
+    (tmp_path / "guessed.py").write_text(GUESSED)
+    with ProcessPool(1) as pool:
+        calls = [Call(f"{tmp_path}/guessed.py:guesses", (row,)) for row in range(5)]
+        results = pool.call(calls, ahead=32)
+    assert [result.value for result in results] == [0, 1, None, 3, 4]
+    assert results[2].error == STRAY
+
+
+def test_a_function_cannot_read_the_calls_that_wait(tmp_path):
+    (tmp_path / "reads.py").write_text(
+        "import sys\ndef reads(row):\n    return len(sys.stdin.read())"
+    )
+    with ProcessPool(1) as pool:
+        results = pool.call([Call(f"{tmp_path}/reads.py:reads", (row,)) for row in range(5)], 32)
+    assert [result.value for result in results] == [0] * 5
 
 
 # As a user whose pages of pipes are used up, so that new pipes get a page or two.

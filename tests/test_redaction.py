@@ -193,9 +193,9 @@ def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
     config = replace(Config(), dataset=WITH_PASSWORD)
     (tmp_path / "config.toml").write_text(to_toml(config))
     with pytest.raises(UserError, match=r"^dataset https://<hidden>@host.* set --dataset again$"):
-        resumed_layer({"resume": str(tmp_path)}, [])
+        resumed_layer({"resume": str(tmp_path)})
     user = {"resume": str(tmp_path), "dataset": WITH_PASSWORD}
-    before = resumed_layer(user, [])
+    before = resumed_layer(user)
     assert changed(before, config) == []  # the same, as far as is known
     other = replace(config, dataset="https://me:pass-word@host.example/others.jsonl")
     assert changed(before, other) == [

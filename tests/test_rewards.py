@@ -228,10 +228,37 @@ def test_search_matches_exactly_but_for_articles_case_and_points(answer, expecte
         ("wellknown", "well-known", 1.0),
         ("Jr.", "jr", 1.0),
         ("rock & roll!", "Rock   Roll", 1.0),
+        ("Yes!", "yes", 1.0),
+        ("x < 5", "x<5", 1.0),
+        ("x + y", "x+y", 1.0),
+        ("3 - 0", "3-0", 1.0),
+        ("e-mail", "email", 1.0),
+        ("rock-n-roll", "rocknroll", 1.0),
+        ("O'Neill", "oneill", 1.0),
+        ("boys'", "boys", 1.0),
+        ("- Paris", "Paris", 1.0),
+        ("a" + 100_000 * " " + "b", "a b", 1.0),  # in linear time
     ],
 )
 def test_search_keeps_what_makes_another_answer(answer, gold, expected):
     assert search.exact_match(f"<answer>{answer}</answer>", gold) == expected
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "x<5 | x>5", "x < 5 | x > 5", "x <= 5 | x < 5", "-x | x", "-2x | 2x", "-sin(x) | sin(x)",
+        "1e-5 | 1e5", "1e+5 | 1e-5", "10^{-5} | 10^{5}", "5! | 5", "n! | n", "(x+1)! | (x+1)",
+        "x != y | x = y", "x == y | x != y", "x + y | x - y", "x*y | x/y", "x^2 | x2", "!x | x",
+        "f'(x) | f(x)", "3x-2 | 3x+2", "2 * 3 | 2 / 3", "x = -5 | x = 5", "e^-x | e^x",
+        "p -> q | q -> p", "temperature > 5 | temperature < 5", "sin(x)-cos(x) | sin(x)+cos(x)",
+    ],
+)  # fmt: skip
+def test_search_keeps_the_signs_of_mathematics(pair):
+    one, other = pair.split(" | ")
+    assert search.exact_match(f"<answer>{one}</answer>", other) == 0
+    assert search.exact_match(f"<answer>{other}</answer>", one) == 0
+    assert search.exact_match(f"<answer>{one}</answer>", one) == 1
 
 
 def test_any_of_several_gold_answers_is_right():

@@ -421,17 +421,25 @@ print(sandbox.choose(allow_unsandboxed=True))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it becomes another user")
-def test_an_overload_is_an_error_and_no_reason_for_a_lower_level(servers, open_folder):
+@pytest.mark.parametrize("best", sandbox.SECURE)
+def test_an_overload_is_an_error_and_no_reason_for_a_lower_level(servers, open_folder, best):
+    """Where bubblewrap is installed, and where it is not."""
+    if ("nobody", best) not in servers:
+        pytest.skip(f"no {best} for another user")
+    prefix = [shutil.which(AS_NOBODY[0]), *AS_NOBODY[1:]]
+    path = os.environ["PATH"] if best == "bubblewrap" else "/nowhere"
     done = subprocess.run(
-        [*AS_NOBODY, python_for_everyone(), "-B", "-c", OVERLOADED],
+        [*prefix, python_for_everyone(), "-B", "-c", OVERLOADED],
         capture_output=True, text=True, cwd=open_folder / "nobody" / "none", timeout=60,
+        env={**os.environ, "PATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     busy, refused, level = done.stdout.splitlines()
-    assert busy.startswith("reward code: sandbox bubblewrap could not be tried (")
+    assert busy.startswith(f"reward code: sandbox {best} could not be tried (")
     assert "the machine is overloaded" in busy
-    assert refused.startswith("reward code: this run's programs are sandboxed by namespaces, which")
-    assert level == "bubblewrap"
+    lower = sandbox.SECURE[-1]
+    assert refused.startswith(f"reward code: this run's programs are sandboxed by {lower}, which")
+    assert level == best
 
 
 def test_the_best_level_is_chosen():

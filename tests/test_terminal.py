@@ -187,10 +187,12 @@ def test_failed_and_zero_signal_counts_are_in_a_row_of_80_columns():
 
 
 def test_groups_without_signal_are_shown_of_how_many():
-    heading, row = StepTable(groups=32).add({**STEP, "reward/zero_signal_groups": 27}, 1, 9, 80)
+    heading, row = StepTable().add(
+        {**STEP, "reward/zero_signal_groups": 27, "rollout/groups": 32}, 1, 9, 80
+    )
     start = heading.index("no signal")
     assert row[: start + len("no signal")].endswith(" 27/32") and len(row) == len(heading)
-    assert "groups without signal 3/32, " in plain_step(STEP, 1, 9, None, groups=32)
+    assert "groups without signal 3/32, " in plain_step({**STEP, "rollout/groups": 32}, 1, 9, None)
 
 
 def test_a_column_that_comes_later_gets_a_heading():

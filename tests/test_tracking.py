@@ -27,6 +27,7 @@ from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
 from unslothrl.tracking.schedule import Schedule
+from unslothrl.tracking.summary_lines import summary_lines
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Failure, Transcript
@@ -449,6 +450,24 @@ def test_plain_output_is_these_lines():
         "report: runs/first/report.html",
     ]
     assert all(character.isprintable() or character == "\n" for character in written())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (0, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k"),
+        (0, 1, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 0 and 1"),
+        (1, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 1 and 2"),
+        (0, 0, "pass@1: 0.500  gsm8k, after step 0"),
+        (2, 2, "pass@1: 0.500  gsm8k"),
+    ],
+)
+def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
+    both = {"step": first, **EVAL}, {"step": last, **(EVAL if first == last else AFTER)}
+    lines = summary_lines(
+        SUMMARY | dict(zip(("first_eval", "last_eval"), both, strict=True)), (), "->"
+    )
+    assert f"{lines[1][0]}: {lines[1][1]}" == said
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -28,7 +28,7 @@ from unslothrl.types import Task
 pytestmark = pytest.mark.real
 
 FILE = """
-import asyncio, re
+import asyncio, functools, re
 import numpy as np
 
 def length(completions, **kwargs):  # plain text
@@ -84,6 +84,34 @@ def logs_by_key(completions, **kwargs):
         return [1.0] * len(completions)
     return [0.0] * len(completions)
 
+def by_ids(completion_ids, **kwargs):  # the first example of TRL's documentation
+    return [float(len(ids)) for ids in completion_ids]
+
+def by_prompts(prompts, **kwargs):
+    return [float(len(prompt)) for prompt in prompts]
+
+def by_keywords(**kwargs):
+    return [float(len(c) + len(i)) for c, i in zip(kwargs["completions"], kwargs["completion_ids"])]
+
+def progress(completions, trainer_state, **kwargs):
+    return [trainer_state.global_step / trainer_state.max_steps] * len(completions)
+
+def keyword_only(*, completions, level, **kwargs):
+    return [float(n) for n in level]
+
+def _scaled(completions, by, **kwargs):
+    return [by * len(c) for c in completions]
+
+partial = functools.partial(_scaled, by=0.5)
+both = _scaled if np is None else length
+
+class Counted:
+    def __call__(self, completions, completion_ids, answer, **kwargs):
+        return [float(len(c) + len(i) + len(a))
+                for c, i, a in zip(completions, completion_ids, answer)]
+
+counted = Counted()
+
 def arrays(completions, **kwargs):
     return np.array([len(c) for c in completions], dtype=np.float32)
 
@@ -91,8 +119,9 @@ def optional(completions, trainer_state=None, **kwargs):
     return [0.5 for _ in completions]
 """
 PLAIN = ("length", "accuracy", "columns", "token_counts", "last_tokens", "some", "none", "judge",
-         "logs", "logs_by_key", "arrays", "optional")  # fmt: skip
-MESSAGES = ("said", "soft_format", "roles", "token_counts", "none")
+         "logs", "logs_by_key", "arrays", "optional", "by_ids", "by_prompts", "by_keywords",
+         "progress", "keyword_only", "partial", "both", "counted")  # fmt: skip
+MESSAGES = ("said", "soft_format", "roles", "token_counts", "none", "by_prompts", "progress")
 ROWS = [
     {"prompt": "What is 3 + 4?", "answer": "7", "level": 1, "tags": "easy"},
     {"prompt": "What is 30 + 4?", "answer": "34", "level": 2, "tags": "harder"},
@@ -158,7 +187,7 @@ def by_trl(file, names, is_conversational, loop, is_imported):
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(device="cpu", is_main_process=True),
         args=SimpleNamespace(report_to=[]),
-        state=None,
+        state=SimpleNamespace(global_step=3, max_steps=4),
         reward_funcs=[getattr(module, name) for name in names],
         reward_processing_classes=[None] * len(names),
         reward_func_names=list(names),
@@ -180,13 +209,21 @@ def by_trl(file, names, is_conversational, loop, is_imported):
     }
 
 
-def by_us(file, names):
-    scorer = Scorer(rewards.choose(tuple(f"{file}:{name}" for name in names)), deadline_s=30)
+def by_us(file, names, is_conversational):
+    chosen = rewards.choose(tuple(f"{file}:{name}" for name in names))
+    scorer = Scorer(chosen, deadline_s=30, steps=4)
     completed = []
     for row, text, ids in zip(ROWS, TEXTS, IDS, strict=True):
         extra = {name: row[name] for name in ("level", "tags")}
-        task = Task("0", row["prompt"], row["answer"], f"<user>{row['prompt']}", (1,), extra)
-        drawn = replace(completion(len(ids)), token_ids=ids, text=text)
+        turns = (("user", row["prompt"]),)
+        prompt = (
+            [{"role": "user", "content": row["prompt"]}] if is_conversational else row["prompt"]
+        )
+        read = {"prompt": prompt, "answer": row["answer"]}
+        rendered = f"<user>{row['prompt']}"
+        task = Task("0", row["prompt"], row["answer"], rendered, (1,), extra, turns, read)
+        versions = (3,) * len(ids)
+        drawn = replace(completion(len(ids)), token_ids=ids, text=text, versions=versions)
         completed.append((task, drawn))
     try:
         found = scorer.score(completed)
@@ -202,13 +239,16 @@ def test_both_give_the_same_rewards(names, is_conversational, is_imported, file,
     theirs = by_trl(file, names, is_conversational, event_loop_thread, is_imported)
     assert (theirs["none"] == [None] * 3 and "some" not in theirs) or theirs["some"][0] is None
     expected = {name: [value or 0.0 for value in values] for name, values in theirs.items()}
-    assert by_us(file, names) == expected
+    assert by_us(file, names, is_conversational) == expected
+    if is_conversational:  # which one says so of plain data reads the same there
+        said = [name for name in names if name not in ("roles", "by_prompts")]
+        assert by_us(file, said, False) == {name: expected[name] for name in said}
 
 
 def test_what_a_run_does_not_have_is_said_before_it_begins(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("def f(completions, trainer_state, **kwargs): return [1.0]")
-    with pytest.raises(UserError, match=r"takes trainer_state, .*trainer_state=None"):
+    path.write_text("def f(completions, environments, **kwargs): return [1.0]")
+    with pytest.raises(UserError, match=r"takes environments, .*environments=None"):
         signature_of(path, "f")
 
 

@@ -82,7 +82,7 @@ def run(backend: str, base: Path, out: Path, *options: str):
         cwd=out.parent,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     if done.returncode:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-6000:])
@@ -221,7 +221,12 @@ def on_cards(folder):
         out = folder / f"cards-{kind}.json"
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "unsloth_on_cards.py"), kind, str(out)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join((str(ROOT), str(Path(sys.prefix) / "cpu-vllm"))),
+                "VLLM_PLUGINS": "",
+                "TRITON_INTERPRET": "1",
+            },
             cwd=folder,
             capture_output=True,
             text=True,

@@ -10,7 +10,6 @@ place of its CUDA kernel. Sleeping, CUDA graphs and the share of memory are not 
 
 import json
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,8 @@ def load_shared(base: Path):
     current = unsloth_on_cpu.pretend_there_is_a_card()
     import torch
 
-    # Unsloth imports vLLM's extension for AVX-512, to see whether it is broken; this is any CPU.
-    sys.modules["vllm._C"] = types.ModuleType("vllm._C")
+    torch.cuda.mem_get_info = lambda *device: (3 << 30, 4 << 30)  # its KV cache takes a share
+    unsloth_on_cpu.hide_the_extension_for_avx512()
     from unslothrl.backends.unsloth import load
 
     import unsloth.kernels.fast_lora as fast_lora  # isort: skip

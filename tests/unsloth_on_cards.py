@@ -150,8 +150,9 @@ def main(kind: str, out: str) -> None:
     from unslothrl.config.options import Config
 
     early = sorted({"transformers", "peft", "trl", "vllm"} & sys.modules.keys())
-    from unsloth_on_cpu import pretend_there_is_a_card
+    from unsloth_on_cpu import hide_the_extension_for_avx512, pretend_there_is_a_card
 
+    hide_the_extension_for_avx512()
     pretend_there_is_a_card()
     actors = {"generates": 0, "trains": 1}[kind]
     config = replace(

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import sys
 import types
 from pathlib import Path
 
@@ -20,6 +21,11 @@ import numpy as np
 TEMPERATURE = 1.3
 LENGTHS = [(6, 10), (9, 3), (4, 7)]  # prompt, completion
 FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embedding_QK")
+
+
+def hide_the_extension_for_avx512() -> None:
+    """Unsloth imports that of vLLM's CPU build, to see whether it is broken; this is any CPU."""
+    sys.modules["vllm._C"] = types.ModuleType("vllm._C")
 
 
 def pretend_there_is_a_card() -> list:
@@ -40,6 +46,7 @@ def pretend_there_is_a_card() -> list:
     torch.cuda.get_device_properties = lambda *a, **k: card
     CudaInterface.Worker.get_device_properties = staticmethod(lambda *a: card)
     torch.cuda.device_count = lambda: 1
+    torch.cuda.is_available = lambda: False  # else libraries put tensors there
     torch.cuda.is_bf16_supported = lambda *a, **k: True
     torch.cuda.max_memory_reserved = lambda *a: 0
     torch.cuda.mem_get_info = lambda *a: (20 << 30, 24 << 30)

@@ -17,7 +17,7 @@ if __name__ == "__main__":
 from unslothrl.commands.help import EVERYDAY  # noqa: E402
 from unslothrl.config import other_names  # noqa: E402
 from unslothrl.config.offline_options import TABLES  # noqa: E402
-from unslothrl.config.options import OPTIONS, RETIRED  # noqa: E402
+from unslothrl.config.options import OPTIONS  # noqa: E402
 from unslothrl.config.values import (  # noqa: E402
     RUN,
     Table,
@@ -217,8 +217,6 @@ def answer_to(theirs: str) -> tuple[str, str]:
     if theirs in OPTIONS:
         return theirs, SAME
     for key in other_names.keys(theirs):
-        if key in RETIRED:
-            return "", RETIRED[key]
         if key in other_names.OTHERS:
             names, about = other_names.OTHERS[key]
             return " ".join(names), flags_quoted(about)

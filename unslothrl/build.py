@@ -109,7 +109,7 @@ def data_options(config: Config) -> DataOptions:
         columns=Columns(config.prompt_column, config.answer_column),
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
-        has_environment=config.has_environment,
+        keeps_row=config.has_environment or any(each.signature is not None for each in chosen),
         default_prompt=default_prompt(config, chosen),
     )
 
@@ -178,6 +178,7 @@ def scorer_of(config: Config) -> Scorer:
         punish,
         config.reward_timeout,
         config.allow_unsandboxed_code,
+        steps=(config.max_steps or 0) * config.updates_per_step,
     )
 
 

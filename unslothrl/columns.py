@@ -27,7 +27,7 @@ Problems = tuple[tuple[str, Callable[[Mapping], str | None]], ...]
 class RowNeeds:
     """What the rewards of a run need of a row besides its prompt."""
 
-    answer: bool = False  # whether a gold answer is needed
+    answer: tuple[str, ...] = ()  # rewards that need a gold answer
     # row -> columns of the task, e.g. {"tests": ...}; raises UnusableRow
     readers: tuple[Callable[[Mapping], dict[str, Any]], ...] = ()
     # columns of the row that the readers have turned into others, which the task does without

@@ -10,7 +10,7 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import Cluster, counted
 from unslothrl.config.options import Config
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.tracking import calling
 from unslothrl.tracking.report.page import noting_errors, write_report
@@ -82,9 +82,10 @@ class Ending:
             self.view.finish(summary)
             return
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
+        may_pass = not isinstance(error, UserError | WillRepeat)
         steps = counted(summary["steps"], "step")
         message = None if known else f"{steps}, {summary['report']}"
-        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key]]
+        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
         self.view.failed(message, ways_on)
 
     def _save_boundary(self) -> None:

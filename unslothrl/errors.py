@@ -12,6 +12,10 @@ class RunError(Exception):
     """A run that had to stop: one line that says why and what to try. The exit code is 1."""
 
 
+class WillRepeat(RunError):
+    """Comes from what the user wrote: the run that is resumed as it is would meet it again."""
+
+
 class ProcessLost(RunError):
     """A process of the run that has died, or hangs and was given up. `name`: e.g. actor-0."""
 

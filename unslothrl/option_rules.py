@@ -81,6 +81,9 @@ RULES = (
         "tools take no options: set --environment",
     ),
     Rule(
+        ("project_name",), lambda run: not run.config.track, "only trackers have projects: --track"
+    ),
+    Rule(
         ("turn_discount",),
         lambda run: run.config.turn_rewards != "discounted",
         "only --turn_rewards discounted uses it",

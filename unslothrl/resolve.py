@@ -74,7 +74,7 @@ def resolve(
     """
     notes: list[str] = []
     flags = {name: read_value(name, value) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"])
     requested = requested_options(flags, recipe)
     asked = with_recipe(flags, recipe)
     user = starting_adapter.with_base(user_layers(asked, notes, fetch), notes)
@@ -144,7 +144,7 @@ def user_layers(
     if user.get("resume") is not None:
         for name in resuming.as_begun(user["resume"], in_full(asked)) & FIXED.keys():
             del user[name]
-        before = resumed_layer(user, notes)
+        before = resumed_layer(user)
         if user.get("reward"):
             user["reward"] = reward_model.kept(
                 in_full(user)["reward"],
@@ -203,7 +203,7 @@ def newest_of_run(adapter: str) -> str:
     return adapter if newest is None else str(newest)
 
 
-def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def resumed_layer(user: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the run that is resumed, without what another learner sets otherwise."""
     file = expanded(user["resume"]) / CONFIG_FILE
     if not is_file(file):
@@ -212,7 +212,7 @@ def resumed_layer(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
             "set --resume runs/<run_name>"
         )
     resuming.check_command(file, RUN.command)
-    before = read_toml(file, notes)
+    before = read_toml(file)
     for name in sorted(before.keys() - user.keys()):
         if is_hidden(before[name]):
             raise UserError(
@@ -256,8 +256,10 @@ def with_adapter(config: Config, requested: Mapping[str, Any]) -> tuple[Config, 
             f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
         )
     alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else config.lora_alpha
-    config = replace(config, max_lora_rank=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout)
-    return config, lora
+    shaped = replace(
+        config, max_lora_rank=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout
+    )  # fmt: skip
+    return shaped, lora
 
 
 def with_idle_learners(config: Config, requested: Mapping[str, Any], notes: list[str]) -> Config:
@@ -313,6 +315,8 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
         user["adapter"] = newest_of_run(user["adapter"])
     for name, why in FIXED.items():
         was = before.get(name, OPTIONS[name].default)
+        if name == "model" and resuming.base_parts_at(user["resume"]):
+            continue  # a copy of it may lie elsewhere: its content is compared
         if name in user and redacted_values(user[name]) != was:
             raise UserError(
                 f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"

@@ -3,26 +3,28 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
+from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
 FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
-    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
-    "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster",
-    "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
+    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
+    "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
+    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
     "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
 }  # fmt: skip
 
@@ -113,11 +115,46 @@ def recipe_at(resume: str) -> dict[str, Any]:
     return recipe if isinstance(recipe, dict) else {}
 
 
+def base_parts_of(
+    options: starting_adapter.Options, notes: list[str], judges: Sequence[str] = ()
+) -> dict[str, str]:
+    """The parts of a run's base. `notes` gets a line where the adapter that it begins with, or one
+    of its reward models (`judges`), was trained over another one. UserError where a run that goes
+    on was."""
+    now, model = base_parts.of(base_model.find(options.model)), options.model
+    used = [*judges]
+    if options.resume is not None:
+        before = base_parts_at(options.resume)
+        if changed := base_parts.differing(before, now):
+            raise UserError(
+                f"model {model} is not the base that the run was trained on, by its {changed}: set "
+                "--model to a copy of that, or start a new run from the adapter with --adapter"
+            )
+        if not before:
+            notes.append(
+                f"resume {options.resume}: an earlier version began it, which recorded no more of "
+                "its base than the 4-bit weights: the rest is not compared"
+            )
+    elif start := starting_adapter.folder(options):
+        used.append(start)
+    for adapter in used:
+        use = adapter_use.read(expanded(adapter))
+        if use is not None and (changed := base_parts.differing(use.base_parts, now)):
+            notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
+                         f"{changed}")  # fmt: skip
+    return now
+
+
+def base_parts_at(resume: str) -> dict[str, str]:
+    """Of the base of the run in the folder `resume`, {} where they were not recorded."""
+    return origin.read(expanded(resume)).base
+
+
 def check_command(config: Path, command: str) -> None:
     """UserError for a run of another command than `command`, whose options may all be known to this
     one. `config`: the file in the run's folder."""
-    found = entries(config).get(COMMAND, command)
-    if found != command and found in list(TABLES):
+    found = entries(config).get(COMMAND, RUN.command)
+    if found != command and found in [RUN.command, *TABLES]:
         raise UserError(
             f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {config.parent}"

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, rewards, stopping, variables
+from unslothrl import cluster, resuming, rewards, stopping, variables
 from unslothrl.build import data_options, scorer_of
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
@@ -36,9 +37,11 @@ from unslothrl.tracking import methods, origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
+from unslothrl.training import trial
 from unslothrl.training.pieces import Pieces
 from unslothrl.training.start_lines import facts, header
 from unslothrl.training.trainer import Trainer
+from unslothrl.types import Task
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
@@ -70,7 +73,7 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
     trackers.check(config.track)
     stopping.listen()
-    view = Terminal(config.eval_every, groups=config.batch_size)
+    view = Terminal(config.eval_every)
     with view, contextlib.ExitStack() as at_end:
         try:
             target = mirrors.of_run(config)
@@ -104,6 +107,8 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
             if isinstance(error, UserError | RunError):
                 raise
             raise unexpected(error, folder) from None
+        for line in duration.ends_early(config.max_steps, prepared.steps, config.episodes):
+            view.note(line)
         ending.close("finished")
         return 0
 
@@ -119,7 +124,7 @@ def train(
     folder, view = prepared.folder, ending.view
     ending.before = earlier.state if earlier else RunState()
     adapter = config.adapter and (starting_adapter.kept(folder.path) or config.adapter)
-    started = replace(config, adapter=adapter)
+    started = replace(config, adapter=adapter, max_steps=prepared.steps)
     processes = ending.cluster = cluster.start(started, prepared.base, machine, view.stage)
     view.stage("trying out what has started")
     checks = Checks(prepared.level, learners_generate=config.learner_generates)
@@ -163,6 +168,7 @@ def prepare(
     """Everything before the first process, with what takes long on the display. UserError."""
     view.stage("importing libraries")
     cluster.import_first(config)
+    trial.try_objective(objective_of(config), config.max_new_tokens)
     on_hub = base_model.is_on_hub(config.model)
     adapter = starting_adapter.folder(config)
     if adapter:  # before a base is downloaded whole or quantised
@@ -176,16 +182,22 @@ def prepare(
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
     with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
         base_model.find(config.model)
+    on_base: list[str] = []
+    judges = [e.function for e in rewards.choose(config.reward) if e.runs == rewards.IN_LEARNER]
+    parts = resuming.base_parts_of(config, on_base, judges)
     base = base_model.prepare(config.model, view.stage, view.progress)
-    view.stage("trying the rewards")
-    level = check_rewards(config)
     view.stage("reading the tokenizer")
     tokenizer = base_model.load_tokenizer(base)
     view.stage(f"reading {config.dataset}")
     options = data_options(config)
     data = tasks.load(options, tokenizer)
+    view.stage("trying the rewards")
+    task = trial.shortest(data)
+    level = check_rewards(config, task)
+    trial.try_environment(config, task, tokenizer)
     steps = total_steps(config, data)
-    notes = duration.check(config, steps, sum(map(len, data.evals.values())))
+    notes = [*on_base, *duration.check(config, steps, sum(map(len, data.evals.values())))]
+    notes += duration.ends_early(config.max_steps, steps, config.episodes)
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
@@ -196,11 +208,11 @@ def prepare(
     if earlier is not None:
         changed = earlier.check_data(fingerprints, config.dataset)  # before models are loaded
         notes = [*earlier.notes, *notes, *changed]
-    folder = open_folder(config, earlier, facts(config, data), recipe)
+    folder = open_folder(config, earlier, facts(config, data), recipe, parts)
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
     own = methods.described(methods.RL, config.dataset, folder.path.name, config.learner)
-    use = replace(use, stages=starting_adapter.stages(config, own))
+    use = replace(use, stages=starting_adapter.stages(config, own), base_parts=parts)
     return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
 
@@ -242,6 +254,7 @@ def open_folder(
     earlier: EarlierRun | None,
     comments: Sequence[str] = (),
     recipe: Mapping[str, Any] | None = None,
+    parts: Mapping[str, str] = origin.NOTHING,  # of the base
 ) -> RunFolder:
     """The run's folder: a new one with its config.toml, with `comments`; an earlier one as it is,
     until the run does go on from its checkpoint."""
@@ -250,18 +263,21 @@ def open_folder(
     text = to_toml(config, comments)
 
     def begin(folder: Path) -> None:
-        origin.record(folder, recipe, starting_adapter.keep(config, folder))
+        origin.record(folder, recipe, starting_adapter.keep(config, folder), parts)
 
     return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
 
 
-def check_rewards(config: Config) -> str | None:
-    """Loads functions of the user's own and tries the sandbox, as far as the run will need them.
+def check_rewards(config: Config, task: Task | None = None) -> str | None:
+    """Loads functions of the user's own and tries the sandbox, as far as the run will need them;
+    with a `task`, tries the functions too.
 
     -> the level of the sandbox, the same in all processes; None where no programs are run."""
     scorer = scorer_of(config)
     try:
         scorer.check()
+        if task is not None:
+            trial.try_rewards(scorer, task)
         return scorer.level
     finally:
         scorer.close()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+ROUNDING = 1e-6  # of a score or of a full reward, which may be a weighted sum
 MOST_REWARD = 1e12  # any reward is below it, of a turn, of an episode, or of a reward function
 
 
@@ -24,3 +25,9 @@ class Turn:
     calls: int = 0  # of tools that were answered
     failed_calls: int = 0  # of them
     tool_calls: tuple[Call, ...] = ()  # that were read in the reply
+
+
+def correct(reward: float) -> float:
+    """What is reported as correct where an environment says nothing of it: a full reward, 1 or
+    more, in one turn. Less may be a bonus."""
+    return float(reward >= 1 - ROUNDING)

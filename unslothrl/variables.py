@@ -50,6 +50,7 @@ def defaults(cpus: int, gpu: bool, alone: bool = False) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DOWNLOAD_TIMEOUT": "10",
+        "HF_HUB_DISABLE_TELEMETRY": "1",  # TRL's trainers report their use to the hub
     }
     if not gpu:
         # Tracing vLLM's sampler takes 20 s and a C++ compiler, and gains nothing on a CPU.

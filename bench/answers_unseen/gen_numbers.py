@@ -278,7 +278,7 @@ def fractions(book, n=150):
         wrong = [(show(v, r), v) for v in near(q, r) if v]
         if not terminates(q):
             wrong += [
-                (rounded(q, k), F(rounded(q, k))) for k in r.sample([1, 2, 3, 4, 6, 8, 12], 3)
+                (rounded(q, k), F(rounded(q, k))) for k in r.sample([1, 2, 3, 4, 6, 8, 10], 3)
             ]
         if a > b:
             w, rest = divmod(abs(q), 1)

@@ -130,7 +130,10 @@ class Course:
         self.prompt_ids = self.talk.prompt_ids
         most = self.rules.max_prompt_tokens
         if most and len(self.prompt_ids) > most and self.prompt_ids != task.prompt_ids:
-            raise Lost(f"its prompt has {len(self.prompt_ids)} tokens, over --max_prompt_tokens")
+            raise Lost(
+                f"its prompt, with the schemas of tools, has {len(self.prompt_ids)} tokens, and "
+                f"--max_prompt_tokens is {most}"
+            )
         self.most_turns = self.rules.max_turns or opened.get("max_turns") or DEFAULT_TURNS
 
     async def run(self, session: Session, draw: Draw) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from unslothrl.actors.episodes import Played
 from unslothrl.rewards.scorer import Scored
+from unslothrl.turn import correct
 from unslothrl.types import FROM_THE_ENVIRONMENT, Failure, Group, Task
 
 
@@ -37,9 +38,10 @@ def group_of(
 
 def score_of(played: Played, score: float, has_rewards: bool) -> float:
     """What is reported as correct: what the environment says, else the first reward's `score` and,
-    without rewards, the environment's own as far as it lies between 0 and 1."""
+    without rewards, whether the last turn earned a full one from the environment."""
     if played.lost:
         return 0.0
     if played.score is not None:
         return played.score
-    return score if has_rewards else min(1.0, max(0.0, played.reward))
+    turns = played.completion.transcript.turns if played.completion.transcript else ()
+    return score if has_rewards or not turns else correct(turns[-1].reward)

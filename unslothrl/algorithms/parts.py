@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unslothrl.errors import RunError
+from unslothrl.errors import RunError, WillRepeat
 
 TOKENS = ("lengths", "logprobs", "entropies", "advantages", "sampler", "old", "reference")
 POSITIONAL = {"advantage": 1, "ratio": 2, "clip": 4, "aggregation": 3}  # arguments
@@ -59,11 +59,11 @@ class Part:
                 if code and frame.filename == code.co_filename
             ]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise RunError(self._message(lines[-1] if lines else self.line, reason)) from None
+            raise WillRepeat(self._message(lines[-1] if lines else self.line, reason)) from None
         wanted = RETURNS[self.part](result, *arguments)
         if wanted is not None:
             wrong = f"it must return {wanted}, got {shown(result)}"
-            raise RunError(self._message(self.line, wrong))
+            raise WillRepeat(self._message(self.line, wrong))
         return result
 
     def _message(self, line: int | None, what: str) -> str:

@@ -284,7 +284,7 @@ def version_name(key: int) -> str:
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
     """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config, without
     whatever else is trained beside it."""
-    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     weights = safetensors.torch.save(
         {
             name: state[name].detach().to("cpu", torch.bfloat16).contiguous()

@@ -43,17 +43,21 @@ class Padded:
 
 
 def is_plain(config: Any) -> bool:
-    """Whether a model attends to all that came before, without a window or a cap: then packs are
-    exact."""
+    """Whether every layer of a model is full attention to all that came before, without a window or
+    a cap: then packs are exact. The state of linear attention and of a convolution runs on from one
+    sequence into the next."""
     windowed = getattr(config, "sliding_window", None) and getattr(
         config, "use_sliding_window", True
     )
-    return not windowed and not getattr(config, "attn_logit_softcapping", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    capped = getattr(config, "attn_logit_softcapping", None)
+    return not windowed and not capped and kinds <= {"full_attention"}
 
 
-def can_pack(config: Any) -> bool:
+def can_pack(model: Any) -> bool:
     """Whether a model of transformers can attend by `attention.attend`."""
-    return is_plain(config) and config._attn_implementation in ("sdpa", ATTENTION)
+    attends = model.config._attn_implementation in ("sdpa", ATTENTION)
+    return is_plain(model.config.get_text_config()) and attends and not model._is_stateful
 
 
 def row_lengths(positions: torch.Tensor | None) -> torch.Tensor | None:

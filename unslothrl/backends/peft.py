@@ -10,6 +10,7 @@ from unslothrl.backends import attention, packing
 from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
 from unslothrl.memory import prepare_card
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights import coverage
 
 
 def load(
@@ -36,8 +37,9 @@ def load(
     plain = AutoModelForCausalLM.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False
     )
+    coverage.check(plain, base)
     keep_4bit_weights_packed(plain, dtype)
-    packs = packs and packing.can_pack(plain.config)
+    packs = packs and packing.can_pack(plain)
     if packs:
         plain.set_attn_implementation(attention.ATTENTION)
     model = add_lora(plain, rank, alpha, dropout, seed, start)

@@ -74,6 +74,7 @@ from unslothrl.backends import packing, patches
 from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights import coverage
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
@@ -206,6 +207,7 @@ def load_base(
             random_state=seed,
             **loading,
         )
+    coverage.check(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
         check_context(llm.llm_engine.model_config.max_model_len, context)

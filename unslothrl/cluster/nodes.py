@@ -20,6 +20,7 @@ from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.placement import Node, Placement, ProcessPlan, Resources
 from unslothrl.planning.shapes import shape_of
+from unslothrl.weights import base_parts
 
 LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch from a cold disk
 RESERVE_S = 20.0  # for cards that Ray counts as free
@@ -131,7 +132,8 @@ class JoinedNodes:
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine):
         self.ray, self.config, self.machine = ray, config, machine
         self.task = ray.remote(num_cpus=0, max_retries=0)(on_node.call)
-        self.tokenizer = on_node.tokenizer_hash(base)
+        parts = base_parts.of(base)  # its weights a driver without a card quantises otherwise
+        self.tokenizer = {part: parts[part] for part in base_parts.OF_TEXTS}
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
         self.preparing: dict[str, Any] = {}  # node -> what has begun to prepare it
@@ -242,10 +244,10 @@ class JoinedNodes:
         for node, answer in answers.items():
             if "error" in answer:
                 raise UserError(f"node {self.names[node]}: {answer['error']}")
-            if answer["tokenizer"] != self.tokenizer:
+            if changed := base_parts.differing(self.tokenizer, answer["parts"]):
                 raise UserError(
-                    f"node {self.names[node]}: the tokenizer of model {self.config.model} is not "
-                    "the driver's: fetch the same model on both, or delete the older copy"
+                    f"node {self.names[node]}: model {self.config.model} is not the driver's, by "
+                    f"its {changed}: fetch the same model on both, or delete the older copy"
                 )
         check_same_weights(self.config.model, self.names, {**self.prepared, **answers})
         self.prepared |= answers
@@ -379,10 +381,9 @@ def check_same_weights(
     """Raises UserError where two nodes' copies of the base are not the same bytes."""
     first, *others = prepared
     for node in others:
-        if prepared[node]["weights"] != prepared[first]["weights"]:
+        if changed := base_parts.differing(prepared[first]["parts"], prepared[node]["parts"]):
             raise UserError(
-                f"node {names[node]}: its weights of model {model} (hash "
-                f"{prepared[node]['weights']}) are not those of node {names[first]} "
-                f"({prepared[first]['weights']}): copy one's {prepared[first]['base']} to the "
-                "other, or use a model that is 4-bit already"
+                f"node {names[node]}: its model {model} is not that of node {names[first]}, by its "
+                f"{changed}: copy one's {prepared[first]['base']} to the other, or use a model "
+                "that is 4-bit already"
             )

@@ -4,7 +4,6 @@ Each function runs once on a node, in a process that Ray starts there. It gets a
 values, since the package may be another version there.
 """
 
-import hashlib
 import os
 import shutil
 import socket
@@ -23,7 +22,7 @@ from unslothrl.errors import UserError
 from unslothrl.planning import tensor_parallel
 from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.variables import CARD_LIMIT, IMPORT_FOLDER
-from unslothrl.weights import base_model
+from unslothrl.weights import base_model, base_parts
 
 SCRATCH_PREFIX = "unslothrl-node-"
 
@@ -108,8 +107,7 @@ def prepare(
     return {
         "config": here,
         "base": str(base),
-        "weights": weights_hash(base),
-        "tokenizer": tokenizer_hash(base),
+        "parts": base_parts.of(base),
         "scratch": str(scratch),
     }
 
@@ -156,31 +154,3 @@ def remove(session: str, job: str) -> None:
 def room() -> Path:
     """Where the folders of runs are on this node."""
     return Path(adapter_room() or tempfile.gettempdir())
-
-
-def weights_hash(base: Path) -> str:
-    """A short hash of a base's weights as they are on the disk."""
-    return files_hash(sorted(base.glob("*.safetensors")))
-
-
-def tokenizer_hash(base: Path) -> str:
-    """A short hash of what a base's tokenizer and chat template are read from."""
-    return files_hash(
-        [base / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
-    )
-
-
-def files_hash(files: list[Path]) -> str:
-    """Of names and contents; a file of the hub's cache is named after its hash already."""
-    total = hashlib.sha256()
-    for file in files:
-        if not file.is_file():
-            continue
-        blob = Path(os.path.realpath(file))
-        total.update(file.name.encode())
-        if blob.parent.name == "blobs" and len(blob.name) == 64:
-            total.update(bytes.fromhex(blob.name))
-            continue
-        with file.open("rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
-    return total.hexdigest()[:16]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unslothrl import variables
-from unslothrl.commands.adapters import find
+from unslothrl.commands.adapters import base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
@@ -92,10 +92,11 @@ def load(
     use = dataclasses.replace(use, base=model or use.base)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
-    adapter_check.check(folder, base_model.find(use.base, weights=False))
     if err.isatty():
         print(for_terminal(f"loading {use.base} and {folder} ..."), file=err)
-    base = base_model.prepare(use.base)
+    base, notes = base_under(found, use.base)
+    for note in notes:
+        print(for_terminal(note), file=err)
     if recorded is None:
         assumed = (
             f"adapter {folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "

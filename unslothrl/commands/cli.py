@@ -168,9 +168,30 @@ def score(
     return 0
 
 
+RUN_FOLDER = typer.Argument(None, metavar="[RUN]", help="Run's folder; the same as --adapter.")
+ADAPTER = typer.Option(
+    None, "--adapter", help="Adapter folder, or a run's folder for its newest adapter."
+)
+
+
+def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
+    """The one that is given. UserError where none is, or two."""
+    if run and adapter and run != adapter:
+        raise UserError(f"{command}: {run} and --adapter {adapter} are two: give one of them")
+    if not run and not adapter:
+        raise UserError(
+            f"{command}: no adapter is given: write `unslothrl {command} runs/NAME{more}`; "
+            "`unslothrl report runs` lists the runs"
+        )
+    return str(run or adapter)
+
+
 def ask(
-    question: str = typer.Argument(help="Question; - reads it from stdin."),
-    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    words: list[str] = typer.Argument(
+        metavar="[RUN] QUESTION",
+        help="Run's folder, unless --adapter is given, and the question; - reads that from stdin.",
+    ),
+    adapter: str = ADAPTER,
     base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
     max_new_tokens: int = typer.Option(
         None, min=1, max=2**20, help="Longest completion (tokens); default: as in its run."
@@ -189,12 +210,15 @@ def ask(
     """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.ask import ask as answer
 
-    answer(adapter, question, max_new_tokens, temperature, model, with_base=base)
+    run, *said = words if adapter is None and len(words) > 1 else [None, *words]
+    named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
+    answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
     return 0
 
 
 def chat(
-    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
     base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
     whole: bool = typer.Option(
         False, "--whole", help="Take all of stdin as one question instead of one per line."
@@ -217,7 +241,7 @@ def chat(
     from unslothrl.commands.chat import chat as talk
 
     return talk(
-        adapter,
+        named_adapter("chat", run, adapter),
         with_base=base,
         whole=whole,
         max_new_tokens=max_new_tokens,
@@ -250,8 +274,12 @@ EVAL_OPTIONS = (
 )
 
 
+AS_IN_RUN = "default: as in its run"
+
+
 def evaluate(
-    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
     dataset: list[str] = typer.Option(
         None,
         help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500; may be "
@@ -268,15 +296,17 @@ def evaluate(
     **flags: str | bool | list[str] | None,
 ) -> int:
     """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
-    from unslothrl.commands.eval import evaluate as run
+    from unslothrl.commands.eval import evaluate as figures
 
     chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
-    run(adapter, dataset or (), chosen, with_base=base, output=output, as_json=json)
+    named = named_adapter("eval", run, adapter)
+    figures(named, dataset or (), chosen, with_base=base, output=output, as_json=json)
     return 0
 
 
 def export(
-    adapter: str = typer.Option(help="Adapter folder, or a run's folder for its newest adapter."),
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
     output: str = typer.Option(None, help="Folder to write, which must not exist yet."),
     to: str = typer.Option(
         "merged",
@@ -298,7 +328,7 @@ def export(
     from unslothrl.commands.export import interrupted
 
     try:
-        write(adapter, to, output, model, gguf_type, push, private)
+        write(named_adapter("export", run, adapter), to, output, model, gguf_type, push, private)
     except KeyboardInterrupt:
         return refuse(interrupted(output), INTERRUPTED)
     return 0
@@ -335,8 +365,10 @@ def cluster(
 
 
 app.command(cls=GroupedCommand, help=TRAIN_HELP)(with_options(train))
-app.command("eval", cls=GroupedCommand)(with_options(evaluate, EVAL_OPTIONS))
-app.command(cls=GroupedCommand)(with_options(inspection.plan))
+app.command("eval", cls=GroupedCommand)(
+    with_options(evaluate, EVAL_OPTIONS, defaults=dict.fromkeys(EVAL_OPTIONS, AS_IN_RUN))
+)
+app.command(cls=GroupedCommand)(with_options(inspection.plan, defaults={"learner": "default grpo"}))
 app.command(cls=GroupedCommand)(with_options(inspection.data, inspection.DATA_OPTIONS))
 for stage in (offline.sft, offline.dpo, offline.rm):
     app.command(cls=GroupedCommand)(offline.with_its_options(stage))

@@ -11,6 +11,10 @@ from unslothrl.cluster import joining
 from unslothrl.errors import UserError
 
 WIDTH = 80
+OWN = (
+    "this looks for a Ray that `ray start` or a run with --ray_port has started; the Ray of any "
+    "other run is closed to it: see the run's terminal, or `unslothrl report runs`"
+)
 Record = Mapping[str, Any]
 
 
@@ -20,7 +24,10 @@ def show(address: str | None, as_json: bool, out: TextIO | None = None) -> None:
     given = address or os.environ.get("RAY_ADDRESS") or "auto"
     if given == "auto" and "ray" not in sys.modules:
         check_installed()
-    seen = joining.check(given, "unslothrl.cluster.looking")
+    try:
+        seen = joining.check(given, "unslothrl.cluster.looking")
+    except UserError as error:
+        raise UserError(f"{error}; {OWN}") if given == "auto" else error from None
     text = json.dumps(seen) if as_json else "\n".join(lines(seen, time.time()))
     print(text, file=out or sys.stdout)
 
@@ -64,10 +71,10 @@ def node_lines(node: Record, runs: Sequence[Record]) -> list[str]:
     ]
     for run in runs:
         if run["driver"] == node["id"]:
-            text.append(f"  {'driver':<14}{run['state']:<12}{run['name']}")
+            text.append(f"  {'driver':<13} {run['state']:<11} {run['name']}")
         for process in run["processes"]:
             if process["node"] == node["id"]:
-                text.append(f"  {process['name']:<14}{process['state']:<12}{card_of(process)}")
+                text.append(f"  {process['name']:<13} {process['state']:<11} {card_of(process)}")
     return text
 
 

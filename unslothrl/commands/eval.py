@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 from unslothrl import cluster, rewards, variables
 from unslothrl.build import data_options
-from unslothrl.commands.adapters import Found, base_of, find
+from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
-from unslothrl.config.reading import command_of, read_toml
+from unslothrl.config.reading import command_of, entries, read_toml
 from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
@@ -32,7 +32,7 @@ from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Group
 from unslothrl.untrusted import for_terminal, plain
-from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 BASE, ADAPTER = "base", "adapter"
@@ -71,8 +71,7 @@ def evaluate(
     with Terminal() as view:
         view.stage(f"reading base {config.model}")
         cluster.import_first(config)
-        adapter_check.check(str(found.folder), base_model.find(config.model, weights=False))
-        base = base_model.prepare(config.model, view.stage, view.progress)
+        base, on_base = base_under(found, config.model, view.stage, view.progress)
         level = check_rewards(config)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
@@ -81,7 +80,7 @@ def evaluate(
         from unslothrl.evaluation.run import Policy, evaluator
 
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
-        view.header(header(config, found, data, [*notes, *data.notes]))
+        view.header(header(config, found, data, [*notes, *on_base, *data.notes]))
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {}
             for policy in policies:
@@ -117,7 +116,7 @@ def config_of(
             layers |= without_reward_model(run)
     else:
         use = adapter_use.read(found.folder)
-        model = layers["model"] = base_of(found, flags.get("model"))
+        layers["model"] = base_of(found, flags.get("model"))
         if use is not None:
             layers |= {
                 "system_prompt": use.system_prompt,
@@ -125,8 +124,11 @@ def config_of(
                 "eval_top_p": use.top_p,
                 "max_new_tokens": use.max_new_tokens,
             }
-        if not datasets and model != EMBEDDED:
-            raise UserError("dataset is not set, and the adapter is of no run of RL: set --dataset")
+        if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
+            raise UserError(
+                f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
+                "problems with answers: set --dataset"
+            )
         layers["dataset"] = EMBEDDED  # nothing is trained on
         layers["eval_dataset"] = (EMBEDDED,)
     if datasets:
@@ -259,20 +261,20 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             figure: [interval(each) for each in values["estimates"]]
             for figure, values in result["figures"].items()
         }
-        width = max(24, *(len(cell) + 2 for row in cells.values() for cell in row))
+        width = max(23, *(len(cell) + 1 for row in cells.values() for cell in row))
         lines += [
             "",
             f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
             "intervals over problems",
-            " " * 16 + "".join(policy.ljust(width) for policy in policies)
+            " " * 16 + "".join(f"{policy:<{width}} " for policy in policies)
             + ("difference" if len(policies) > 1 else ""),
         ]  # fmt: skip
         for figure, values in result["figures"].items():
-            lines.append(f"{figure:<16}" + "".join(cell.ljust(width) for cell in cells[figure]))
+            lines.append(f"{figure:<15} " + "".join(f"{cell:<{width}} " for cell in cells[figure]))
             if values["difference"]:
                 lines[-1] += difference(values["difference"])
         lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-        lines.append(f"{'mean length':<16}" + "".join(cell.ljust(width) for cell in lengths))
+        lines.append(f"{'mean length':<15} " + "".join(f"{cell:<{width}} " for cell in lengths))
     return [line.rstrip() for line in lines]
 
 

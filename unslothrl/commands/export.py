@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unslothrl import variables
-from unslothrl.commands.adapters import Found, base_of, find
+from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.embedded import EMBEDDED
@@ -29,7 +29,7 @@ from unslothrl.untrusted import for_terminal
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
-from unslothrl.weights.base_model import TEMPLATE_FILE
+from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files
 
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 FORMS = (ADAPTER, MERGED, GGUF)
@@ -46,13 +46,7 @@ class Source:
     found: Found
     use: Use | None
     name: str  # the base's: a hub id, a folder, embedded
-    is_other: bool  # whether that was given, and is another than the adapter's own
     base: Path  # the 4-bit checkpoint
-
-    @property
-    def hash(self) -> str:
-        """Of the 4-bit weights that the adapter was trained over, "" where it is not known."""
-        return self.use.base_hash if self.use is not None else ""
 
     def tokenizer(self) -> Any:
         """With the chat template of its run."""
@@ -141,11 +135,12 @@ def source_of(found: Found, model: str | None) -> Source:
     """The adapter with its base. UserError where they do not fit together."""
     use = adapter_use.read(found.folder)
     name = base_of(found, model)
-    is_other = use is not None and name != use.base
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
-    adapter_check.check(str(found.folder), base_model.find(name, weights=False))
-    return Source(found, use, name, is_other, base_model.prepare(name))
+    base, notes = base_under(found, name)
+    for note in notes:
+        print(for_terminal(f"note: {note}"), file=sys.stderr)
+    return Source(found, use, name, base)
 
 
 @contextlib.contextmanager
@@ -206,7 +201,7 @@ def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     with_adapter, model = merged(source)
     alike = merging.likeness(with_adapter, model, prompts_of(source))
     model.save_pretrained(folder)
-    for path in portable.tokenizer_files(source.base):
+    for path in tokenizer_files(source.base):
         shutil.copyfile(path, folder / path.name)
     write_template(source, folder)
     return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.found.folder)]
@@ -264,24 +259,15 @@ def special_ids(source: Source, tokenizer: Any) -> tuple[dict[str, int], bool]:
 
 
 def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
-    """See `merging.merged`. UserError for another base of the same sizes than the adapter's."""
+    """See `merging.merged`."""
     import torch
 
-    from unslothrl.backends.lora import packed_weights
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     capability = torch.cuda.get_device_capability() if device.type == "cuda" else None
     dtype = getattr(torch, half_precision(capability))
-    with_adapter, model = merging.merged(source.base, source.found.folder, dtype, device, stored)
-    here = base_model.fingerprint(packed_weights(with_adapter.get_base_model()))
-    if source.hash and here != source.hash:
-        differ = f"its 4-bit weights ({here}) are not those that the adapter was trained over"
-        if source.is_other:
-            raise UserError(f"model {source.name}: {differ} ({source.hash}): leave --model out")
-        print(f"note: base {source.name}: {differ}, by a little where another kind of machine has "
-              "quantised it, by much where it is another model", file=sys.stderr)  # fmt: skip
-    return with_adapter, model
+    return merging.merged(source.base, source.found.folder, dtype, device, stored)
 
 
 def likeness_line(what: str, alike: Any) -> str:

@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -10,31 +11,38 @@ import typer
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, choices_of, limits_text
 
+OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
 
 
-def with_options(function: Any, names: Sequence[str] = tuple(OPTIONS), table: Table = RUN) -> Any:
+def with_options(
+    function: Any,
+    names: Sequence[str] = tuple(OPTIONS),
+    table: Table = RUN,
+    defaults: Mapping[str, str] | None = None,
+) -> Any:
     """`function`, which takes **flags, with one typed parameter for each option instead, which
-    typer reads its flags from; its other parameters come first."""
+    typer reads its flags from; its other parameters come first. `defaults`: in words, what the
+    command does without an option, where that is not the table's default."""
     parameters = [
         parameter
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind != parameter.VAR_KEYWORD
     ]
-    parameters += [flag(name, table) for name in names]
+    parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     return function
 
 
-def flag(name: str, table: Table = RUN) -> inspect.Parameter:
+def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.Parameter:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
     kind = table.kind(name)
     is_bool, is_list = kind is bool, kind is tuple
     info = typer.Option(
         None,
         f"--{name}/--no_{name}" if is_bool else f"--{name}",
-        help=help_text(name, table=table),
+        help=help_text(name, table, default),
         metavar="NAME" if choices_of(name, table) else METAVARS[kind],
         show_default=False,
         rich_help_panel=table.options[name].metadata["group"],
@@ -45,15 +53,28 @@ def flag(name: str, table: Table = RUN) -> inspect.Parameter:
     )
 
 
-def help_text(name: str, limits: bool = True, table: Table = RUN) -> str:
-    """The option's help, its choices, unit and default, and its limits if asked for."""
+def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
+    """The option's help, its choices, unit, limits and default, which is `default` where that is
+    given."""
     entry, choices = table.options[name], choices_of(name, table)
-    default = None if entry.default in (None, ()) else f"default {entry.default}"
+    said = entry.metadata["help"]
+    if default is not None:
+        said = OWN_DEFAULT.sub("", said)
+    elif entry.default not in (None, ()):
+        default = f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    bounds = limits_text(name, table) if limits else None
-    facts = [known_names, entry.metadata.get("unit"), bounds, default]
+    facts = [known_names, entry.metadata.get("unit"), limits_text(name, table), default]
     known = ", ".join(fact for fact in facts if fact)
-    return f"{entry.metadata['help']} ({known})" if known else entry.metadata["help"]
+    return f"{said} ({known})" if known else said
+
+
+def without_limits(text: str, name: str) -> str:
+    """A help text of the option without its limits, which are the same for all commands."""
+    limits = limits_text(name)
+    for found in (f"{limits}, ", f", {limits})", f" ({limits})") if limits else ():
+        if found in text:
+            return text.replace(found, ")" * found.startswith(", "), 1)
+    return text
 
 
 def given(flags: dict[str, Any]) -> dict[str, Any]:

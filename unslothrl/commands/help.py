@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from unslothrl.commands.flags import help_text
+from unslothrl.commands.flags import without_limits
 from unslothrl.config.options import OPTIONS
 
 ALL = "--help_all"
@@ -65,7 +65,7 @@ class GroupedCommand(typer.core.TyperCommand):
         ]
         yield (
             "Everyday options",
-            [(record[0], help_text(name, limits=False)) for name, record in shown if record],
+            [(record[0], without_limits(record[1], name)) for name, record in shown if record],
         )
         rest = [each for each in parameters if each.name == "help"]
         flags = sum(each.name != "help" for each in parameters)

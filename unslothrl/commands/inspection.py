@@ -48,7 +48,7 @@ def data(
 
 def plan(
     card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
+        None, metavar="CARD[,CARD...]", help="Assume these cards, by GB or name: 24, or 4090,12."
     ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
     **flags: str | bool | list[str] | None,
@@ -69,7 +69,7 @@ def plan(
 
 def recipes(
     card: str = typer.Option(
-        None, metavar="GB[,GB...]", help="Assume cards of so many GB: 24, or 24,12."
+        None, metavar="CARD[,CARD...]", help="Assume these cards, by GB or name: 24, or 4090,12."
     ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
 ) -> int:
@@ -82,7 +82,7 @@ def recipes(
 
 def plan_stage(
     stage: str,
-    card: str = typer.Option(None, metavar="GB", help="Assume a card of so many GB."),
+    card: str = typer.Option(None, metavar="CARD", help="Assume this card: 12 (GB), or T4."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead of text."),
     **flags: str | bool | list[str] | None,
 ) -> int:

@@ -48,8 +48,8 @@ def unknown_command(name: str, commands: Sequence[str]) -> str:
 def usage_message(error: Any, commands: Mapping[str, Any], arguments: Sequence[str]) -> str:
     """What the parser refused of the `arguments`, in our words where we have better ones;
     `commands` by name."""
-    flag = getattr(error, "option_name", None)
-    name = flag.lstrip("-").replace("-", "_") if flag else None
+    flag: str = getattr(error, "option_name", None) or ""
+    name = flag.lstrip("-").replace("-", "_")
     context = getattr(error, "ctx", None)
     command = context.info_name if context is not None else "train"
     if name and hasattr(error, "possibilities"):

@@ -11,6 +11,7 @@ from unslothrl.config.hardware import half_precision, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import search, shapes, speed
+from unslothrl.planning.cards import cards_of, of_size
 from unslothrl.planning.engine_options import with_engines
 from unslothrl.planning.forecast import Forecast, forecast_of
 from unslothrl.planning.machine import Gpu, Machine
@@ -21,7 +22,6 @@ from unslothrl.planning.search import FREE
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
-LEAST_GB, MOST_GB = 1, 4096
 CARDS_GB = (8, 12, 16, 24, 48, 80)
 STEP = 64  # tokens that a length is searched by
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
@@ -39,7 +39,7 @@ def forecast(
     out = out or sys.stdout
     machine = Machine.detect()
     if cards is not None:
-        machine = with_cards(machine, sizes_of(cards))
+        machine = with_cards(machine, cards_of(cards))
     if not given:
         models = table(machine)
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
@@ -65,31 +65,10 @@ def forecast(
     print(json.dumps(report) if as_json else "\n".join(lines(config, needs, report)), file=out)
 
 
-def sizes_of(text: str) -> list[float]:
-    """The GB of `--card 24,12`. Raises UserError."""
-    sizes = []
-    for part in text.split(","):
-        try:
-            size = float(part)
-        except ValueError:
-            size = 0.0
-        if not LEAST_GB <= size <= MOST_GB:  # nan is none of them
-            raise UserError(
-                f"card must be GB between {LEAST_GB} and {MOST_GB}, several with commas, got "
-                f"{text:.60}: set e.g. --card 24,12"
-            )
-        sizes.append(size)
-    return sizes
-
-
-def with_cards(machine: Machine, sizes_gb: Sequence[float]) -> Machine:
-    """The machine as if it had cards of so many GB and all that a card needs."""
-    cards = tuple(
-        Gpu(f"a card of {gb:g} GB", mb, mb, (8, 6), uuid=str(index) if index else "")
-        for index, (gb, mb) in enumerate((gb, round(gb * 1024)) for gb in sizes_gb)
-    )
+def with_cards(machine: Machine, cards: Sequence[Gpu]) -> Machine:
+    """The machine as if it had these cards and all that a card needs."""
     packages = machine.packages | {"vllm", "unsloth", "ray"}
-    return replace(machine, gpus=cards, packages=packages, online=True, gpu_problem=None)
+    return replace(machine, gpus=tuple(cards), packages=packages, online=True, gpu_problem=None)
 
 
 def settings(
@@ -238,14 +217,14 @@ def process_lines(process: ProcessPlan) -> list[str]:
     phases = (process.needs.generating, process.needs.updating)
     cards = len(process.cards)
     name = process.name + (f", each of its {cards} cards" if cards > 1 else "")
-    text = [f"  {name:<28}{'generating':>12}{'updating':>12}"]
+    text = [f"  {name:<28} {'generating':>11} {'updating':>11}"]
     for part in dict.fromkeys([*phases[0], *phases[1]]):
         values = [phase.get(part) for phase in phases]
         text.append(
-            f"    {part:<26}" + "".join(f"{'-' if v is None else gb(v):>12}" for v in values)
+            f"    {part:<26}" + "".join(f" {'-' if v is None else gb(v):>11}" for v in values)
         )
-    sums = "".join(f"{gb(sum(phase.values())):>12}" for phase in phases)
-    return [*text, f"    {'together':<26}{sums}"]
+    sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases)
+    return [*text, f"    {'together':<25} {sums}"]
 
 
 def table(machine: Machine) -> dict[str, Any]:
@@ -258,7 +237,7 @@ def table(machine: Machine) -> dict[str, Any]:
             alone = replace(machine, gpus=(card,))
             rows[name] = {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
         else:
-            machines = {str(gb): with_cards(machine, [gb]) for gb in CARDS_GB}
+            machines = {str(gb): with_cards(machine, [of_size(gb)]) for gb in CARDS_GB}
             rows[name] = {gb: longest(shape, with_gb) for gb, with_gb in machines.items()}
     what = "GB by context" if card else "longest context by card in GB"
     return {"card": card and card.name, "what": what, "models": rows, "note": NOT_MEASURED}
@@ -305,11 +284,11 @@ def table_lines(models: dict[str, Any]) -> list[str]:
     card = models["card"] or "this machine has no card"
     names = list(next(iter(models["models"].values())))
     text = [f"{card}: {models['what']} ({models['note']})", ""]
-    text.append(f"{'':<16}" + "".join(f"{name:>9}" for name in names))
+    text.append(f"{'':<16}" + "".join(f" {name:>8}" for name in names))
     fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
     for model, cells in fitting.items():
         values = ["-" if v is None else f"{v:,}" for v in cells.values()]
-        text.append(f"{model:<16}" + "".join(f"{value:>9}" for value in values))
+        text.append(f"{model:<16}" + "".join(f" {value:>8}" for value in values))
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
     return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]

@@ -10,7 +10,6 @@ from unslothrl.commands.plan import (
     NOT_MEASURED,
     duration,
     gb,
-    sizes_of,
     with_cards,
     written,
 )
@@ -24,6 +23,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage, resolve
 from unslothrl.planning import shapes, speed, stages
+from unslothrl.planning.cards import cards_of
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.forecast import Store
 from unslothrl.planning.machine import Gpu, Machine
@@ -47,7 +47,7 @@ def forecast(
     out = out or sys.stdout
     machine = Machine.detect()
     if cards is not None:
-        machine = with_cards(machine, sizes_of(cards))
+        machine = with_cards(machine, cards_of(cards))
     report = report_of(resolve(command, given, machine=machine), machine)
     print(json.dumps(report) if as_json else "\n".join(lines(report)), file=out)
 
@@ -195,7 +195,7 @@ def lines(report: dict[str, Any]) -> list[str]:
             lower = report["would_fit_with"].items()
             text.append("would fit with " + " ".join(f"--{name} {value}" for name, value in lower))
     parts = {**report["parts_mb"], "together": sum(report["parts_mb"].values())}
-    text += [f"    {name:<26}{size(mb):>12}" for name, mb in parts.items()]
+    text += [f"    {name:<26} {size(mb):>11}" for name, mb in parts.items()]
     text += ["", report["reference"]] if report["reference"] else []
     text.append("")
     for store in report["stores"]:

@@ -3,11 +3,12 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from unslothrl.commands.plan import sizes_of, with_cards
+from unslothrl.commands.plan import with_cards
 from unslothrl.commands.plan_stage import report_of
 from unslothrl.config.options import Config
 from unslothrl.config.reading import RECIPES, command_of
@@ -16,8 +17,9 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import shapes
+from unslothrl.planning.cards import cards_of
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Machine
+from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
@@ -51,13 +53,21 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
     out = out or sys.stdout
     machine = Machine.detect()
     if card is not None:
-        machine = with_cards(machine, sizes_of(card))
+        machine = with_cards(machine, cards_of(card))
     found = [look(name, path, machine) for name, path in RECIPES.items()]
     if as_json:
         print(json.dumps([asdict(each) for each in found]), file=out)
     else:
-        where = "here" if card is None else f"{card} GB"
+        where = "here" if card is None else where_of(machine.gpus)
         print("\n".join(lines(found, where)), file=out)
+
+
+def where_of(gpus: Sequence[Gpu]) -> str:
+    """ "24,12 GB", or what cards are called that have names."""
+    sizes = [f"{gpu.memory_mb / 1024:g}" for gpu in gpus]
+    if all(gpu.name == f"a card of {gb} GB" for gpu, gb in zip(gpus, sizes, strict=True)):
+        return f"{','.join(sizes)} GB"
+    return ", ".join(gpu.name for gpu in gpus)
 
 
 def look(name: str, path: Path, machine: Machine) -> Recipe:

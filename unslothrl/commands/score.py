@@ -8,8 +8,9 @@ from typing import TextIO
 
 from unslothrl import answers, rewards
 from unslothrl.columns import UnusableRow, names_of
+from unslothrl.config.values import read_value
 from unslothrl.data import sources
-from unslothrl.data.formats import Columns
+from unslothrl.data.formats import Columns, columns_as_they_stand
 from unslothrl.data.reader import Reader
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -36,7 +37,7 @@ def score(
     row that lacks its problem, what the reward needs, or its completion.
     """
     out, err = out or sys.stdout, err or sys.stderr
-    chosen = rewards.choose(tuple(texts))
+    chosen = rewards.choose(read_value("reward", tuple(texts)))
     if any(each.runs == rewards.IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     reader = Reader(columns or Columns(), rewards.needs_of(chosen))
@@ -100,5 +101,15 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
     except UnusableRow as error:
         raise UserError(f"{where}: {error}") from None
-    task = Task(where, record.problem, record.answer, record.problem, (), record.extra)
+    read = columns_as_they_stand(row, record.columns)
+    task = Task(
+        where,
+        record.problem,
+        record.answer,
+        record.problem,
+        (),
+        record.extra,
+        record.messages,
+        read,
+    )
     return task, Completion.of_text(completion)

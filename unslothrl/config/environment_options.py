@@ -21,6 +21,7 @@ class EnvironmentOptions:
         (),
         "python, search:FILE, or file.py whose functions the model may call; may be repeated",
         ENVIRONMENT,
+        commas=True,
     )
     max_turns: int | None = option(
         None,

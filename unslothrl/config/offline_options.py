@@ -51,6 +51,7 @@ class OfflineOptions:
     max_steps: int | None = same("max_steps")
     episodes: int = same("episodes", 1, "passes over the training rows")
     track: tuple[str, ...] = same("track")
+    project_name: str | None = same("project_name")
     mirror: str | None = same("mirror")
 
     batch_size: int = option(16, "rows per step", TRAINING, at_least=1, at_most=65_536)

@@ -366,6 +366,5 @@ class Config(EnvironmentOptions, TaskOptions):
         return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")
 
 
-RETIRED = {"project_name": "runs are logged into their own folder"}  # of earlier versions, and why
 OPTIONS: dict[str, Field] = {entry.name: entry for entry in fields(Config)}
 PARTS = tuple(name for name, entry in OPTIONS.items() if entry.metadata.get("is_part"))

@@ -191,6 +191,7 @@ TABLE = (  # our options, their names, what there is to know
         "",
     ),
     ("run_name", "experiment_name name wandb_name", ""),
+    ("project_name", "project wandb_project", "of the trackers"),
     ("output_dir", "default_local_dir save_dir checkpoint_dir ckpt_path log_dir", ""),
     (
         "actor_tensor_parallel",
@@ -270,7 +271,7 @@ WITHOUT_TABLE = (  # what needs no option here, or has none, and why
         "the attention kernel is chosen for the card",
         "flash_attention use_liger_kernel use_liger attn_implementation",
     ),
-    ("runs are identified by their folder", "project wandb_project hub_model_id"),
+    ("runs are identified by their folder", "hub_model_id"),
     ("rewards are added with their weights", "multi_objective_aggregation"),
     ("the model's chat template is used as it is", "chat_template_kwargs chat_template"),
     ("code that comes with a model is never run", "trust_remote_code model_init_kwargs"),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.options import RETIRED
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded
@@ -42,10 +41,10 @@ def parsed(text: str) -> dict[str, Any]:
         raise ValueError(f"{' '.join(str(error).split()):.200}") from None
 
 
-def read_recipe(name: str, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
+def read_recipe(name: str, table: Table = RUN) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
     path = path_of(name)
-    found = read_toml(path, notes, table)
+    found = read_toml(path, table)
     if found.get("recipe") and path.name != RUN_FILE:
         raise UserError(
             f"recipe {path} names another recipe, {plain(found['recipe'])}: copy its lines instead"
@@ -82,11 +81,8 @@ def entries(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. Raises UserError, also for one of another command.
-
-    An option of earlier versions is left out, and `notes` gets a line that says so.
-    """
+def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
+    """The options in a file: name -> value. Raises UserError, also for one of another command."""
     found = entries(path)
     command = found.pop(COMMAND, table.command)
     if command != table.command:
@@ -99,10 +95,6 @@ def read_toml(path: Path, notes: list[str] | None = None, table: Table = RUN) ->
             f"recipe {path} is for unslothrl {command}, not for {table.command}: use "
             f"unslothrl {command} --recipe"
         )
-    for name in sorted(found.keys() & RETIRED.keys()):
-        del found[name]
-        if notes is not None:
-            notes.append(f"{name} has no effect: it is no longer an option: {RETIRED[name]}")
     for name, value in found.items():
         if isinstance(value, dict):
             raise UserError(

@@ -48,9 +48,10 @@ class TaskOptions:
 
     reward: tuple[str, ...] = option(
         (),
-        "what a completion earns: NAME, NAME=WEIGHT or file.py:function; may be repeated; the "
-        "first decides what is reported as correct; default: accuracy, format, tags",
+        "what a completion earns: NAME, NAME=WEIGHT or file.py:function; several with commas, or "
+        "repeated; the first decides what is reported as correct; default: accuracy, format, tags",
         TASK,
+        commas=True,
     )
     normalize_reward_model: bool = option(
         True,
@@ -85,6 +86,13 @@ class TaskOptions:
         "in a resumed run",
         RUN,
         choices=("tensorboard", "trackio", "wandb", "none"),
+        commas=True,
+    )
+    project_name: str | None = option(
+        None,
+        "project of the run in the trackers; default: that of the tracker's variable, else "
+        "unslothrl",
+        RUN,
     )
     profile: int = option(
         0,

@@ -15,9 +15,11 @@ from dataclasses import Field, fields
 from typing import Any
 
 from unslothrl.algorithms import objectives
+from unslothrl.algorithms.objective import Objective
 from unslothrl.config import other_names
-from unslothrl.config.options import RETIRED, Config
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 from unslothrl.untrusted import plain, shown
 
 MOST_TEXT = 65_536  # characters
@@ -141,10 +143,21 @@ def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any
         return float(value) if abs(value) < 2**1023 else math.inf
     if wanted is tuple and isinstance(value, list | tuple | str):
         items = (value,) if isinstance(value, str) else tuple(value)
+        has_commas = is_flag and table.options[name].metadata.get("commas")
+        if has_commas and all(isinstance(item, str) for item in items):
+            items = tuple(part for item in items for part in separated(item)) or items
         return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":
         return value if name == "system_prompt" else None
     return value if type(value) is wanted else None
+
+
+def separated(text: str) -> list[str]:
+    """The names in "a,b", but for a path that has a comma."""
+    file = text.partition(".py:")
+    if "," not in text or exists("".join(file[:2]).rstrip(":")) or exists(text):
+        return [text]
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def text_problem(text: str) -> str | None:
@@ -183,12 +196,17 @@ def limits_text(name: str, table: Table = RUN) -> str:
 
 
 def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
-    """A value that would do: the limit that was passed, where it is one, else the default."""
+    """A value that would do well: the default, or, where that is none or turns something off, the
+    limit that was passed."""
     limits, default = table.options[name].metadata, table.options[name].default
+    if default is None and hasattr(Objective, name):
+        default = getattr(Objective, name)
+    if default or isinstance(default, float):
+        return default
     if isinstance(typed, int | float) and abs(typed) < math.inf:
         if typed > limits.get("at_most", math.inf):
             return limits["at_most"]
-        if typed < limits.get("at_least", -math.inf) and limits["at_least"] >= 1:
+        if typed < limits.get("at_least", -math.inf):
             return limits["at_least"]
     if default is None:
         return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
@@ -210,8 +228,6 @@ def unknown_option(
             f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
             f"{top_k} (sampling from the k likeliest tokens)"
         )
-    if last in RETIRED:
-        return f"{style.format(name)} is no longer an option: {RETIRED[last]}: leave it out"
     if (known := other_names.answer(name, style)) is not None and table is RUN:
         return f"{style.format(name)} is not an option: {known}"
     ours = [*table.options, *also]

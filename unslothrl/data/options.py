@@ -22,7 +22,7 @@ class DataOptions:
     needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
     system_prompt: str | None = None  # the user's, in place of the rows' own
     default_prompt: str = ""  # system prompt of rows that have none
-    has_environment: bool = False  # which reads the tasks' messages
+    keeps_row: bool = False  # for what reads the tasks' messages and columns as they stand
 
     @property
     def reader(self) -> Reader:

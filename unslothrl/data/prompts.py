@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unslothrl.errors import UserError
+from unslothrl.dialogue import templating
 
 
 def turns_of(
@@ -28,19 +28,8 @@ def render(
     where the template refuses."""
     turns = turns_of(messages, system_prompt, replaces)
     conversation = [{"role": role, "content": content} for role, content in turns]
-    try:
-        text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True
-        )
-        if not text:
-            raise ValueError("it writes nothing")
-        return text
-    except Exception as error:  # whatever a template raises: it is a program of the model's makers
-        roles, reason = ", ".join(role for role, _ in turns), " ".join(str(error).split())
-        raise UserError(
-            f"model: its chat template refuses a conversation of {roles} ({reason:.200}): "
-            'set --system_prompt "", or choose another model'
-        ) from None
+    advice = 'set --system_prompt "", or choose another model'
+    return templating.render(tokenizer, conversation, advice, add_generation_prompt=True)
 
 
 def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:

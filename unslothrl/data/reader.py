@@ -1,7 +1,7 @@
 """From a row to a record that has what the rewards of a run need."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unslothrl.columns import RowNeeds, UnusableRow, names_of
@@ -32,7 +32,7 @@ class Reader:
         """Raises UnusableRow, also for a row that lacks what is needed."""
         record = self.read(row)
         if self.needs.answer and not record.answers:
-            raise no_answer(row)
+            raise no_answer(row, self.needs.answer)
         extra = dict(record.extra)
         if len(record.answers) > 1:
             extra["answers"] = list(record.answers)
@@ -42,11 +42,13 @@ class Reader:
         return dataclasses.replace(record, extra=extra)
 
 
-def no_answer(row: Mapping) -> UnusableRow:
-    """The error for a row without a gold answer."""
+def no_answer(row: Mapping, rewards: Sequence[str]) -> UnusableRow:
+    """The error for a row without a gold answer, which `rewards` need."""
+    why = f"which reward {' and '.join(rewards)} need{'s' * (len(rewards) == 1)}"
     empty = [name for name in formats.ANSWERS if name in row and row[name] is None]
     if empty:
-        return UnusableRow(f"column {' and '.join(empty)} is empty")
+        return UnusableRow(f"column {' and '.join(empty)} is empty, {why}")
     return UnusableRow(
-        f"no column {' or '.join(formats.ANSWERS)}; it has {names_of(row)}: set --answer_column"
+        f"no column {' or '.join(formats.ANSWERS)}, {why}; it has {names_of(row)}: set "
+        "--answer_column, or another --reward"
     )

@@ -1,6 +1,7 @@
 """Rows to tasks: read, rendered and tokenised; rows that cannot be used are counted."""
 
 import itertools
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -27,9 +28,10 @@ class Skipped:
 
     def add(self, reason: str, row: int) -> None:
         """Counts an unusable row; `row` is its number in `source`, from 1 on."""
-        if self.source is not None:
-            row = number_of(self.source, row - 1)
-        self.unusable.setdefault(reason, [0, row])[0] += 1
+        self.unusable.setdefault(reason, [0, self.in_source(row)])[0] += 1
+
+    def in_source(self, row: int) -> int:
+        return row if self.source is None else number_of(self.source, row - 1)
 
     @property
     def unusable_rows(self) -> int:
@@ -54,7 +56,7 @@ class Renderer:
     system_prompt: str
     max_prompt_tokens: int
     replaces: bool = False  # whether the system prompt replaces a row's own
-    keeps_messages: bool = False  # whether tasks have them: environments read them
+    keeps_row: bool = False  # whether tasks have it: environments and custom rewards read it
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
@@ -64,7 +66,9 @@ class Renderer:
     def tasks(
         self, name: str, rows: Iterable[tuple[int, Mapping]], skipped: Skipped
     ) -> Iterator[Task]:
-        """The tasks of (number, row) pairs; what is not used is counted in `skipped`."""
+        """The tasks of (number, row) pairs; what is not used is counted in `skipped`. UserError
+        where two different problems have the same prompt."""
+        asked: dict[int, tuple[int, int]] = {}  # hash of ids -> (hash of the problem, its row)
         for batch in batches(rows, BATCH):
             kept: list[tuple[int, Mapping, Record, str]] = []
             for number, row in batch:
@@ -76,17 +80,31 @@ class Renderer:
                     skipped.add(str(error), number)
             ids = prompts.tokenise(self.tokenizer, [text for *_, text in kept])
             for (number, row, record, text), tokens in zip(kept, ids, strict=True):
+                problem = hash(plain(record.problem))
+                other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
+                if other != problem:
+                    raise UserError(
+                        f"{name} rows {skipped.in_source(first)} and "
+                        f"{skipped.in_source(number)}: different problems have the same "
+                        "prompt, so the model's chat template or tokenizer drops what the user "
+                        "asks: choose another model, or correct its chat_template.jinja"
+                    )
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
                     task = task_of(f"{name}/{number - 1}", record, text, tokens)
-                    yield self.for_episodes(task, row, record) if self.keeps_messages else task
+                    yield self.with_row(task, row, record) if self.keeps_row else task
 
-    def for_episodes(self, task: Task, row: Mapping, record: Record) -> Task:
-        """The task with what environments read of its row."""
+    def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
+        """The task with its conversation, and with the columns that this was read from."""
         turns = prompts.turns_of(record.messages, self.system_prompt, self.replaces)
         read = columns_as_they_stand(row, record.columns)
         return replace(task, messages=tuple(turns), read=read)
+
+
+def plain(problem: str) -> str:
+    """What a template or a tokenizer may leave out of a problem: case, spaces, forms of letters."""
+    return " ".join(unicodedata.normalize("NFKC", problem).casefold().split())
 
 
 def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:

@@ -187,7 +187,7 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
         options.added_system_prompt,
         options.max_prompt_tokens,
         replaces=options.system_prompt is not None,
-        keeps_messages=options.has_environment,
+        keeps_row=options.keeps_row,
         reader=options.reader,
     )
 

@@ -11,7 +11,7 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.dialogue import hermes
+from unslothrl.dialogue import hermes, templating
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -227,25 +227,13 @@ class TemplateDialogue:
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages,
-                tools=tools or None,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-            )
-            if not text:
-                raise ValueError("it writes nothing")
-            return text
-        except Exception as error:  # whatever a template raises: it is a program
-            roles, reason = (
-                ", ".join(str(message.get("role")) for message in messages),
-                " ".join(str(error).split()),
-            )
-            raise UserError(
-                f"model: its chat template refuses turns of {roles:.200} ({reason:.200}): choose "
-                "another model or environment"
-            ) from None
+        return templating.render(
+            self.tokenizer,
+            messages,
+            "choose another model or environment",
+            tools=tools or None,
+            add_generation_prompt=add_generation_prompt,
+        )
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""

@@ -9,6 +9,8 @@ from typing import Any
 import reasoning_gym
 from reasoning_gym.utils import extract_answer
 
+from unslothrl.turn import correct
+
 
 class ReasoningGym:
     """One turn: the answer between <answer> and </answer> or, without these, all that is said."""
@@ -27,8 +29,8 @@ class ReasoningGym:
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         answer = extract_answer(action)
         answer = action.strip() if answer is None else answer
-        score = float(self.made.score_answer(answer=answer, entry=self.task))
-        return "", score, True, False, {"score": score}
+        reward = float(self.made.score_answer(answer=answer, entry=self.task))
+        return "", reward, True, False, {"score": correct(reward)}
 
 
 ENVIRONMENT = ReasoningGym

@@ -9,6 +9,8 @@ from typing import Any
 
 import textarena
 
+from unslothrl.turn import correct
+
 RAW = "-raw"  # TextArena's name for a game without wrappers
 
 
@@ -28,7 +30,7 @@ class TextArena:
             return self.observation(), 0.0, False, False, {}
         rewards, _ = self.game.close()
         reward = float(rewards.get(0, 0.0))
-        return "", reward, True, False, {"score": min(1.0, max(0.0, reward))}
+        return "", reward, True, False, {"score": correct(reward)}
 
     def observation(self) -> str:
         player, said = self.game.get_observation()

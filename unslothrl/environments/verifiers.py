@@ -26,6 +26,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.hosted.tools import Wrong
+from unslothrl.turn import correct
 
 DEFAULTS = (vf.Task.setup, vf.Task.finalize)  # which do nothing
 MOST_TASKS = 1000  # of a taskset that has no end
@@ -65,7 +66,7 @@ class Verifiers:
         if observation is not None:
             return Step(False, observation)
         reward = self.episode.result()
-        return Step(True, reward=reward, score=min(1.0, max(0.0, reward)))
+        return Step(True, reward=reward, score=correct(reward))
 
     async def finish(self) -> float:
         """What the turns so far have earned."""

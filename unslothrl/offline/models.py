@@ -16,6 +16,7 @@ from unslothrl.memory import prepare_card
 from unslothrl.policy_version import Adapter
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights import coverage
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 PEFT, UNSLOTH = "peft", "unsloth"
@@ -99,6 +100,7 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     plain = AutoModelForSequenceClassification.from_pretrained(
         base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
     )
+    coverage.check(plain, base)
     peft.keep_4bit_weights_packed(plain, shape.dtype)
     torch.manual_seed(shape.seed)
     scale: dict[str, Any] = {
@@ -148,7 +150,7 @@ def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
 
     `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
     """
-    state = get_peft_model_state_dict(model, adapter_name=POLICY)
+    state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
     if not found:
         return None

@@ -31,8 +31,9 @@ from unslothrl.tracking.run_folder import CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 
 MAY_CHANGE = {  # in a resume: where it is, its length, what it writes
-    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "save_every",
-    "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path", "train_batch_size", "fit",
+    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
+    "save_every", "checkpoint_every", "keep_checkpoints", "mirror", "lora_save_path",
+    "train_batch_size", "fit",
 }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def resolve(
     table = TABLES[command]
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], notes, table)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
     user = in_full({**recipe, **flags})
     asked = {**user, COMMAND: command}  # two commands may be given the same options
     output_dir = str(expanded(str(user.get("output_dir", OfflineOptions.output_dir))))
@@ -73,7 +74,7 @@ def resolve(
     if user.get("resume") is not None:
         path = config_file(user["resume"])
         resuming.check_command(path, command)
-        before = read_toml(path, notes, table)
+        before = read_toml(path, table)
         check_unchanged(before, user)
         user = {**before, **user, **place_of(user["resume"])}
     user = starting_adapter.with_base(user, notes)
@@ -152,6 +153,8 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """UserError where a resume would not go on with the same training."""
     for name, value in user.items():
         was = before.get(name)
+        if name == "model" and resuming.base_parts_at(user["resume"]):
+            continue  # a copy of it may lie elsewhere: its content is compared
         if name not in MAY_CHANGE and redacted_values(value) != was:
             raise UserError(
                 f"{name} {value}: the run that is resumed has {'none' if was is None else was}: "

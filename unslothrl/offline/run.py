@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl import stopping, variables
+from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.embedded import EMBEDDED
 from unslothrl.ending import unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import backend, layouts
 from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.offline.stage import Begun
+from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.terminal import Terminal
@@ -46,7 +48,11 @@ def run(stage: Stage) -> int:
                 if begun.step >= trainer.args.max_steps and begun.was_finished:
                     view.note("this run has finished: set --max_steps or --episodes higher")
                     return 0
+                for line in ended_early(trainer, options):
+                    view.note(line)
                 train(trainer, begun)
+            for line in ended_early(trainer, options):
+                view.note(line)
             begun.close("finished")
             return 0
         except KeyboardInterrupt:
@@ -65,6 +71,10 @@ def run(stage: Stage) -> int:
             failure = begun.checkpoints.abandoned(error)
             begun.close("failed", failure)
             raise unexpected(failure, begun.folder, LOWER_CARD_MEMORY) from None
+
+
+def ended_early(trainer: Any, options: OfflineOptions) -> list[str]:
+    return duration.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:

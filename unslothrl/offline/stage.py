@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import __version__, stopping
+from unslothrl import __version__, resuming, stopping
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
 from unslothrl.errors import RunError, UserError
@@ -72,19 +72,21 @@ class Begun:
 
         settings.check(options)
         view.stage(f"reading base {options.model}")
+        on_base: list[str] = []
+        parts = resuming.base_parts_of(options, on_base)
         base = base_model.prepare(options.model, view.stage, view.progress)
         tokenizer = base_model.load_tokenizer(base, needs_template=False)
         view.stage(f"reading {options.dataset}")
         writer, form = writer_and_form(options, tokenizer)
         found = tables.load(table_options(options), form, writer)
-        notes = [*stage.notes, *found.notes, *writer.notes]
+        notes = [*stage.notes, *on_base, *found.notes, *writer.notes]
         prints = {
             fingerprint.TRAIN: tables.fingerprint(found.train),
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
         if options.resume is None:
             with stopping.held():
-                folder = new_folder(stage, prints)
+                folder = new_folder(stage, prints, parts)
                 at_end.callback(folder.close)
         else:
             folder = RunFolder.reopen(options.resume)
@@ -104,6 +106,7 @@ class Begun:
         use = replace(
             use_of(options, found.system_prompt, tokenizer),
             stages=starting_adapter.stages(options, own),
+            base_parts=parts,
         )
         step = step_of(checkpoint) if checkpoint else 0
         return cls(
@@ -231,7 +234,8 @@ class Begun:
             self.view.finish(summary)
         else:
             known = isinstance(error, UserError | RunError)
-            ways_on = [("resume", summary["resume"])] if summary["resume"] else []
+            may_pass = not isinstance(error, UserError)
+            ways_on = [("resume", summary["resume"])] if summary["resume"] and may_pass else []
             self.view.failed(None if known else f"{self.step} steps, {summary['report']}", ways_on)
 
     def summary(self, status: str) -> dict[str, Any]:
@@ -277,12 +281,13 @@ def check_start(options: OfflineOptions, adapter: str) -> None:
             )
 
 
-def new_folder(stage: Stage, prints: Mapping[str, str]) -> RunFolder:
-    """That of a run that begins. UserError where it cannot be written."""
+def new_folder(stage: Stage, prints: Mapping[str, str], parts: Mapping[str, str]) -> RunFolder:
+    """That of a run that begins, on a base of these `parts`. UserError where it cannot be
+    written."""
 
     def begin(folder: Path) -> None:
         start = starting_adapter.keep(stage.options, folder)
-        origin.record(folder, stage.recipe, start)
+        origin.record(folder, stage.recipe, start, parts)
         write_whole(folder / DATA_FILE, encoded(prints))
 
     name = stage.options.run_name or stage.command

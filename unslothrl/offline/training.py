@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,10 @@ def trainer_of(options: OfflineOptions, base: Path, name: str, begun: "Begun") -
             **more,
         )
     trainer.remove_callback(transformers.PrinterCallback)
+    # Its default asks the hub about the base in every checkpoint.
+    trainer.model.save_pretrained = partial(
+        trainer.model.save_pretrained, save_embedding_layers=False
+    )
     if isinstance(options, SftOptions) and options.packing:
         begun.view.note(f"{len(tables.train)} rows are in {len(trainer.train_dataset)} packs")
     if getattr(config, "precompute_ref_log_probs", False):

@@ -31,6 +31,17 @@ def longest(config: Config) -> int:
     return min(config.max_new_tokens, config.episode_tokens)
 
 
+def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
+    """A line where the data end before --max_steps."""
+    if not max_steps or steps >= max_steps:
+        return []
+    passes = f"{episodes} pass{'es' * (episodes != 1)}"
+    return [
+        f"max_steps {max_steps} -> {steps}: the data end after {passes} (--episodes): set "
+        f"--episodes {-(-max_steps * episodes // steps)} for {max_steps} steps"
+    ]
+
+
 def check(config: Config, steps: int, eval_problems: int) -> list[str]:
     """-> a line where a run takes very long. UserError where it cannot end."""
     seconds = least_seconds(config, steps, eval_problems)

@@ -85,7 +85,7 @@ def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
     rewards = [each.reward for each in chosen if each.reward is not None]
     package = [builtin.load(name) for name in builtin.names()]
     return RowNeeds(
-        answer=any(each.needs_answer for each in chosen),
+        answer=tuple(each.name for each in chosen if each.needs_answer),
         readers=tuple(reward.read_row for reward in rewards if reward.columns),
         replaced=frozenset(name for reward in rewards for name in reward.replaces),
         asked=tuple(reward.asked for reward in rewards if reward.asked is not None),

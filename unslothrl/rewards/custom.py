@@ -8,20 +8,22 @@ The first parameter is the completion; `completions` takes all of them. A second
 By name a function gets `prompt`, `answer`, `row` (a dict of the row's other columns) or any column,
 as lists where it takes all completions; `**` gets every column.
 
-Functions written for TRL take `completions`. TRL gives them text, or lists of messages where the
-data set is conversational. Here one gets messages that reads their key "content", as in
-`c[0]["content"]`, itself or in a function of its file, or whose parameter is annotated with a dict.
-One that names `completion_ids`, `log_extra` or `log_metric`, as a parameter or as a key of `**`,
-gets these too; what it logs is dropped.
+Functions written for TRL's GRPOTrainer run unchanged. One is known by a parameter `completions`,
+`completion_ids`, `prompts` or `trainer_state`, by taking nothing but `**`, or by being imported or
+assigned in its file. As TRL does, it passes lists of messages where the data set's prompts are
+such, and texts where they are text; such a text also reads as its one message (`functions.Text`).
+What a function logs through `log_extra` and `log_metric` is dropped. One that names `answers` or
+`rows`, which TRL has not, gets texts always.
 """
 
 import ast
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unslothrl.columns import parsed
 from unslothrl.errors import UserError
 from unslothrl.rewards.functions import LOGS
 from unslothrl.untrusted import MOST_CODE, read_text
@@ -29,9 +31,10 @@ from unslothrl.untrusted import MOST_CODE, read_text
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
 ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer was read from one
-CONTENT = "content"  # of a message
-IDS = "completion_ids"  # of TRL: the tokens of each completion
-NOT_GIVEN = ("trainer_state", "environments")  # of TRL
+IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
+OF_TRL = (ALL, IDS, STATE, PROMPT[1])
+OWN = (ANSWER[1], *ROW)  # names that TRL's have not
+NOT_GIVEN = ("environments",)  # of TRL
 TICK_S = 0.1
 MISSING = object()
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -46,10 +49,18 @@ class Known:
     row: dict[str, Any]
     problem: str = ""  # what the user asks last; "": that is the prompt
     token_ids: tuple[int, ...] = ()  # of the completion
+    version: int = 0  # of the policy that drew it: optimiser steps
+    read: dict[str, Any] = field(default_factory=dict)  # columns of prompt and answer, as they are
+    turns: tuple[tuple[str, str], ...] = ()  # (role, content) of the prompt
+
+    @property
+    def is_conversational(self) -> bool:
+        """Whether the prompt is a list of messages in the data set."""
+        return any(is_conversation(value) for value in self.read.values())
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        return [{"role": "user", CONTENT: self.problem or self.prompt}]
+        return [{"role": role, "content": content} for role, content in self.turns]
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,7 @@ class Signature:
     is_batch: bool  # takes all completions at once
     is_async: bool
     takes_rest: bool  # has **
-    wants_messages: bool = False  # of TRL's conversational form
-    wants_ids: bool = False  # of the completions
+    line: int = 0  # where it stands in its file
 
     @property
     def takes_answer(self) -> bool:
@@ -70,16 +80,25 @@ class Signature:
             self.second is not None and self.second not in (*PROMPT, *ROW)
         )
 
+    def has_messages(self, known: Known) -> bool:
+        """Whether completion and prompt are lists of messages for it, as TRL has them."""
+        is_own = bool({*self.names, self.second} & set(OWN))
+        return self.is_batch and not is_own and known.is_conversational
+
     def value(self, name: str, known: Known) -> Any:
         """What a parameter gets; MISSING where nothing has its name."""
-        prompt: Any = known.messages if self.wants_messages else known.prompt
-        if self.is_batch and not self.wants_messages:
-            prompt = known.problem or known.prompt  # as TRL: the row's, no template around it
-        for names, value in ((ANSWER, known.answer), (PROMPT, prompt), (ROW, known.row)):
+        prompt: Any = known.prompt
+        if self.is_batch:  # as TRL: the row's, no template around it
+            prompt = known.messages if self.has_messages(known) else known.problem or prompt
+        for names, value in (
+            (ANSWER, known.answer), (PROMPT, prompt), (ROW, known.row),
+            ((IDS,), list(known.token_ids)),
+        ):  # fmt: skip
             if name in names:
                 return value
         is_answer = name == self.second or name in ANSWER_COLUMNS
-        return known.row.get(name, known.answer if is_answer else MISSING)
+        columns = {**known.read, **known.row} if self.is_batch else known.row
+        return columns.get(name, known.answer if is_answer else MISSING)
 
     def named(self, known: Known) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
@@ -87,24 +106,41 @@ class Signature:
         values = {name: self.value(name, known) for name in names}
         return {name: value for name, value in values.items() if value is not MISSING}
 
-    def named_for_all(self, tasks: Sequence[Known]) -> dict[str, list]:
-        """The arguments for all completions, a list each; None for a row without that column."""
-        columns = {name for task in tasks for name in task.row}
-        names = {*self.names, *((*ANSWER, PROMPT[1], *columns) if self.takes_rest else ())}
-        lists = {name: [self.value(name, task) for task in tasks] for name in names}
-        if self.wants_ids:
-            lists[IDS] = [list(task.token_ids) for task in tasks]
-        return {
+    def named_for_all(
+        self, tasks: Sequence[Known], texts: Sequence[str], steps: int = 0
+    ) -> dict[str, Any]:
+        """The arguments for all completions, a list each; None for a row without that column.
+        `steps`: how many optimiser steps there will be."""
+        columns = {name for task in tasks for name in (*task.row, *task.read)}
+        rest = (*ANSWER, PROMPT[1], IDS, *(columns - {*PROMPT, ALL})) if self.takes_rest else ()
+        lists = {
+            name: [self.value(name, task) for task in tasks]
+            for name in {*self.names, *rest} - {ALL, STATE}
+        }
+        given: dict[str, Any] = {
             name: [None if value is MISSING else value for value in values]
             for name, values in lists.items()
             if any(value is not MISSING for value in values)
         }
+        given[ALL] = [
+            [{"role": "assistant", "content": text}] if self.has_messages(task) else text
+            for task, text in zip(tasks, texts, strict=True)
+        ]
+        step = max((task.version for task in tasks), default=0)
+        return {**given, STATE: {"global_step": step, "max_steps": steps}}
 
-    def completions(self, texts: Sequence[str]) -> list:
-        """All completions in the form that the function wants."""
-        if not self.wants_messages:
-            return list(texts)
-        return [[{"role": "assistant", CONTENT: text}] for text in texts]
+
+ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=True)
+
+
+def is_conversation(value: Any) -> bool:
+    turns = parsed(value)
+    return (
+        isinstance(turns, list)
+        and bool(turns)
+        and isinstance(turns[0], dict)
+        and ("role" in turns[0] or "from" in turns[0])
+    )
 
 
 def signature_of(path: Path, name: str) -> Signature:
@@ -115,18 +151,13 @@ def signature_of(path: Path, name: str) -> Signature:
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
-    if name not in functions:
-        raise UserError(
-            f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
-            "write file.py:function"
-        )
-    signature = _signature(path, functions[name])
-    if not signature.is_batch:
-        return signature
-    return replace(
-        signature,
-        wants_messages=_wants_messages(functions[name], functions),
-        wants_ids=_mentions(functions[name], IDS),
+    if name in functions:
+        return _signature(path, functions[name])
+    if name in _bound(tree):  # by an import, an assignment, under a condition
+        return ANY_FORM_OF_TRL
+    raise UserError(
+        f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
+        "write file.py:function"
     )
 
 
@@ -140,83 +171,58 @@ def _function(node: ast.stmt) -> Function | None:
     return None
 
 
+def _bound(tree: ast.Module) -> set[str]:
+    """Names that a file's statements bind, outside of its functions and classes."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return names
+
+
 def _signature(path: Path, function: Function) -> Signature:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    is_batch = ALL in (*names, *(argument.arg for argument in arguments.kwonlyargs))
+    by_keyword = [argument.arg for argument in arguments.kwonlyargs]
+    is_batch = bool({*names, *by_keyword} & set(OF_TRL))
+    is_batch = is_batch or (not names and arguments.kwarg is not None)
     if not names and not is_batch:
         raise UserError(
             f"reward {path}: {function.name} takes no completion: write "
             f"def {function.name}(completion, answer)"
         )
     required = set(names[: len(names) - len(arguments.defaults)])
-    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    required |= {argument.arg for argument, default in by_name if default is None}
+    defaults = zip(by_keyword, arguments.kw_defaults, strict=True)
+    required |= {name for name, default in defaults if default is None}
     if missing := [name for name in NOT_GIVEN if is_batch and name in required]:
         raise UserError(
             f"reward {path}: {function.name} takes {missing[0]}, which TRL has and this run has "
             f"not: give the parameter a default, {missing[0]}=None"
         )
-    others = [name for name in names if name != (ALL if is_batch else names[0])]
-    if is_batch:
-        others = [name for name in others if name not in (IDS, *LOGS)]
-        required -= {IDS, *LOGS}
-    wanted = {*required, *ANSWER, *PROMPT, *ROW}  # other options keep their defaults
-    by_keyword = (argument.arg for argument in arguments.kwonlyargs if argument.arg != ALL)
+    passed = {*OF_TRL, *LOGS} if is_batch else {names[0]}
+    others = [name for name in names if name not in passed]
+    has_second = bool(others) and not (is_batch and arguments.kwarg)  # TRL's are all by name
+    wanted = {*required, *ANSWER, *PROMPT, *ROW, IDS}  # other options keep their defaults
     return Signature(
-        names=tuple(name for name in (*others, *by_keyword) if name in wanted),
-        second=others[0] if others and others[0] in required else None,
+        names=tuple(
+            name
+            for name in ((*names, *by_keyword) if is_batch else (*names[1:], *by_keyword))
+            if name in wanted and name not in LOGS
+        ),
+        second=others[0] if has_second and others[0] in required else None,
         is_batch=is_batch,
         is_async=isinstance(function, ast.AsyncFunctionDef),
         takes_rest=arguments.kwarg is not None,
+        line=function.lineno,
     )
-
-
-def _mentions(function: Function, name: str) -> bool:
-    """Whether a function has a parameter of this name, or reads the key of its `**`."""
-    arguments = function.args
-    parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    return any(each.arg == name for each in parameters) or (
-        arguments.kwarg is not None
-        and any(
-            isinstance(node, ast.Constant) and node.value == name for node in ast.walk(function)
-        )
-    )
-
-
-def _wants_messages(function: Function, functions: dict[str, Function]) -> bool:
-    """By the annotation of `completions`, or by what the function and those it names read."""
-    arguments = function.args
-    parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    annotation = next(each.annotation for each in parameters if each.arg == ALL)
-    annotated = ast.unparse(annotation).lower() if annotation is not None else ""
-    if "dict" in annotated or "str" in annotated:
-        return "dict" in annotated
-    seen: dict[str, Function] = {}
-    waiting = [function]
-    while waiting:
-        each = waiting.pop()
-        if each.name not in seen:
-            seen[each.name] = each
-            names = {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
-            waiting += [functions[name] for name in names & functions.keys()]
-    return any(_reads_content(node) for each in seen.values() for node in ast.walk(each))
-
-
-def _reads_content(node: ast.AST) -> bool:
-    """Whether this is `x["content"]` or `x.get("content")`, with x no row and no call's result."""
-    if isinstance(node, ast.Subscript):
-        base, key = node.value, node.slice
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-        base, key = node.func.value, node.args[0]
-        if node.func.attr != "get":
-            return False
-    else:
-        return False
-    while isinstance(base, ast.Subscript):
-        base = base.value
-    is_message = isinstance(base, ast.Name) and base.id not in ROW
-    return is_message and isinstance(key, ast.Constant) and key.value == CONTENT
 
 
 def check(function: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from unslothrl.errors import RunError
+from unslothrl.errors import WillRepeat
 from unslothrl.types import FROM_THE_ENVIRONMENT, Failure, Group
 
 MOST_REPORTED = 20  # kinds; further ones are only counted
@@ -16,7 +16,7 @@ class FailureReport:
         self.reported: set[tuple[str, str]] = set()
 
     def check(self, groups: Sequence[Group]) -> int:
-        """-> how many rewards failed in `groups`. RunError where one failed on more than half of
+        """-> how many rewards failed in `groups`. WillRepeat where one failed on more than half of
         the completions."""
         failures = [failure for group in groups for failure in group.failures]
         completions = sum(len(group.completions) for group in groups)
@@ -30,16 +30,16 @@ class FailureReport:
 
 
 def check_share(failures: Sequence[Failure], completions: int) -> None:
-    """RunError where a reward failed on more than half of so many completions."""
+    """WillRepeat where a reward failed on more than half of so many completions."""
     if len(failures) > completions / 2:
         first = failures[0]
         if first.reward == FROM_THE_ENVIRONMENT:
-            raise RunError(
+            raise WillRepeat(
                 f"the environment failed in {len(failures)} of {completions} episodes "
                 f"({first.reason}): fix it"
             )
         advice = ", or set a longer --reward_timeout" if first.was_late else ""
-        raise RunError(
+        raise WillRepeat(
             f"reward {first.reward} failed on {len(failures)} of {completions} completions "
             f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
         )

@@ -1,19 +1,26 @@
-"""Loads functions by their names, and puts what they return or raise into JSON."""
+"""Loads functions by their names, puts what they return or raise into JSON, and seals replies."""
 
-import functools
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import traceback
+import types
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 LONGEST_ERROR = 300
 LONGEST_TEXT = 100  # of what should have been a number
 LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
+SEAL = 16  # bytes
+IMPORTED = "imported"  # the reply that reports that a function has been imported
+STATE: dict[str, Any] = {  # of TRL's TrainerState, what is the same in every call
+    "epoch": None, "log_history": [], "is_local_process_zero": True, "is_world_process_zero": True,
+}  # fmt: skip
 _files: set[str] = set()  # of the user's functions that are loaded
 
 
@@ -28,21 +35,58 @@ def load(name: str) -> Callable[..., Any]:
         sys.modules[spec.name] = module  # dataclasses of the file look for it there
         sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
         spec.loader.exec_module(module)
-        return with_logs(getattr(module, function))
+        return called_as_by_trl(getattr(module, function))
     return getattr(importlib.import_module(where), function)
 
 
-def with_logs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with what TRL gives for its logs, where it names that; what is logged is
-    dropped."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return function
-    named = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        named |= {each for each in code.co_consts if isinstance(each, str)}
-    given = {name: lambda *_, **__: None for name in LOGS if name in named}
-    return functools.partial(function, **given) if given else function
+class Text(str):
+    """A completion or a prompt as text, which also reads as TRL's list of its one message: a
+    function that was written for conversational data says `completion[0]["content"]`."""
+
+    role = "assistant"
+
+    def __getitem__(self, index: Any) -> str:
+        if index not in (0, -1):
+            return str.__getitem__(self, index)
+        message = Message(str.__getitem__(self, index) if self else "")
+        message.fields = {"role": self.role, "content": str(self)}
+        return message
+
+
+class Question(Text):
+    role = "user"
+
+
+class Message(str):
+    """A text's first or last character, which also reads as the message that the text is."""
+
+    fields: dict[str, str]
+
+    def __getitem__(self, key: Any) -> str:
+        return self.fields[key] if isinstance(key, str) else str.__getitem__(self, key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
+
+def called_as_by_trl(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gets by name what TRL gives, as far as it takes that; what it logs is
+    dropped. One that gets a completion by position is called as it is."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if arguments:
+            return function(*arguments, **named)
+        for name, kind in (("completions", Text), ("prompts", Question)):
+            if name in named:
+                named[name] = [kind(v) if isinstance(v, str) else v for v in named[name]]
+        named["trainer_state"] = types.SimpleNamespace(**STATE, **named.get("trainer_state", {}))
+        named |= {name: lambda *_, **__: None for name in LOGS}
+        parameters = inspect.signature(function).parameters.values()
+        if not any(each.kind == each.VAR_KEYWORD for each in parameters):
+            named = {each.name: named[each.name] for each in parameters if each.name in named}
+        return function(**named)
+
+    return call
 
 
 def as_json(value: Any) -> Any:
@@ -76,3 +120,19 @@ def reason(error: BaseException) -> str:
     if not frames:
         return text
     return f"{text} ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+
+
+def sealed(token: str, reply: Any) -> bytes:
+    """A reply as a line; its seal shows that it is whole and answers this token's request."""
+    body = json.dumps(reply).encode()
+    return seal(token, body) + body + b"\n"
+
+
+def opened(token: str, line: bytes) -> Any:
+    """What was sealed; None for a line that does not answer this request."""
+    body = line[2 * SEAL :]
+    return json.loads(body) if line == seal(token, body) + body else None
+
+
+def seal(token: str, body: bytes) -> bytes:
+    return blake2b(body, key=token.encode(), digest_size=SEAL).hexdigest().encode()

@@ -3,16 +3,19 @@
 import collections
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from unslothrl import long_json
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.loading import START_S
 
 CHUNK = 1 << 16  # bytes that are read or written at once
 MAX_QUEUED_BYTES = 32 << 10  # of calls that a process holds, where it holds more than one
+MOST_REPLIED = 64 << 20  # bytes of a line that is still taken for a reply
 
 
 @dataclass
@@ -21,9 +24,14 @@ class SentCall:
 
     index: int  # of it among the calls of its round
     call: Call
-    size: int  # bytes
     allowed_s: float  # for the call itself
     is_first: bool  # of its function in its process
+    token: str = field(default_factory=lambda: secrets.token_hex(16))  # seals the reply
+    line: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        request = [self.token, self.call.function, self.call.arguments, self.call.named]
+        self.line = long_json.dumps(request).encode() + b"\n"
 
 
 class RewardProcess:
@@ -50,21 +58,20 @@ class RewardProcess:
         self.answered: set[str] = set()  # functions that have answered at least once
         self.unsent = bytearray()  # what its pipe has no room for, which may hold a page or less
         self.is_selected_for_writing = False  # whether the selector waits for room in its pipe
-        self.partial_line = b""
+        self.partial_line = bytearray()
         assert self.child.stdin is not None
         os.set_blocking(self.child.stdin.fileno(), False)
 
-    def has_room(self, size: int) -> bool:
-        """Whether it may hold a further call of this many bytes."""
-        waiting = sum(sent.size for sent in self.queue)
-        return not self.queue or waiting + size <= MAX_QUEUED_BYTES
+    def has_room(self, further: SentCall) -> bool:
+        waiting = sum(len(sent.line) for sent in self.queue)
+        return not self.queue or waiting + len(further.line) <= MAX_QUEUED_BYTES
 
-    def send(self, line: bytes, sent: SentCall) -> None:
+    def send(self, sent: SentCall) -> None:
         """Raises BrokenPipeError where the process has ended."""
         self.queue.append(sent)
         if len(self.queue) == 1:
             self.start_clock()
-        self.unsent += line
+        self.unsent += sent.line
         self.write()
 
     def write(self) -> None:
@@ -89,11 +96,15 @@ class RewardProcess:
         self.start_clock()
 
     def read(self) -> list[bytes] | None:
-        """The lines that have arrived whole; None when the process has ended."""
+        """The lines that have arrived whole, or are too long; None when the process has ended."""
         assert self.child.stdout is not None
         data = os.read(self.child.stdout.fileno(), CHUNK)
-        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
-        return lines if data else None
+        self.partial_line += data
+        if b"\n" not in data and len(self.partial_line) <= MOST_REPLIED:
+            return [] if data else None
+        *lines, rest = bytes(self.partial_line).split(b"\n")
+        self.partial_line = bytearray(rest)
+        return lines or [rest]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

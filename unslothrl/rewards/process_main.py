@@ -1,11 +1,18 @@
-"""What a reward process runs: reads a call a line from stdin, answers each with a line on stdout.
+"""What a reward process runs: reads a call a line, answers each with a line.
 
-    [function, arguments, named arguments]  ->  "imported" where it is new, then [value, error]
+    [token, function, arguments, named arguments]  ->  "imported" where it is new, [value, error]
 
-What a function prints goes nowhere, or to stderr, so that it cannot answer for itself.
+Each reply is sealed with its call's token, see `functions.sealed`. So whatever a function writes to
+any descriptor, none of it is taken for a reply: the call fails and the process is replaced. Stdin
+is empty, and what a function prints goes nowhere or to stderr; calls and replies go through copies
+of the two at numbers that differ between processes, so that a stray write is unlikely to meet them.
+
+Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
+find the token of its own call, and those of calls that wait in the pipe, and answer for them.
+Untrusted programs belong in the sandbox.
 """
 
-import json
+import fcntl
 import os
 import resource
 import sys
@@ -13,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unslothrl import long_json
-from unslothrl.rewards.functions import as_json, load, reason
+from unslothrl.rewards.functions import IMPORTED, as_json, load, reason, sealed
 
 
 def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any]) -> list:
@@ -33,25 +40,44 @@ async def wait(value: Any) -> Any:
     return await value
 
 
+def out_of_reach(descriptor: int) -> int:
+    """A copy of a descriptor, at a random number above those that functions are likely to use."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64 + os.urandom(1)[0] // 2)
+
+
+def serve(requests: int, replies: int) -> None:
+    known: dict[str, Callable[..., Any]] = {}
+    answers = os.fdopen(replies, "wb")
+    with os.fdopen(requests, "rb") as lines:
+        for line in lines:
+            token, name, arguments, named = long_json.loads(line)
+            try:
+                if name not in known:
+                    known[name] = load(name)
+                    answers.write(sealed(token, IMPORTED))
+                    answers.flush()
+            except BaseException as error:
+                reply = [None, reason(error)]
+            else:
+                reply = answer(known[name], arguments, named)
+            answers.write(sealed(token, reply))
+            answers.flush()
+
+
 def main() -> None:
     memory = int(sys.argv[1]) << 20  # 0: no limit
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2 if sys.argv[2:] else os.open(os.devnull, os.O_RDWR), 1)
+    requests, replies = out_of_reach(0), out_of_reach(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2 if sys.argv[2:] else null, 1)
+    os.close(null)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    known: dict[str, Callable[..., Any]] = {}
-    for line in sys.stdin:
-        name, arguments, named = long_json.loads(line)
-        try:
-            if name not in known:
-                known[name] = load(name)
-                print("imported", file=replies)
-        except BaseException as error:
-            reply = [None, reason(error)]
-        else:
-            reply = answer(known[name], arguments, named)
-        print(json.dumps(reply), file=replies)
+    try:
+        serve(requests, replies)
+    except Exception:  # a function has written to the descriptors, or closed them
+        os._exit(1)
 
 
 if __name__ == "__main__":

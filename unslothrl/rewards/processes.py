@@ -9,14 +9,13 @@ instead of filling the machine.
 """
 
 import collections
-import json
 import selectors
 import threading
 import time
 from collections.abc import Sequence
 
-from unslothrl import long_json
 from unslothrl.rewards.calls import Call, Result
+from unslothrl.rewards.functions import IMPORTED, opened
 from unslothrl.rewards.loading import START_S, Loading
 from unslothrl.rewards.process import RewardProcess, SentCall
 
@@ -25,7 +24,7 @@ MEMORY_MB = 2048
 MAX_QUEUED = 32  # calls that a process may hold, where calls are short
 MOST_SILENT = 4  # calls of a function that has never answered, before the rest fails uncalled
 TOO_LONG = "took longer than "
-IMPORTED = b"imported"  # the line by which a process reports an import
+STRAY = "wrote to the descriptor that its process replies on"
 
 
 class Closed(Exception):
@@ -165,12 +164,12 @@ class Round:
                 error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
                 self.results[self.waiting.popleft()] = Result(None, error)
                 continue
-            line = long_json.dumps([call.function, call.arguments, call.named]).encode() + b"\n"
-            if not process.has_room(len(line)):
+            sent = self.sent(process, index)
+            if not process.has_room(sent):
                 return
             self.waiting.popleft()
             try:
-                process.send(line, self.sent(process, index, len(line)))
+                process.send(sent)
             except BrokenPipeError:
                 self.replace(process, "its process had ended")
                 return
@@ -180,13 +179,13 @@ class Round:
         is_silent = call.function in self.pool.loading.silent
         return is_silent and self.late[call.function] >= MOST_SILENT
 
-    def sent(self, process: RewardProcess, index: int, size: int) -> SentCall:
+    def sent(self, process: RewardProcess, index: int) -> SentCall:
         call = self.calls[index]
         deadline_s = call.deadline_s or self.pool.deadline_s
         is_first = call.function not in process.answered
         if is_first:
             deadline_s = self.pool.loading.allowed_s(call, deadline_s, index in self.retried)
-        return SentCall(index, call, size, deadline_s, is_first)
+        return SentCall(index, call, deadline_s, is_first)
 
     def listen_for_room(self, processes: Sequence[RewardProcess]) -> None:
         """Waits for room in the pipes of those processes alone that have something to be sent."""
@@ -216,10 +215,14 @@ class Round:
             self.replace(process, "ended its process")
             return
         for line in lines:
-            if line == IMPORTED:
+            reply = opened(process.queue[0].token, line) if process.queue else None
+            if reply is None:
+                self.replace(process, STRAY)
+                return
+            if reply == IMPORTED:
                 process.record_import()
                 continue
-            value, error = json.loads(line)
+            value, error = reply
             sent = process.queue.popleft()
             seconds = time.monotonic() - process.started
             self.results[sent.index] = Result(value, error, seconds)

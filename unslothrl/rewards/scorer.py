@@ -11,7 +11,7 @@ from unslothrl import sandbox
 from unslothrl.errors import UserError
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
 from unslothrl.rewards.calls import Call, Result
-from unslothrl.rewards.custom import ALL, Known, Signature
+from unslothrl.rewards.custom import Known, Signature
 from unslothrl.rewards.functions import reason
 from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
@@ -59,10 +59,13 @@ class Scorer:
         deadline_s: float = DEADLINE_S,
         allow_unsandboxed: bool = False,
         shows_prints: bool = False,
+        steps: int = 0,
     ):
-        """`shows_prints`: what custom functions print goes to this process's stderr."""
+        """`shows_prints`: what custom functions print goes to this process's stderr. `steps`: the
+        optimiser steps of the run, for functions that ask."""
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed, self.shows_prints = allow_unsandboxed, shows_prints
+        self.steps = steps
         self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
         self._pools: dict[int | None, ProcessPool] = {}  # by the memory of a process
         self._closed = False
@@ -129,7 +132,7 @@ class Scorer:
         scores = [] if self.chosen else [0.0] * len(completed)
         seconds = [0.0] * len(completed)
         for chosen in self.chosen:
-            results = [as_number(result) for result in self._results(chosen, completed)]
+            results = [as_number(result) for result in self.results(chosen, completed)]
             values = [0.0 if r.error is not None else r.value for r in results]
             earned[chosen.name] = [chosen.weight * float(part(v, "reward")) for v in values]
             failures += [
@@ -143,7 +146,7 @@ class Scorer:
             earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
         return Scored(earned, scores, seconds, failures)
 
-    def _results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
+    def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """A result for each completion."""
         if chosen.signature is not None:
             return self._custom(chosen.function, chosen.signature, completed)
@@ -194,8 +197,8 @@ class Scorer:
         self, function: str, signature: Signature, completed: Sequence[Scorable]
     ) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
-        named = signature.named_for_all([known(*pair) for pair in completed])
-        named[ALL] = signature.completions([done.text for _, done in completed])
+        tasks, texts = [known(*pair) for pair in completed], [done.text for _, done in completed]
+        named = signature.named_for_all(tasks, texts, self.steps)
         (result,) = self.custom_processes.call([Call(function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
@@ -241,7 +244,16 @@ def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
 
 def known(task: Task, done: Completion) -> Known:
     """What a custom function may ask for by name."""
-    return Known(task.answer, task.prompt, task.extra, task.problem, done.token_ids)
+    return Known(
+        task.answer,
+        task.prompt,
+        task.extra,
+        task.problem,
+        done.token_ids,
+        max(done.versions, default=0),
+        task.read,
+        task.messages,
+    )
 
 
 def is_late(reason: str) -> bool:

@@ -6,8 +6,8 @@
 This file, `link` and `values` run on both sides, where this package is not: they import the
 standard library and one another alone. Only data crosses, and objects of classes that the row's own
 code defines, by their attributes. What is no data stays on its side, and the tests have a `Remote`
-of it, which is never true and never equal to anything: no `__eq__` or `__bool__` of the program's
-decides a test.
+of it, which is never true, never equal to anything and no array: no `__eq__`, `__bool__` or
+`__len__` of the program's decides a test.
 """
 
 import ast
@@ -134,7 +134,7 @@ VERDICTS = frozenset(
 )
 
 
-def refuses(*_: Any) -> Any:
+def refuses(*_: Any, **__: Any) -> Any:
     raise TypeError("an object of the program's own is compared with nothing: compare its data")
 
 
@@ -162,6 +162,7 @@ class Remote:
 
     __hash__ = object.__hash__
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = refuses
+    __array__ = refuses  # or NumPy would take what has a length of 0 for an array equal to any
 
 
 OPERATIONS: dict[str, Callable] = {

@@ -28,6 +28,7 @@ PACKAGES = (
     "ray",
 )
 MOST_BYTES = 1 << 20
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,21 @@ class Origin:
     resumes: list[Resume] = field(default_factory=list)
     recipe: dict[str, Any] | None = None  # the options that the user set
     start: str = ""  # what tells the adapter that it began with: see `weights.starting_adapter`
+    base: dict[str, str] = field(default_factory=dict)  # see `weights.base_parts`
 
 
-def record(folder: Path, recipe: Mapping[str, Any] | None = None, start: str = "") -> None:
+def record(
+    folder: Path,
+    recipe: Mapping[str, Any] | None = None,
+    start: str = "",
+    base: Mapping[str, str] = NOTHING,
+) -> None:
     """Writes run.json of a run that begins."""
     known = None if recipe is None else dict(recipe)
-    write(folder, Origin(command_line(sys.argv), now(), versions(), recipe=known, start=start))
+    began = Origin(
+        command_line(sys.argv), now(), versions(), recipe=known, start=start, base=dict(base)
+    )
+    write(folder, began)
 
 
 def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
@@ -100,6 +110,7 @@ def from_object(found: Any) -> Origin:
             ],
             found.get("recipe"),
             str(found.get("start", "")),
+            {str(part): str(hash) for part, hash in found.get("base", {}).items()},
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return Origin()

@@ -8,6 +8,7 @@ from unslothrl.tracking.metrics import Row, duration, is_number, short
 
 HEADER_EVERY = 20  # rows
 STEP_WIDTH = 9
+GROUPS = "rollout/groups"
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class StepTable:
     """Rows of steps under a heading, which is repeated now and then and where its columns
     change."""
 
-    def __init__(self, groups: int = 0, columns: Sequence[Column] = COLUMNS) -> None:
-        self.groups, self.columns = groups, columns  # groups of a step; 0: not known
+    def __init__(self, columns: Sequence[Column] = COLUMNS) -> None:
+        self.columns = columns
         self.rows_since_heading = 0
         self.heading = ""
 
@@ -69,8 +70,8 @@ class StepTable:
         `width`."""
         labels, cells = [f"{'step':>{STEP_WIDTH}}"], [f"{f'{step}/{total}':>{STEP_WIDTH}}"]
         for column in columns_of(metrics, self.columns):
-            labels.append(f"{column.label:>{column.width}}")
-            value = cell(metrics.get(column.metric), column, self.groups)
+            labels.append(f" {column.label:>{column.width - 1}}")
+            value = cell(metrics, column)
             cells.append(f" {value:>{column.width - 1}}")
         while len(cells) > 1 and len("".join(cells)) >= width:
             labels.pop()
@@ -98,12 +99,11 @@ def plain_step(
     step: int,
     total: int,
     to_end: float | None,
-    groups: int = 0,
     columns: Sequence[Column] = COLUMNS,
 ) -> str:
     """A step as a line for a log."""
     parts = [
-        column.plain.format(label=column.label, value=cell(metrics[column.metric], column, groups))
+        column.plain.format(label=column.label, value=cell(metrics, column))
         for column in columns_of(metrics, columns)
         if is_number(metrics.get(column.metric))
     ]
@@ -112,8 +112,9 @@ def plain_step(
     return f"step {step}/{total}: " + ", ".join(parts)
 
 
-def cell(value: Any, column: Column, groups: int) -> str:
-    """A value as the table and the lines show it; `groups` are those of the step."""
+def cell(metrics: Row, column: Column) -> str:
+    """A value as the table and the lines show it; a count of groups with how many there were."""
+    value, groups = metrics.get(column.metric), metrics.get(GROUPS)
     if not is_number(value):
         return "-"
     return column.write(value) + (f"/{groups}" if column.is_of_groups and groups else "")

@@ -33,17 +33,21 @@ def summary_lines(
 ) -> list[tuple[str, str]]:
     """(label, text): status, steps and times; evaluations before and after; what can be done now.
 
-    `values`: the figure of every step that `curve` names; `arrow` stands between before and after.
+    An evaluation of another step than the first or the last is shown with its step. `values`: the
+    figure of every step that `curve` names; `arrow` stands between before and after.
     """
     lines = [(str(summary["status"]), times(summary))]
     first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
+    when = sorted({each["step"] for each in (first, last) if type(each.get("step")) is int})
+    is_plain = not when or (when[-1] == summary["steps"] and when[0] in (0, when[-1]))
+    at = "" if is_plain else f", after step {' and '.join(map(str, when))}"
     for name in eval_sets([first]):
         for label, key in EVALUATED:
             before = first.get(f"eval/{name}/{key}")
             if before is None:
                 continue
             after = last.get(f"eval/{name}/{key}") if last != first else None
-            lines.append((label, f"{change(before, after, arrow)}  {name}"))
+            lines.append((label, f"{change(before, after, arrow)}  {name}{at}"))
     if values:
         last_value = values[-1] if len(values) > 1 else None
         said = "in training, first and last step" if len(values) > 1 else "in training"

@@ -44,7 +44,6 @@ class Terminal:
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
-        groups: int = 0,
         layout: Layout = OF_A_RUN,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
@@ -56,7 +55,7 @@ class Terminal:
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
         self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.table = StepTable(groups, layout.columns)
+        self.table = StepTable(layout.columns)
         self.never_right = samples.NeverRight()
         self.sampled_at: float | None = None
         self.last_plain = clock()
@@ -168,9 +167,7 @@ class Terminal:
             self.printer.line(row)
         else:
             to_end = self.schedule.to_end()
-            line = plain_step(
-                metrics, step, total_steps, to_end, self.table.groups, self.layout.columns
-            )
+            line = plain_step(metrics, step, total_steps, to_end, self.layout.columns)
             self.printer.line(line)
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
@@ -250,7 +247,7 @@ class Terminal:
 
     def _labelled(self, label: str, text: str) -> None:
         if self.live_area:
-            line = Text.assemble((f"  {label:<10}", "dim"), for_terminal(text))
+            line = Text.assemble((f"  {label:<9} ", "dim"), for_terminal(text))
             self.printer.line(line, wraps=label not in TO_BE_COPIED)
         else:
             self.printer.line(f"{label}: {text}")

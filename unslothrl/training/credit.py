@@ -49,6 +49,7 @@ class Selected:
             for i in chosen
         ]
         return {
+            "rollout/groups": len(self.groups),
             "reward/zero_signal_groups": sum(
                 not has_signal([g.totals[i] for i in g.rated]) for g in self.groups
             ),

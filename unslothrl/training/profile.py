@@ -96,7 +96,7 @@ def table(
     }
     lines = [f"profile of {which}: {mean['step']:.3f} s a step"]
     for name in (*PARTS, OVERHEAD):
-        lines.append(f"{name:<12}{mean[name]:>9.3f} s{share(mean[name], mean['step']):>8}")
+        lines.append(f"{name:<12} {mean[name]:>8.3f} s {share(mean[name], mean['step']):>7}")
     for process, part in dict.fromkeys((one.process, one.part) for one in recordings):
         mine = [one for one in recordings if (one.process, one.part) == (process, part)]
         lines += ["", *operator_lines(f"{process}, {part}", mine)]
@@ -118,10 +118,10 @@ def operator_lines(name: str, recordings: Sequence[Recording]) -> list[str]:
     total = sum(of_kind.values()) or 1.0
     seconds = sum(recording.seconds for recording in recordings)
     lines = [f"{name}: {seconds:.2f} s recorded"]
-    lines.append(f"  {'operator':<44}{'calls':>8}{f'{kind} ms':>12}")
+    lines.append(f"  {'operator':<44} {'calls':>7} {f'{kind} ms':>11}")
     for operator in sorted(of_kind, key=lambda each: -of_kind[each])[:SHOWN]:
-        took = f"{of_kind[operator]:>12.1f}{share(of_kind[operator], total):>8}"
-        lines.append(f"  {operator[:43]:<44}{calls[operator]:>8}{took}")
+        took = f" {of_kind[operator]:>11.1f} {share(of_kind[operator], total):>7}"
+        lines.append(f"  {operator[:43]:<44} {calls[operator]:>7}{took}")
     return lines
 
 

@@ -5,7 +5,6 @@ megabytes at a time. What PEFT, vLLM and Unsloth would read differently, or only
 refused.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -20,13 +19,14 @@ from unslothrl.planning import shapes
 from unslothrl.planning.shapes import Shape
 from unslothrl.types import LORA_TARGETS
 from unslothrl.untrusted import Unreadable, is_utf8, read_object, shown
+from unslothrl.weights import safetensors_header
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.safetensors_header import Tensor
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
 LARGEST_WEIGHT = 65_504  # float16's: what a T4 serves
 MOST_CONFIG = 1 << 20  # bytes
-MOST_HEADER = 8 << 20  # bytes; 80 layers take 0.2 MB
 MOST_WEIGHTS = 16 << 30  # bytes, where the base's sizes are not known
 PIECE = 4 << 20  # bytes of a tensor that are looked at together
 
@@ -52,16 +52,6 @@ class Lora:
     dropout: float
     targets: tuple[str, ...]
     base: str | None  # what it calls its base
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One of a safetensors file's."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int  # in the file
-    end: int
 
 
 def check(name: str, base: Path) -> Lora:
@@ -169,32 +159,10 @@ def targets_of(name: str, targets: Any) -> tuple[str, ...]:
 
 def header_of(name: str, path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name. UserError where it is none, or is cut."""
-    from safetensors import SafetensorError, safe_open
-
-    size = path.stat().st_size
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or 8 + length > size:
-                refuse(name, f"{WEIGHTS_FILE} is empty or cut ({size:,} bytes): export it again")
-            if length > MOST_HEADER:
-                refuse(name, f"{WEIGHTS_FILE} has a header of {length:,} bytes: export it again")
-            header = file.read(length)
-        with safe_open(path, framework="numpy"):
-            pass  # the header is whole, and the tensors cover the file
-        table = json.loads(header)
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        refuse(name, f"{WEIGHTS_FILE} is damaged ({reason:.200}): export it again")
-    return {
-        key: Tensor(
-            entry["dtype"],
-            tuple(entry["shape"]),
-            *(8 + length + offset for offset in entry["data_offsets"]),
-        )
-        for key, entry in table.items()
-        if key != "__metadata__"
-    }
+        return safetensors_header.read(path)
+    except Unreadable as error:
+        refuse(name, f"{WEIGHTS_FILE} {error}: export it again")
 
 
 def check_tensors(

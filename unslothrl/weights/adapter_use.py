@@ -5,7 +5,7 @@ is copied to.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Use:
     base_hash: str = ""  # of the 4-bit weights that it was trained over; "": not known
     kind: str = POLICY
     stages: tuple[str, ...] = ()  # that have trained it, the oldest first, a line each
+    base_parts: dict[str, str] = field(default_factory=dict)  # see there; {}: not recorded
 
 
 def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
@@ -120,5 +121,8 @@ def checked(settings: dict[str, Any]) -> Use:
         raise Unreadable(f"stages must be texts, got {shown(stages)}")
     if not isinstance(settings.get("base_hash", ""), str):
         raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
+    parts = settings.get("base_parts", {})
+    if not isinstance(parts, dict) or not all(isinstance(each, str) for each in parts.values()):
+        raise Unreadable(f"base_parts must be an object of texts, got {shown(parts)}")
     known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}
     return Use(**{**known, "stages": tuple(stages)})

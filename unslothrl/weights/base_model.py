@@ -7,6 +7,7 @@ two processes can ever hold different 4-bit weights.
 import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -17,21 +18,25 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, home, leads_out
+from unslothrl.files import exists, home, leads_out, write_whole
 from unslothrl.planning import shapes
 from unslothrl.redaction import redacted
 from unslothrl.untrusted import Unreadable, for_terminal, read_object
+from unslothrl.weights import base_parts
+from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES
 
-MOST_CONFIG = 16 << 20  # bytes
 LARGE_MB = 2_000  # whose content takes seconds to read
 LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
 MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
-TEMPLATE_FILE = "chat_template.jinja"
-TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
+QUANTISING = Path(__file__).parent / "quantise.py"
+REFUSED = 3  # its exit code for a model that cannot be trained, with the reason on stderr
+MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 
 Stage = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -176,7 +181,7 @@ def quantise(source: Path, stage: Stage | None = None, progress: Progress | None
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
-    if target.is_dir():
+    if is_as_made(target):
         return target
     import fcntl  # not on every system
 
@@ -187,11 +192,20 @@ def quantise(source: Path, stage: Stage | None = None, progress: Progress | None
         raise cannot_be_written(source, target.parent, error) from None
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        if not target.is_dir():
+        if not is_as_made(target):
+            shutil.rmtree(target, ignore_errors=True)
             _quantise(source, target, stage, progress)
     finally:
         os.close(folder)
     return target
+
+
+def is_as_made(copy: Path) -> bool:
+    """Whether a 4-bit copy is there, and nothing in it has changed since."""
+    try:
+        return read_object(copy / MADE, MOST_CONFIG) == base_parts.of(copy)
+    except (Unreadable, UserError):
+        return False
 
 
 def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | None) -> None:
@@ -208,6 +222,8 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
         code, written = run_reporting(command, report)
         if code:
             reason = (written.strip().splitlines() or [f"exit code {code}"])[-1]
+            if code == REFUSED:
+                raise UserError(f"model {source}: {reason}")
             raise UserError(
                 f"model {source}: cannot be quantised ({reason}): give a whole 16-bit checkpoint "
                 "and more free memory, or a bitsandbytes 4-bit model"
@@ -215,6 +231,7 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
+        write_whole(temporary / MADE, json.dumps(base_parts.of(temporary)).encode())
         try:
             temporary.rename(target)
         except OSError:  # a run on another host that shares the cache was first; it is the same
@@ -290,26 +307,21 @@ def load_tokenizer(base: Path, needs_template: bool = True):
 
 
 def _content_key(source: Path) -> str:
-    digest = hashlib.sha256()
-    for package in ("bitsandbytes", "transformers"):
-        digest.update(f"{package}=={importlib.metadata.version(package)}".encode())
-    for path in sorted(p for p in source.iterdir() if p.is_file()):
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+    """Of all that a 4-bit copy is made from, and of what makes it."""
+    versions = {each: importlib.metadata.version(each) for each in ("bitsandbytes", "transformers")}
+    copied = [path for path in source.iterdir() if path.suffix in TOKENIZER_SUFFIXES]
+    files = {
+        path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
+        for path in (QUANTISING, *copied)
+        if path.is_file()
+    }
+    return base_parts.short([versions, files, base_parts.of(source)])
 
 
 def stop_token_ids(folder: Path) -> list[int]:
     """The ids that end a completion, by generation_config.json, else config.json."""
     for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if not path.is_file():
-            continue
-        try:
-            eos = read_object(path, MOST_CONFIG).get("eos_token_id")
-        except Unreadable as error:
-            raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
+        eos = base_parts.read(folder, name).get("eos_token_id")
         ids: list[Any] = eos if isinstance(eos, list) else [eos]
         if ids and all(type(id) is int for id in ids):
             return ids

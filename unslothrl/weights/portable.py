@@ -11,9 +11,8 @@ from unslothrl.files import exists, expanded, is_file, is_folder
 from unslothrl.weights import adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, Beside, with_base
 from unslothrl.weights.adapter_use import Use
-from unslothrl.weights.base_model import TOKENIZER_SUFFIXES
+from unslothrl.weights.base_parts import tokenizer_files
 
-TOKENIZER = ("tokenizer", "special_tokens", "vocab", "merges", "added_tokens", "chat_template")
 MODEL = ("config.json", "generation_config.json")
 BASE_FOLDER = "base"  # in an adapter's folder: the embedded base
 
@@ -32,15 +31,6 @@ def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Be
         base=BASE_FOLDER if use.base == EMBEDDED else None,
         card=card,
     )
-
-
-def tokenizer_files(base: Path) -> list[Path]:
-    """The files of a checkpoint's tokenizer, its chat template among them."""
-    return [
-        path
-        for path in sorted(base.iterdir())
-        if path.name.startswith(TOKENIZER) and path.suffix in TOKENIZER_SUFFIXES
-    ]
 
 
 def check_target(folder: Path) -> None:

@@ -6,13 +6,22 @@ A process of its own: CUDA's context and what the allocators have cached end wit
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from unslothrl.memory import limit_card_memory
+from unslothrl.weights import coverage
+from unslothrl.weights.base_model import REFUSED
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation, computing in bfloat16."""
+    """Double quantisation, computing in bfloat16. Exits with `REFUSED` before it reads the weights
+    of a model that cannot be trained."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    with torch.device("meta"):
+        unloaded = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    if reason := coverage.obstacle(unloaded):
+        print(reason, file=sys.stderr)
+        sys.exit(REFUSED)
     limit_card_memory()
     AutoModelForCausalLM.from_pretrained(
         source,

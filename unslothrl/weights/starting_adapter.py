@@ -33,6 +33,9 @@ class Options(Protocol):
     """Of a run: what was given, and the folder of the run that goes on, None for a new one."""
 
     @property
+    def model(self) -> str: ...
+
+    @property
     def adapter(self) -> str | None: ...
 
     @property

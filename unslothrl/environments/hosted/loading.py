@@ -38,11 +38,10 @@ def load(setup: Mapping[str, Any]) -> Make:
     Tools(tools)  # raises now what is wrong with one
     if not setup["file"]:
         return lambda: OnlyTools(Tools(tools, most))
-    found = getattr(module(setup["file"]), setup["name"], None)
+    found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
-        if found is None:
-            raise Wrong(f"the file defines no {setup['name']}")
-        raise Wrong(f"{setup['name']} is an object: name its class, {type(found).__name__}")
+        is_object = f"{setup['name']} is an object: name its class, {type(found).__name__}"
+        raise Wrong(f"the file defines no {setup['name']}" if found is None else is_object)
     if is_rl2(found):
         check_alone(found, tools, options)
         return lambda: OfRl2(found)

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.hosted.loop import awaited
 from unslothrl.environments.hosted.tools import Tools, Wrong
-from unslothrl.turn import MOST_REWARD
+from unslothrl.turn import MOST_REWARD, ROUNDING
 
 MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
-ROUNDING = 1e-6
 Answer = dict[str, Any]
 
 

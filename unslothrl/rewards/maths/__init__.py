@@ -77,13 +77,13 @@ def same_words(answer: str, gold: str, parsed: Answer, expected: Answer) -> bool
 
 def same_list(answers: Sequence[str], gold: str) -> bool:
     """Whether several answers together are the list or set of values that `gold` is."""
-    different = list(dict.fromkeys(answers))
-    if not 2 <= len(different) <= MOST_PARTS or len(gold) > LONGEST:
+    if not 2 <= len(answers) <= MOST_PARTS or len(gold) > LONGEST:
         return False
     expected = read_gold(normalise(gold))
-    if not isinstance(expected, Collection) or sum(map(len, different)) > LONGEST:
+    if not isinstance(expected, Collection) or sum(map(len, answers)) > LONGEST:
         return False
-    return matches(as_list([read(answer) for answer in different]), expected)
+    forms = (answers, dict.fromkeys(answers))  # boxes may repeat what was boxed before
+    return any(matches(as_list([read(answer) for answer in form]), expected) for form in forms)
 
 
 def same_decimals(answer: str, gold: str) -> bool:

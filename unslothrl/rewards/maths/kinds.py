@@ -1,6 +1,6 @@
 """The kinds of answers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unslothrl.rewards.maths.expressions.tree import Tree
 from unslothrl.rewards.maths.regions import Intervals
@@ -13,11 +13,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Value(Answer):
-    """A number or an expression. `rounded`: a decimal with a point, such as 3.1416."""
+    """A number or an expression. `rounded`: a decimal with a point, such as 3.1416. `counted`: its
+    unit may be any things that are counted, such as apples."""
 
     tree: Tree
     unit: Unit = ()
     rounded: bool = False
+    counted: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,11 @@ class Row(Answer):
 
 @dataclass(frozen=True)
 class Collection(Answer):
-    """A set, or a list of values: the order does not count."""
+    """A set, or a list of values: the order does not count. In a list of values, but not in
+    a set or a list of points, it counts how often each stands there."""
 
     parts: tuple[Answer, ...]
+    is_set: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ _NAMES = {
     "kcal": "kilocalorie", "Cal": "", "atm": "atmosphere", "A": "amp", "ohm": "\\Omega",
     "kohm": "kilohm", "Mohm": "megohm megaohm", "eV": "electronvolt electron-volt", "mmHg": "torr",
     "dollar": "$ USD", "cent": "¢", "pounds sterling": "\\pounds GBP", "euro": "\\euro EUR",
+    "yen": "JPY", "yuan": "CNY", "rupee": "INR Rs", "franc": "CHF", "AUD": "", "CAD": "",
     "unit": "", "degC": "celsius", "degF": "fahrenheit", "rad": "radian", "sr": "steradian",
     "acre": "", "hectare": "ha", "quart": "qt", "pint": "pt", "cup": "", "tbsp": "tablespoon",
     "tsp": "teaspoon", "angstrom": "\\AA", "bar": "", "person": "people",

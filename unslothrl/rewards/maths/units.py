@@ -7,7 +7,7 @@ from fractions import Fraction
 from unslothrl.rewards.maths.errors import Unreadable
 from unslothrl.rewards.maths.expressions.tree import Tree
 from unslothrl.rewards.maths.notation.tokens import Tokens
-from unslothrl.rewards.maths.notation.vocabulary import words
+from unslothrl.rewards.maths.notation.vocabulary import NUMBER_WORDS, words
 from unslothrl.rewards.maths.unit_names import ALIASES, COMPOUND, KNOWN
 
 Unit = tuple[tuple[str, Fraction], ...]
@@ -16,11 +16,17 @@ _NOT_UNITS = set(
     words(
         """or and not nor is are if but either neither none no never almost about approximately
         except only when where for all any other than less more greater least most at between
-        to mod am pm a.m p.m maybe possibly base undefined"""
+        to mod am pm a.m p.m maybe possibly base undefined plus minus over times percent pct
+        percentage pair couple dozen half halve third quarter was has does this fewer
+        remainder divided"""
     )
 )
+_ORDINAL = re.compile(r"(.*(ie|teen)|fif|eigh|nin|twelf|" + "|".join(NUMBER_WORDS) + ")th")
+_AFTER_NOUNS = {"old", "long", "wide", "tall", "high", "deep", "each", "total", "left", "remaining"}
+_PLURALS = {"people", "men", "women", "children", "feet", "teeth", "mice", "geese", "fish", "sheep"}
 _WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
 _COMPOUND = re.compile(r"\b(?:" + "|".join(COMPOUND) + r")\b")
+_LETTERS = re.compile(r"[a-z]+(?:['-][a-z]+)*")
 _HYPHEN = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)+")
 _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
@@ -37,6 +43,26 @@ def name_of(word: str) -> str:
     if word.endswith("ies"):
         return word[:-3] + "y"
     return word.removesuffix("s") if len(word) > 3 else word
+
+
+def is_counted(phrase: str, is_one: bool) -> bool:
+    """Whether the words after a number say what is counted: a noun in the plural, or in the
+    singular after 1 and a fraction, perhaps with words before it and "of ..." after it, and none
+    that makes it another number: "red balls", "cups of coffee", "years old"; not "thousand
+    apples", "tenths", "squared", "over"."""
+    parts = [word for word in phrase.split(" of ")[0].split() if word not in ("a", "an", "the")]
+    while len(parts) > 1 and parts[-1] in _AFTER_NOUNS:
+        parts.pop()
+    if not parts or not all(len(word) > 2 and _LETTERS.fullmatch(word) for word in parts):
+        return False
+    for word in phrase.split():
+        name = word.removesuffix("s")
+        if {word, name} & (_NOT_UNITS | NUMBER_WORDS.keys()) or _ORDINAL.fullmatch(name):
+            return False
+    head = parts[-1]
+    if is_one and not head.endswith(("ed", "ing", "ly")):
+        return True
+    return head in _PLURALS or (head[-1] == "s" and not head.endswith(("ss", "us", "is")))
 
 
 def is_known(unit: Unit) -> bool:
@@ -83,6 +109,7 @@ def read(tokens: Tokens) -> Unit:
             powers += new
         else:
             raise Unreadable("unit")
+    powers = [(name, power) for name, power in powers if name not in _AFTER_NOUNS] or powers
     if not powers:
         raise Unreadable("unit")
     return product(powers)

@@ -1,11 +1,12 @@
 """What a tracker is given, and what it can do."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-PROJECT = "unslothrl"  # where runs are put unless the tracker's own variable names another
+PROJECT = "unslothrl"  # where runs are put unless anything names another
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,10 @@ class TrackedRun:
     folder: Path  # of the run
     config: Mapping[str, Any]  # all options as resolved, in JSON's types
     resumed_at: int | None = None  # the step that it goes on after; None: it is new
+
+    def project(self, variable: str) -> str:
+        """`--project_name`, else what the tracker's own variable says."""
+        return self.config.get("project_name") or os.environ.get(variable) or PROJECT
 
 
 class Tracker(Protocol):

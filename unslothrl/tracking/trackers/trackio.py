@@ -1,10 +1,9 @@
 """Trackio: a database on this machine, or a Space on the Hugging Face hub."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers.base import PROJECT, TrackedRun
+from unslothrl.tracking.trackers.base import TrackedRun
 
 
 class Trackio:
@@ -13,7 +12,7 @@ class Trackio:
 
         self.trackio = trackio
         self.run = trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+            project=run.project("TRACKIO_PROJECT"),
             name=f"{run.name}-{run.id}",  # a name is all that it knows a run by
             config=dict(run.config),
             resume="never" if run.resumed_at is None else "allow",

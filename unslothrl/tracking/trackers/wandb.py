@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers.base import PROJECT, TrackedRun
+from unslothrl.tracking.trackers.base import TrackedRun
 
 ANSWER_S = 30  # in which the server must take the run, and what is left of it in the end
 
@@ -15,7 +15,7 @@ class Wandb:
 
         self.wandb = wandb
         self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            project=run.project("WANDB_PROJECT"),
             id=run.id,
             name=run.name,
             dir=str(run.folder),

@@ -18,9 +18,11 @@ from unslothrl.rewards.maths.comparing.labels import (
     letters,
     mixes,
     oriented,
+    ratio_of,
 )
 from unslothrl.rewards.maths.comparing.quantities import near, same_quantity
 from unslothrl.rewards.maths.comparing.texts import same_text
+from unslothrl.rewards.maths.expressions.tree import MINUS_ONE, mul
 from unslothrl.rewards.maths.intervals import region_names, region_of
 from unslothrl.rewards.maths.kinds import (
     Answer,
@@ -46,7 +48,9 @@ def matches(answer: Answer, gold: Answer) -> bool:
 
 def single(answer: Answer) -> Answer:
     """The only element of a set or list as it is; of a set of sets it stays an element."""
-    if not isinstance(answer, Collection) or len(set(answer.parts)) != 1:
+    if not isinstance(answer, Collection):
+        return answer
+    if len(set(answer.parts) if answer.is_set else answer.parts) != 1:
         return answer
     only = answer.parts[0]
     return only if isinstance(only, Value | Relation | Text | Row) else answer
@@ -107,15 +111,27 @@ class Comparison:
         return len(answers) == len(golds) and all(map(self.same, answers, golds))
 
     def any_order(self, answers: Sequence[Answer], golds: Sequence[Answer]) -> bool:
-        """Each is among the others; repetitions do not count."""
+        """Each is one of the others, and each of these is taken once: repetitions count."""
 
         def element(a: Answer, g: Answer) -> bool:
             """{1} is not 1 where both are elements."""
             return isinstance(a, Collection) == isinstance(g, Collection) and self.same(a, g)
 
-        return all(any(element(a, g) for a in answers) for g in golds) and all(
-            any(element(a, g) for g in golds) for a in answers
-        )
+        left = list(golds)
+        for answer in answers:
+            same = next((gold for gold in left if element(answer, gold)), None)
+            if same is None:
+                return False
+            left.remove(same)
+        return not left
+
+    def different(self, parts: Sequence[Answer]) -> Sequence[Answer]:
+        """The elements of a set."""
+        found: list[Answer] = []
+        for part in parts:
+            if not any(type(part) is type(each) and self.same(part, each) for each in found):
+                found.append(part)
+        return found
 
     def collections(self, answer: Answer, gold: Answer) -> bool:
         """Sets and lists. A list of two intervals is their union."""
@@ -125,7 +141,14 @@ class Comparison:
             named = any(isinstance(part, Relation) for part in answer.parts)
             if mixes(gold) and not named:  # "1, 2" beside "x = 1, y = 2"
                 return self.in_order(answer.parts, gold.parts)
-            return self.any_order(answer.parts, gold.parts)
+            are_points = all(isinstance(part, Row) for part in gold.parts)
+            given: Sequence[Answer] = answer.parts
+            expected: Sequence[Answer] = gold.parts
+            if answer.is_set or gold.is_set or are_points:
+                given = self.different(given)
+            if gold.is_set or are_points:
+                expected = self.different(expected)
+            return self.any_order(given, expected)
         if isinstance(gold, Collection) and isinstance(answer, Row):
             return self.named_in_order(gold, answer)
         if isinstance(answer, Collection) and isinstance(gold, Row):
@@ -156,6 +179,8 @@ class Comparison:
 
     def relations(self, answer: Answer, gold: Answer) -> bool:
         """At least one of the two is a relation."""
+        if (ratio := ratio_of(gold)) is not None:
+            return self.ratios(answer, *ratio)
         if isinstance(answer, Relation) and isinstance(gold, Relation):
             return self.both_relations(answer, gold)
         if isinstance(answer, Relation):
@@ -165,6 +190,19 @@ class Comparison:
         if pair is None or not (is_function(*pair) or is_number(pair[1])):
             return self.tuple_of_names(gold, answer)
         return self.same(answer, pair[1])
+
+    def ratios(self, answer: Answer, names: Sequence[Answer], gold: Relation) -> bool:
+        """ "1:2", "a:b = 1:2" or "1/2" beside "1:2" or "a:b = 1:2"."""
+        if (ratio := ratio_of(answer)) is not None:
+            named = ratio[0]
+            is_named_so = not named or not names or named == names
+            return is_named_so and self.sides(ratio[1], gold, self.same)
+        if not isinstance(answer, Value) or len(gold.sides) != 2:
+            return False
+        top, bottom = map(plain_tree, gold.sides)
+        if top is None or bottom is None:
+            return False
+        return self.same(answer, Value(mul(top, ("pow", bottom, MINUS_ONE))))
 
     def tuple_of_names(self, gold: Relation, answer: Answer) -> bool:
         """ "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"."""

@@ -102,6 +102,16 @@ def label_of(answer: Answer) -> tuple[str, Answer] | None:
     return None
 
 
+def ratio_of(answer: Answer) -> tuple[Sequence[Answer], Relation] | None:
+    """The names, which may lack, and the ratio of "1:2" and "V_1:V_2 = 1:2"."""
+    if not isinstance(answer, Relation) or ":" not in answer.signs:
+        return None
+    half = len(answer.signs) // 2
+    if answer.signs == (*(":",) * half, "=", *(":",) * half):
+        return answer.sides[: half + 1], Relation(answer.sides[half + 1 :], answer.signs[:half])
+    return ((), answer) if set(answer.signs) == {":"} else None
+
+
 def is_function(name: str, value: Answer) -> bool:
     """Whether the name says what it depends on: f(x), or a_n of an n that occurs."""
     _, _, index = name.partition("_")

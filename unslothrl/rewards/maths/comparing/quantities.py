@@ -11,6 +11,7 @@ from unslothrl.rewards.maths.expressions.tree import Tree
 from unslothrl.rewards.maths.kinds import Answer, Value
 
 CLOSE = Fraction(1, 10**6)  # see `rounds_to`
+ENOUGH, MOST_PLACES = 15, 40  # digits of a decimal that stands for a fraction
 
 
 def same_quantity(answer: Value, gold: Value, imaginary: bool) -> bool:
@@ -19,7 +20,8 @@ def same_quantity(answer: Value, gold: Value, imaginary: bool) -> bool:
     if gold.unit != answer.unit:
         answer, gold = with_units(answer, gold)
     other = answer.unit and answer.unit != gold.unit
-    if other and (gold.unit or marked(gold.tree) or not units.is_known(answer.unit)):
+    known = answer.counted or units.is_known(answer.unit)
+    if other and (gold.unit or marked(gold.tree) or not known):
         return False
     if gold.unit and not answer.unit and marked(answer.tree):
         return False
@@ -27,7 +29,9 @@ def same_quantity(answer: Value, gold: Value, imaginary: bool) -> bool:
         return True
     if marked(gold.tree) == "percent" and not marked(answer.tree):
         return equal(("call", "percent", answer.tree), gold.tree, imaginary)
-    return gold.rounded and rounds_to(answer.tree, gold.tree)
+    if gold.rounded:
+        return rounds_to(answer.tree, gold.tree)
+    return answer.rounded and is_expansion(answer.tree, gold.tree)
 
 
 def marked(tree: Tree) -> str:
@@ -65,6 +69,19 @@ def rounds_to(answer: Tree, gold: Tree) -> bool:
     except ArithmeticError:
         return False
     return is_close(value, exact)
+
+
+def is_expansion(answer: Tree, gold: Tree) -> bool:
+    """Whether a decimal is a fraction to its last digit, of `ENOUGH` that are significant or
+    more, rounded or cut off: 0.0833333333333333 for 1/12."""
+    try:
+        value, exact = rational(answer, {}), rational(gold, {})
+    except ArithmeticError:
+        return False
+    places = next((n for n in range(MOST_PLACES) if (10**n * value).denominator == 1), MOST_PLACES)
+    if abs(value) * 10**places < 10 ** (ENOUGH - 1):
+        return False
+    return abs(value - exact) < max(Fraction(1, 10**places), abs(exact) / 10**15)
 
 
 def is_close(value: Fraction, exact: Fraction) -> bool:

@@ -10,7 +10,7 @@ _DROPPED = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?"
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|normalsize|large|Large"
     r"|strut|nobreak|allowbreak)(?![a-zA-Z])"
-    r"|\\(?:text)?color\s*\{[a-z]+\}|\\!|[\u200b-\u200f\u2060-\u2064\ufeff]"
+    r"|\\(?:text)?color\s*\{[a-z]+\}|\\!"
 )
 _SPACE = re.compile(
     r"(?<!\\)\\(?:[,;:> \n]|(?:thinspace|medspace|thickspace|enspace|hfill)(?![a-zA-Z]))"
@@ -34,6 +34,12 @@ _MODULUS = re.compile(
     r"\\pmod\s*(\{[^{}]*\}|\S)"
     r"|\(\s*(?:\\b?mod|\\(?:text|mathrm|operatorname)\{\s*mod\s*\}|mod)\s*([^()]*)\)"
 )
+_CURRENCY = re.compile(  # "USD 5" as "5 USD"
+    r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?(?:\s*\})?\s*"
+    r"(-?\d+(?:[.,]\d+)*)"
+)
+_US = re.compile(r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)")
+_CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
 ESCAPED_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
@@ -45,6 +51,9 @@ def cleaned(text: str) -> str:
     while before != text:  # wrappers inside wrappers
         before = text
         text = _unwrapped(text.strip())
+    text = _CURRENCY.sub(r"\2 \1", _US.sub("", text))
+    if choice := _CHOICE.fullmatch(text):
+        return "".join(filter(None, choice.groups()))
     if "." in text:
         text = _AM_OR_PM.sub(r"\1m", text)
     text = _GROUPED.sub(_grouped, text)

@@ -19,7 +19,8 @@ _COMMANDS = {
     "¾": r"\frac{3}{4}", "⅛": r"\frac{1}{8}", "⅕": r"\frac{1}{5}", "∠": r"\angle ",
     "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "‖": r"\|", "→": r"\to ", "∧": r"\land ",
-    "∨": r"\lor ", "£": r"\pounds ", "€": r"\euro ", "％": r"\%", "∑": r"\sum ",
+    "∨": r"\lor ", "£": r"\pounds ", "¥": "JPY ",
+    "₹": "INR ", "€": r"\euro ", "％": r"\%", "∑": r"\sum ",
     "∏": r"\prod ", "∫": r"\int ", "∂": r"\partial ", "µ": r"\mu ", "ϕ": r"\phi ",
     "ϵ": r"\epsilon ", "Ω": r"\Omega ", "Å": r"\AA ", "∼": r"\sim ", "⊂": r"\subset ",
 }  # fmt: skip
@@ -44,7 +45,9 @@ _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 
 
 def to_ascii(text: str) -> str:
-    """With commands for mathematical signs; letters without one stay as they are (NFKC)."""
+    """With commands for mathematical signs; letters without one stay as they are (NFKC), and what
+    shows nothing by itself is left out: marks of direction and of joining, selectors of emoji."""
+    text = "".join(each for each in text if not is_invisible(each))
     text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _RAISED_RUN.sub(
         lambda match: "^{" + "".join(_RAISED[character] for character in match[0]) + "}", text
@@ -54,3 +57,11 @@ def to_ascii(text: str) -> str:
     )
     text = "".join(_COMMANDS.get(character, character) for character in text)
     return unicodedata.normalize("NFKC", text)
+
+
+def is_invisible(character: str) -> bool:
+    """Of Unicode's format characters (not overrides of direction, which turn digits around),
+    variation selectors or marks that enclose, as on a keycap."""
+    if unicodedata.category(character) in ("Cf", "Me"):
+        return character not in "\u202d\u202e"
+    return "\ufe00" <= character <= "\ufe0f"

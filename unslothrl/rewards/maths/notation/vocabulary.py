@@ -52,13 +52,34 @@ COMMAND_WORDS = FUNCTIONS | {
 }
 WORD_COMMANDS = {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos",
             "atan": "arctan"}  # fmt: skip
-TWO_LETTER_WORDS = {"or", "no", "No", "NO", "is", "to"}  # not products of their letters
-WORDS_AFTER_NUMBERS = {"am", "pm", "AM", "PM", "in", "of"}  # and inside of text; elsewhere products
+NUMBER_WORDS = {
+    word: number
+    for number, word in enumerate(
+        words(
+            """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+            fifteen sixteen seventeen eighteen nineteen"""
+        )
+    )
+}
+_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
+NUMBER_WORDS |= {word: 10 * number for number, word in enumerate(_TENS, 2)}
+NUMBER_WORDS |= {"hundred": 100} | {
+    word: 1000**power for power, word in enumerate(words("thousand million billion trillion"), 1)
+}
+TWO_LETTER_WORDS = {"of", "or", "no", "No", "NO", "is", "to"}  # not products of their letters
+WORDS_AFTER_NUMBERS = {
+    "am",
+    "pm",
+    "AM",
+    "PM",
+    "in",
+    "pct",
+}  # and in text
 WORDS_BEFORE_UNITS = {"per", "square", "sq", "cubic", "cu"}
 THREE_LETTER_WORDS = {
-    "and", "yes", "Yes", "YES", "odd", "Odd", "not", "one", "two", "six", "ten", "all", "any",
+    "and", "yes", "Yes", "YES", "odd", "Odd", "not", "all", "any",
     "the", "The", "mph", "per", "lbs", "day", "mol", "deg", "rad", "sec", "min", "hrs", "DNE",
-    "for",
+    "for", "men", "old",
     "red", "Red", "are", "kmh", "mod", "but", "Tom", "Sam", "Bob", "Amy", "Ann", "Ben",
     "Max", "Dan", "Joe", "Tim", "Kim", "Meg", "Lee", "Jim", "Mon", "Tue", "Wed", "Thu", "Fri",
     "Sun", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -80,7 +101,8 @@ BIG_OPERATORS = {"sum", "prod", "int", "lim", "iint", "iiint", "oint", "sup", "i
 
 def is_word(word: str) -> bool:
     """Whether letters outside of `\\text` are a word and not a product of variables."""
-    if word in TWO_LETTER_WORDS or word in THREE_LETTER_WORDS or "." in word:
+    known = word in TWO_LETTER_WORDS or word in THREE_LETTER_WORDS or word.lower() in NUMBER_WORDS
+    if known or "." in word:
         return True
     if len(word) < 4 or word.isupper():
         return False

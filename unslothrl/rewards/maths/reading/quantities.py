@@ -18,10 +18,8 @@ from unslothrl.rewards.maths.kinds import (
 )
 from unslothrl.rewards.maths.notation.brackets import literal
 from unslothrl.rewards.maths.notation.tokens import Tokens
+from unslothrl.rewards.maths.notation.vocabulary import NUMBER_WORDS
 
-_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
-          "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12",
-          "sixteen": "16"}  # fmt: skip
 _TIMES = {"times", "cdot"}
 
 
@@ -34,7 +32,7 @@ def read_value(tokens: Tokens) -> Answer | None:
     words = literal(tail).strip(" .")
     degrees = degrees_of(body, words) if tail else degrees_of(body[:-1], body[-1].value)
     unit, function = currency, ""
-    if words in ("percent", "per cent", "percents"):
+    if words in ("percent", "per cent", "percents", "pct"):
         function = "percent"
     elif words in ("degrees", "degree", "deg"):
         function = "degree"
@@ -57,7 +55,8 @@ def read_value(tokens: Tokens) -> Answer | None:
         return None
     if function:
         trees = [("call", function, tree) for tree in trees]
-    values = tuple(Value(tree, unit, is_rounded(body)) for tree in trees)
+    is_counted = units.is_counted(words, body[0].value in ("1", "frac"))
+    values = tuple(Value(tree, unit, is_rounded(body), is_counted) for tree in trees)
     return values[0] if len(values) == 1 else Collection(values)
 
 
@@ -128,7 +127,7 @@ def read_based(tokens: Tokens) -> Answer | None:
     at = values.index("_")
     digits = [token for token in tokens[:at] if token.value not in "(){}"]
     name = "".join(values[at + 1 :]).strip("{}() ").removeprefix("base").strip()
-    name = _BASES.get(name, name)
+    name = str(NUMBER_WORDS.get(name, name))
     if not digits or not all(token.kind in ("number", "letter", "text") for token in digits):
         return None
     text = "".join(token.value for token in digits)

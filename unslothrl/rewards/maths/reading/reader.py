@@ -192,7 +192,7 @@ def read_set(inside: Tokens) -> Answer:
         for part in parts
         for answer in (read_undivided(part),)
     ]
-    return Collection(tuple(part for parts in elements for part in parts))
+    return Collection(tuple(part for parts in elements for part in parts), is_set=True)
 
 
 def read_builder(left: Tokens, right: Tokens) -> Answer:

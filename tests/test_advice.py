@@ -1,0 +1,168 @@
+"""What the commands advise and claim: values, cards by name, defaults, names of runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from unslothrl import rewards
+from unslothrl.commands import cli
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.values import RUN, Table, is_inside, read_value
+from unslothrl.errors import UserError
+from unslothrl.planning import cards, duration
+from unslothrl.tracking.step_lines import StepTable, plain_step
+
+
+def last_line(arguments, capsys, code=2):
+    assert cli.main([str(each) for each in arguments]) == code
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advised"),
+    [
+        ("lr", "10", "2e-05"), ("temperature", "5", "1.2"), ("eval_top_p", "1.5", "0.95"),
+        ("holdout", "3", "0.1"), ("weight_decay", "7", "0.0"), ("batch_size", "0", "30"),
+        ("max_new_tokens", "99999999", "1200"), ("clip_low", "2", "0.2"), ("profile", "30", "20"),
+        ("max_staleness", "40", "16"), ("max_steps", "0", "1"),
+    ],
+)  # fmt: skip
+def test_a_value_outside_of_its_limits_is_answered_with_a_good_one(name, value, advised):
+    with pytest.raises(UserError, match=rf"set --{name} {re.escape(advised)}$"):
+        read_value(name, value)
+
+
+def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default():
+    for table in (RUN, *TABLES.values()):
+        for name, entry in table.options.items():
+            limits = entry.metadata
+            if table.kind(name) not in (int, float) or not limits.keys() & {"at_most"}:
+                continue
+            with pytest.raises(UserError) as refused:
+                read_value(name, str(10 * limits["at_most"] + 10), table=table)
+            said = table.kind(name)(str(refused.value).rpartition(" ")[2])
+            assert is_inside(said, limits), name
+            if entry.default:
+                assert said == entry.default, name
+
+
+@pytest.mark.parametrize(
+    ("text", "gb", "capability"),
+    [
+        ("4090", 24, (8, 9)), ("RTX 4090", 24, (8, 9)), ("NVIDIA GeForce RTX 4090", 24, (8, 9)),
+        ("A100", 80, (8, 0)), ("A100-40GB", 40, (8, 0)), ("a100 80gb", 80, (8, 0)),
+        ("T4", 15, (7, 5)), ("Tesla T4", 15, (7, 5)), ("H100", 80, (9, 0)), ("3060", 12, (8, 6)),
+        ("rtx3060ti", 8, (8, 6)), ("4060 Ti 16GB", 16, (8, 9)), ("12GB", 12, (8, 6)),
+        ("12 gib", 12, (8, 6)), ("12", 12, (8, 6)), ("7.5", 7.5, (8, 6)), ("24G", 24, (8, 6)),
+    ],
+)  # fmt: skip
+def test_a_card_by_its_name_or_its_size(text, gb, capability):
+    (card,) = cards.cards_of(text)
+    assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
+
+
+@pytest.mark.parametrize("text", ["4095", "RTX 9999", "banana", "0", "nan", "", "-3", "1e9", "24,"])
+def test_a_card_that_nobody_knows_is_one_line(text):
+    with pytest.raises(UserError, match=r"^card .*: set e\.g\. --card 24") as refused:
+        cards.cards_of(text)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_plan_for_a_card_by_its_name(capsys):
+    assert cli.main(["plan", "--card", "3060", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"] == "3060 (12 GB)"
+
+
+def shown_help(command, capsys, whole=True):
+    assert cli.main([*command.split(), "--help_all" if whole else "--help"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", [*TABLES, "plan sft", "train"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_help_has_the_defaults_of_the_commands_own_table(command, whole, capsys):
+    text = shown_help(command, capsys, whole)
+    table: Table = TABLES.get(command.rpartition(" ")[2], RUN)
+    for name in ("lr", "batch_size", "max_lora_rank", "eval_every"):
+        flags = text.split(f"--{name} ", 1)[1].split(" --", 1)[0]
+        assert f"default {table.options[name].default}" in flags, (name, flags)
+
+
+def test_eval_claims_no_default_that_it_does_not_use(capsys):
+    text = shown_help("eval", capsys)
+    for name in cli.EVAL_OPTIONS:
+        usual = OPTIONS[name].default
+        if usual not in (None, ()):
+            part = text.split(f"--{name} ", 1)[-1].split(f"--no_{name} ")[-1].split(" --", 1)[0]
+            assert f"default {usual}" not in part and "as in its run" in part, name
+    assert "default grpo" in shown_help("plan", capsys, whole=False)
+
+
+def test_rewards_trackers_and_tools_may_be_separated_by_commas(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_value("reward", ("accuracy,rm:runs/x=0.5", "mine.py:f")) == (
+        "accuracy", "rm:runs/x=0.5", "mine.py:f",
+    )  # fmt: skip
+    assert read_value("track", "tensorboard, wandb") == ("tensorboard", "wandb")
+    Path("a,b.py").write_text("def f(completion): return 1")
+    assert read_value("reward", "a,b.py:f") == ("a,b.py:f",)
+    named = rewards.choose(read_value("reward", "accuracy,a,b.py:f") and ("accuracy", "a,b.py:f"))
+    assert [each.name for each in named] == ["accuracy", "f"]
+    line = last_line(["--reward", "accuracy,rm:runs/x", "--model", "embedded"], capsys)
+    assert "runs/x: no such folder" in line
+    line = last_line(["--reward", "accuracy,acuracy"], capsys)
+    assert "rm:runs/NAME" in line and "set --reward accuracy" in line
+
+
+@pytest.mark.parametrize("command", ["eval", "chat", "ask", "export"])
+def test_a_run_is_named_as_in_report(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    more = {"ask": ["What is 1 + 1?"], "export": ["--output", "out"]}.get(command, [])
+    line = last_line([command, "runs/x", *more], capsys)
+    assert line == last_line([command, "--adapter", "runs/x", *more], capsys)
+    assert "runs/x" in line and "not an argument" not in line
+    assert f"unslothrl {command} runs/NAME" in last_line([command, *more], capsys)
+    if command != "ask":
+        assert "are two" in last_line([command, "runs/x", "--adapter", "runs/y"], capsys)
+
+
+def test_the_command_of_another_run_is_named(tmp_path, capsys):
+    run = tmp_path / "runs" / "rl"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('learner = "grpo"\nmodel = "embedded"\n')
+    line = last_line(["sft", "--resume", run], capsys)
+    assert "a run of unslothrl train" in line and f"use unslothrl train --resume {run}" in line
+
+
+@pytest.mark.real
+def test_rows_without_answers_name_the_reward_and_how_many(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"problem": f"{i} + 1?"}) + "\n" for i in range(6)))
+    line = last_line(["data", rows, "--model", "embedded", "--reward", "boxed"], capsys)
+    assert "which reward boxed needs" in line and "--reward" in line
+    assert re.search(r"(\d+) of \1 rows", line)
+
+
+def test_the_data_end_before_max_steps():
+    assert duration.ends_early(40, 12, 1) == [
+        "max_steps 40 -> 12: the data end after 1 pass (--episodes): set --episodes 4 for 40 steps"
+    ]
+    assert duration.ends_early(12, 12, 1) == duration.ends_early(None, 12, 1) == []
+
+
+def test_groups_are_counted_of_those_of_the_step():
+    row = {"reward/mean": 0.5, "timing/step_s": 1.0, "reward/zero_signal_groups": 19,
+           "rollout/groups": 20}  # fmt: skip
+    assert "groups without signal 19/20" in plain_step(row, 5, 5, None)
+    assert "19/20" in StepTable().add(row, 5, 5, 120)[1]
+
+
+def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():
+    """It can learn differences of two numbers from 100 to 999, and nothing with fewer digits."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    asked = re.findall(r"What is (\d+) [-+] (\d+)\?", readme)
+    assert asked and all(100 <= int(number) <= 999 for pair in asked for number in pair)
+    assert "sums and differences of two numbers\nfrom 100 to 999" in readme

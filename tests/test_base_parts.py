@@ -1,0 +1,300 @@
+"""What was trained over one base is not used over another: a resume, `eval`, `ask`, `chat` and
+`export` compare every part of it; an untouched copy is the same base."""
+
+import itertools
+import json
+import shutil
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from adapters import write
+
+from unslothrl import embedded, resuming
+from unslothrl.commands import cli
+from unslothrl.commands.adapters import base_under, find, four_bit_hash
+from unslothrl.errors import UserError
+from unslothrl.offline import tables
+from unslothrl.tracking import origin
+from unslothrl.weights import adapter_use, base_model, base_parts, safetensors_header
+
+WEIGHTS = "model.safetensors"
+
+
+def copy_of(folder: Path) -> Path:
+    return Path(shutil.copytree(embedded.BASE, folder))
+
+
+def change_tensor(name: str):
+    """-> what inverts the lowest bit of the last number of a tensor."""
+
+    def change(base: Path) -> None:
+        at = safetensors_header.read(base / WEIGHTS)[name].end - 2
+        with (base / WEIGHTS).open("r+b") as file:
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+
+    return change
+
+
+def change_json(name: str, change):
+    def changed(base: Path) -> None:
+        content = json.loads((base / name).read_text())
+        change(content)
+        (base / name).write_text(json.dumps(content))
+
+    return changed
+
+
+def add_token(tokenizer: dict) -> None:
+    added = tokenizer["added_tokens"]
+    added.append({**added[-1], "id": added[-1]["id"] + 1, "content": "<new>"})
+
+
+def append(name: str, text: str):
+    def change(base: Path) -> None:
+        with (base / name).open("a") as file:
+            file.write(text)
+
+    return change
+
+
+def split(base: Path, swapped: bool = False) -> None:
+    """Half of the tensors in a second file; `swapped`: that of another base."""
+    tensors = safetensors_header.read(base / WEIGHTS)
+    data = (base / WEIGHTS).read_bytes()
+    (base / WEIGHTS).unlink()
+    names, files = sorted(tensors), {}
+    for number, some in enumerate((names[::2], names[1::2]), 1):
+        header, body = {}, b""
+        for name in some:
+            values = data[tensors[name].begin : tensors[name].end]
+            if swapped and number == 2:
+                values = values[::-1]
+            offsets = [len(body), len(body) + len(values)]
+            header[name] = {"dtype": tensors[name].dtype, "shape": tensors[name].shape,
+                            "data_offsets": offsets}  # fmt: skip
+            body += values
+        head = json.dumps(header).encode()
+        file = f"model-{number:05d}-of-00002.safetensors"
+        (base / file).write_bytes(struct.pack("<Q", len(head)) + head + body)
+        files |= dict.fromkeys(some, file)
+    index = {"metadata": {}, "weight_map": files}
+    (base / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+CHANGES = {  # what -> (the change, the parts that it is called by)
+    "a query": (change_tensor("model.layers.1.self_attn.q_proj.weight"), "weights"),
+    "the last down": (change_tensor("model.layers.3.mlp.down_proj.weight"), "weights"),
+    "an embedding": (change_tensor("model.embed_tokens.weight"), "embeddings"),
+    "a norm": (change_tensor("model.layers.2.input_layernorm.weight"), "norms"),
+    "the output layer": (change_tensor("lm_head.weight"), "head"),
+    "the last norm": (change_tensor("model.norm.weight"), "norms"),
+    "a swapped shard": (lambda base: split(base, swapped=True), "weights, "),
+    "an added token": (change_json("tokenizer.json", add_token), "tokenizer"),
+    "a token's text": (
+        change_json("tokenizer.json", lambda t: t["added_tokens"][0].update(content="<begin>")),
+        "tokenizer",
+    ),
+    "a special token": (
+        change_json("tokenizer_config.json", lambda t: t.update(eos_token="0")), "tokenizer"
+    ),
+    "the template": (append("chat_template.jinja", " "), "chat template"),
+    "no template": (lambda base: (base / "chat_template.jinja").unlink(), "chat template"),
+    "the stop tokens": (
+        change_json("generation_config.json", lambda t: t.update(eos_token_id=[7])), "stop tokens"
+    ),
+    "no stop tokens of its own": (
+        lambda base: (base / "generation_config.json").unlink(), "stop tokens"
+    ),
+    "the rotary embedding": (
+        change_json("config.json", lambda t: t.update(rope_theta=5.0)), "config.json"
+    ),
+    "the norms' epsilon": (
+        change_json("config.json", lambda t: t.update(rms_norm_eps=0.5)), "config.json"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def adapter(tmp_path) -> Path:
+    """Trained over a copy of the embedded base."""
+    base = copy_of(tmp_path / "base")
+    folder = write(tmp_path / "adapter")
+    use = adapter_use.Use(str(base), "", base_parts=base_parts.of(base))
+    (folder / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
+    return folder
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_base_is_refused_by_every_command_in_one_line(
+    adapter, tmp_path, capsys, monkeypatch, change
+):
+    """The base of that name, and another that is given."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make, part = CHANGES[change]
+    make(tmp_path / "base")
+    other = copy_of(tmp_path / "other")
+    make(other)
+    for model in ([], ["--model", str(other)]):
+        for words in (
+            ["eval", "--dataset", "embedded"],
+            ["ask", "question"],
+            ["chat"],
+            ["export", "--output", str(tmp_path / "out")],
+        ):
+            capsys.readouterr()
+            assert cli.main([words[0], "--adapter", str(adapter), *model, *words[1:]]) == 2
+            captured = capsys.readouterr()
+            (line,) = captured.err.splitlines()
+            named = model[1] if model else tmp_path / "base"
+            assert f"model {named} is not the base that adapter {adapter} was trained on" in line
+            assert f"by its {part}" in line and line.endswith("set --model to a copy of that")
+    assert (
+        not (tmp_path / "cache").exists() and not (tmp_path / "out").exists()
+    )  # before quantising
+    began = SimpleNamespace(model=str(other), resume=str(tmp_path), adapter=None)
+    origin.record(tmp_path, base=adapter_use.read(adapter).base_parts)
+    with pytest.raises(UserError, match="is not the base that the run was trained on") as caught:
+        resuming.base_parts_of(began, [])
+    assert f"by its {part}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["README.md", "MEASURED.json", "LICENSE.txt"])
+def test_what_is_no_part_of_a_base_may_change(tmp_path, name):
+    base = copy_of(tmp_path / "base")
+    (base / name).write_text("{}")
+    assert base_parts.of(base) == base_parts.of(embedded.BASE)
+
+
+def test_neither_its_folder_nor_its_shards_tell_a_base_from_another(tmp_path):
+    base = copy_of(tmp_path / "elsewhere")
+    split(base)
+    before = base_parts.of(embedded.BASE)
+    assert base_parts.of(base) == before and base_parts.differing(before, before) == ""
+    assert list(before) == [
+        "weights", "head", "embeddings", "norms", "config.json", "tokenizer", "chat template",
+        "stop tokens",
+    ]  # fmt: skip
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    settings["chat_template"] = (base / "chat_template.jinja").read_text()
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    (base / "chat_template.jinja").unlink()  # the same template in its older place
+    assert base_parts.of(base) == before
+
+
+def test_a_file_that_changes_while_a_process_runs_is_read_again(tmp_path):
+    base = copy_of(tmp_path / "base")
+    before = base_parts.of(base)
+    change_tensor("model.norm.weight")(base)
+    assert base_parts.differing(before, base_parts.of(base)) == "norms"
+    (base / WEIGHTS).write_bytes(b"short")
+    with pytest.raises(UserError, match=r"model.safetensors is empty or cut .*: fetch it again"):
+        base_parts.of(base)
+
+
+def test_a_copy_of_older_code_is_not_used(tmp_path, monkeypatch):
+    """Nor one of other weights; a README.md makes no new one."""
+    base = copy_of(tmp_path / "base")
+    key = base_model._content_key(base)
+    (base / "README.md").write_text("new")
+    assert base_model._content_key(base) == key
+    changed = tmp_path / "quantise.py"
+    changed.write_text(base_model.QUANTISING.read_text() + "# changed\n")
+    monkeypatch.setattr(base_model, "QUANTISING", changed)
+    older = base_model._content_key(base)
+    monkeypatch.undo()
+    change_tensor("model.norm.weight")(base)
+    assert len({key, older, base_model._content_key(base)}) == 3
+
+
+@pytest.fixture
+def earlier(adapter) -> Path:
+    """Trained by a version that recorded only the 4-bit weights of its base."""
+    use = adapter_use.read(adapter)
+    values = json.loads(adapter_use.to_json(use)) | {"base_hash": "0" * 16}
+    del values["base_parts"]
+    (adapter / adapter_use.USE_FILE).write_text(json.dumps(values))
+    assert adapter_use.read(adapter).base_parts == {}
+    return adapter
+
+
+@pytest.mark.real
+def test_an_adapter_of_an_earlier_version_is_compared_by_what_it_recorded(
+    earlier, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found, base = find(str(earlier)), str(tmp_path / "base")
+    four_bit, (first, second) = base_under(found, base)
+    assert "an earlier version trained it, which recorded only the 4-bit weights" in first
+    assert "its 4-bit weights are not those that the adapter was trained over" in second
+    for other in (str(four_bit), str(copy_of(tmp_path / "other"))):
+        with pytest.raises(UserError, match="by its weights: set --model"):
+            base_under(found, other)
+    (earlier / adapter_use.USE_FILE).write_text(
+        adapter_use.to_json(adapter_use.Use(base, "", base_hash=four_bit_hash(four_bit)))
+    )
+    assert len(base_under(found, base)[1]) == len(base_under(found, str(four_bit))[1]) == 1
+    notes: list[str] = []
+    origin.record(tmp_path)
+    began = SimpleNamespace(model=base, resume=str(tmp_path), adapter=None)
+    assert resuming.base_parts_of(began, notes) == base_parts.of(embedded.BASE)
+    assert "an earlier version began it" in notes[0] and len(notes) == 1
+
+
+@pytest.mark.real
+def test_a_four_bit_copy_that_has_changed_is_made_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = base_model.prepare(str(copy_of(tmp_path / "base")))
+    before = base_parts.of(copy)
+    capsys.readouterr()
+    assert base_model.prepare(str(tmp_path / "base")) == copy
+    assert capsys.readouterr().err == ""  # it is used as it is
+    change_tensor("model.norm.weight")(copy)
+    assert base_parts.of(copy) != before
+    assert base_model.prepare(str(tmp_path / "base")) == copy
+    assert base_parts.of(copy) == before and "quantising" in capsys.readouterr().err
+
+
+RL = (
+    "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
+    "--batch_size 4 --num_candidates 4 --topk 4 --eval_every 0 --max_new_tokens 24 "
+    "--dataset embedded"
+)
+SFT = "sft --dataset rows.jsonl --batch_size 8 --eval_problems 12"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", [RL, SFT])
+def test_a_run_goes_on_with_an_untouched_copy_and_with_no_other_base(
+    tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pairs = itertools.islice(tables.embedded_pairs("train", 0), 80)
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    base = copy_of(tmp_path / "base")
+    begin = [*command.split(), "--model", "./base", "--max_steps", "1", "--run_name", "x"]
+    assert cli.main(begin) == 0
+    go_on = [command.split()[0], "--resume", "runs/x", "--max_steps", "2"]
+    base.rename(tmp_path / "moved")
+    kept = (tmp_path / "runs/x/config.toml").read_bytes()
+    append("chat_template.jinja", " ")(copy_of(tmp_path / "base"))
+    capsys.readouterr()
+    assert cli.main(go_on) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert f"model {base} is not the base that the run was trained on, by its chat template" in line
+    assert (tmp_path / "runs/x/config.toml").read_bytes() == kept
+    assert cli.main([*go_on, "--model", "./moved"]) == 0
+    use = adapter_use.read(tmp_path / "runs/x/adapters/v000002")
+    assert use.base_parts == base_parts.of(embedded.BASE) and use.base == str(tmp_path / "moved")
+    capsys.readouterr()
+    assert cli.main(["ask", "--adapter", "runs/x", "--max_new_tokens", "2", "1 + 1"]) == 0
+    assert capsys.readouterr().err == ""
+    again = ["--adapter", "runs/x", "--learner", "grpo", "--model", "./base", "--max_steps", "1"]
+    if command == RL:  # another base may be trained on from there, and the run says so
+        assert cli.main([*RL.split(), *again, "--run_name", "y"]) == 0
+        assert "trained on another base than" in capsys.readouterr().out

@@ -1,0 +1,98 @@
+"""Nothing uses the network once a run has started: attempts to reach anything but this machine are
+refused and counted, in every process that imports Python's sockets."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+REFUSED = """
+import os, socket, traceback
+LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0", "::")
+
+def refuse(where):
+    with open(os.environ["ATTEMPTS"], "a") as file:
+        frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-2]]
+        frames = [frame for frame in frames if "/http" not in frame]
+        file.write(f"{where} from {' '.join(frames[-8:])}\\n")
+    raise OSError(101, "Network is unreachable")
+
+def is_here(host):
+    names = ("", None, socket.gethostname())
+    host = host.decode() if isinstance(host, bytes) else host
+    return host in names or host.startswith(LOOPBACK)
+
+def watched(name):
+    real = getattr(socket.socket, name)
+    def call(self, address, *more):
+        if isinstance(address, tuple) and not is_here(address[0]):
+            refuse(address[0])
+        return real(self, address, *more)
+    setattr(socket.socket, name, call)
+
+for name in ("connect", "connect_ex"):
+    watched(name)
+real_look_up = socket.getaddrinfo
+def look_up(host, *more, **named):
+    return real_look_up(host, *more, **named) if is_here(host) else refuse(host)
+socket.getaddrinfo = look_up
+"""
+RL = (
+    "train --learner grpo --model embedded --dataset embedded --cluster local "
+    "--engine transformers --number_of_actors 0 --max_steps 2 --batch_size 2 --num_candidates 2 "
+    "--eval_every 1 --eval_problems 2 --eval_candidates 1 --save_every 1 --max_new_tokens 24"
+)
+STAGE = (
+    "sft --model embedded --dataset embedded --max_steps 2 --batch_size 2 --eval_every 1 "
+    "--eval_problems 2 --save_every 1"
+)
+
+
+def run(tmp_path, command):
+    """-> (output, attempts to reach another machine)."""
+    (tmp_path / "site").mkdir(exist_ok=True)
+    (tmp_path / "site" / "sitecustomize.py").write_text(REFUSED)
+    attempts = tmp_path / "attempts"
+    attempts.write_text("")
+    online = {k: v for k, v in os.environ.items() if not k.endswith("_OFFLINE")}
+    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl", *command.split(), "--output_dir", "runs"],
+        cwd=tmp_path,
+        env={**online, "PYTHONPATH": path, "ATTEMPTS": str(attempts)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout + done.stderr, attempts.read_text().splitlines()
+
+
+def with_name_of_the_hub(folder):
+    """An adapter that calls its base by a name of the hub, as those of others do."""
+    file = folder / "adapter_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "base_model_name_or_path": "nobody/no-such-base"}))
+
+
+def test_a_run_of_rl_and_one_that_starts_from_its_adapter(tmp_path):
+    _, attempts = run(tmp_path, f"{RL} --run_name first")
+    assert attempts == []
+    adapter = tmp_path / "runs" / "first" / "adapters" / "v000002"
+    if not adapter.is_dir():  # no step had a signal
+        (adapter,) = sorted(adapter.parent.iterdir())[-1:]
+    with_name_of_the_hub(adapter)
+    out, attempts = run(tmp_path, f"{RL} --adapter {adapter} --run_name second")
+    assert attempts == [] and "huggingface" not in out.lower()
+
+
+def test_a_stage(tmp_path):
+    out, attempts = run(tmp_path, f"{STAGE} --run_name first")
+    assert attempts == [] and "huggingface" not in out.lower()
+    (adapter, *_) = sorted((tmp_path / "runs" / "first" / "adapters").iterdir())
+    with_name_of_the_hub(adapter)
+    out, attempts = run(tmp_path, f"{STAGE} --adapter {adapter} --run_name second")
+    assert attempts == [] and "huggingface" not in out.lower()

@@ -1,0 +1,152 @@
+"""What a user has written is tried before a model is loaded: one line that names file and line."""
+
+import json
+
+import pytest
+
+from unslothrl.commands import cli
+
+pytestmark = pytest.mark.real
+
+BASE = (
+    "--learner grpo --model embedded --dataset {rows} --cluster local --engine transformers "
+    "--number_of_actors 0 --max_steps 1 --batch_size 2 --num_candidates 2 --eval_every 0 "
+    "--output_dir {folder}/runs"
+)
+REWARDS = """
+def typo(completion, answer):
+    return lenght(completion)
+def column(completions, level, **kwargs):
+    return [float(n) for n in level]
+def short(completions, **kwargs):
+    return [1.0]
+def nothing(completion):
+    completion.strip()
+def messages(completions, **kwargs):
+    return [len(c.pop()) for c in completions]
+async def later(completion):
+    return undefined
+def fine(completion, answer):
+    if "<answer>" not in completion: raise ValueError("no tags")
+    return 1.0
+"""
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """-> a function that runs the command and returns the line that it ends with."""
+    rows = tmp_path / "rows.jsonl"
+    each = [{"problem": f"What is 10{i} + 200?", "answer": f"30{i}"} for i in range(6)]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in each))
+
+    def run(*flags):
+        code = cli.main([*BASE.format(rows=rows, folder=tmp_path).split(), *map(str, flags)])
+        out, err = capsys.readouterr()
+        assert code == 2 and "loading" not in out, out
+        *_, line = err.strip().splitlines()
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("typo", "NameError: name 'lenght' is not defined (mine.py, line 3)"),
+        ("column", "missing 1 required positional argument: 'level'"),
+        ("short", "returned no list of 2: [1.0] (mine.py, line 6)"),
+        ("nothing", "returned no number: None (mine.py, line 8)"),
+        ("messages", "'Text' object has no attribute 'pop' (mine.py, line 11)"),
+        ("later", "NameError: name 'undefined' is not defined (mine.py, line 13)"),
+    ],
+)
+def test_a_reward_that_fails_whatever_it_reads(function, said, refused, tmp_path):
+    (tmp_path / "mine.py").write_text(REWARDS)
+    line = refused("--reward", f"{tmp_path}/mine.py:{function}")
+    assert line.startswith(f"unslothrl: reward {function} fails on made-up completions: ")
+    assert said in line and line.endswith(": fix it")
+
+
+TOOLS = """
+def add(a, b):
+    return a + b
+"""
+LONG = '''
+def add(a: int, b: int) -> int:
+    """
+    %s
+
+    Args:
+        a: One.
+        b: The other.
+    """
+    return a + b
+'''
+ENVIRONMENT = """
+class Mine:
+    def __init__(self, level=1):
+        self.level = int(level)
+    def reset(self, task, seed):
+        return None
+    def step(self, action):
+        return {"reward": self.levl}
+"""
+
+
+def test_tools_that_no_call_could_be_made_of(refused, tmp_path):
+    (tmp_path / "tools.py").write_text(TOOLS)
+    line = refused("--tools", tmp_path / "tools.py")
+    assert "add" in line and "give it types" in line
+
+
+def test_schemas_that_leave_no_room_for_a_prompt(refused, tmp_path):
+    (tmp_path / "tools.py").write_text(LONG % ("word " * 400))
+    line = refused("--tools", tmp_path / "tools.py", "--max_new_tokens", 40)
+    assert "with the schemas of tools" in line and line.endswith(
+        "--max_prompt_tokens is 64: set it higher"
+    )
+
+
+def test_an_environment_that_fails_in_its_first_turn_or_takes_no_such_options(refused, tmp_path):
+    (tmp_path / "env.py").write_text(ENVIRONMENT)
+    named = ("--environment", f"{tmp_path}/env.py:Mine")
+    assert "levl" in (line := refused(*named)) and "env.py line 8" in line
+    assert "'x'" in refused(*named, "--environment_options", "level=x")
+    assert "got an unexpected keyword argument 'lvl'" in refused(
+        *named, "--environment_options", "lvl=2"
+    )
+
+
+OBJECTIVE = """
+from unslothrl.algorithms.objective import Objective
+def clip(ratio, logprobs, advantages, clip):
+    return {body}
+OBJECTIVE = Objective(clip=clip)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("-(ratio * advantages).mean(), ratio > 2", "line 3, clip clip: it must return (losses"),
+        ("ratio @ nothing", "line 4, clip clip: NameError: name 'nothing' is not defined"),
+        ("-(ratio.detach() * advantages), ratio > 2", "its loss has no gradient"),
+    ],
+)
+def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
+    (tmp_path / "mine_objective.py").write_text(OBJECTIVE.replace("{body}", body))
+    assert said in refused("--learner", tmp_path / "mine_objective.py")
+
+
+def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
+    from unslothrl import rewards
+    from unslothrl.rewards.scorer import Scorer
+    from unslothrl.training import trial
+    from unslothrl.types import Task
+
+    (tmp_path / "mine.py").write_text(REWARDS)
+    scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))
+    try:
+        trial.try_rewards(scorer, Task("0", "p", "7", "p", (1,)))
+    finally:
+        scorer.close()

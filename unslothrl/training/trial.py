@@ -1,0 +1,141 @@
+"""What a user has written, tried on made-up completions before a model is loaded: custom rewards,
+environments and tools with a task of the data, objectives with a batch of random numbers.
+
+A function may well refuse one text. What fails on all of them is refused, in a line with its file.
+"""
+
+import asyncio
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from unslothrl import environments
+from unslothrl.actors.episodes import Episode, Played, play
+from unslothrl.actors.talk import Talking
+from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.parts import POSITIONAL, function_of
+from unslothrl.build import environment_of, rules_of
+from unslothrl.config.options import Config
+from unslothrl.data.tasks import Data
+from unslothrl.environments.host import Host
+from unslothrl.errors import RunError, UserError
+from unslothrl.rewards.scorer import Scorer, as_number, is_late
+from unslothrl.types import Completion, Request, Sampling, Task
+
+MADE_UP = (
+    "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
+    "%s",
+    '{"answer": "%s"}',
+)
+TURNS = 2  # of a made-up episode
+
+
+def shortest(data: Data) -> Task:
+    """The training task with the shortest prompt; of data that are rendered as they are used, the
+    first."""
+    tasks = getattr(data.train, "tasks", None)
+    known = tasks if isinstance(tasks, list) else data.train.draw(0, 1)[0]
+    return min(known, key=lambda task: len(task.prompt_ids))
+
+
+def texts_for(task: Task) -> list[str]:
+    answer = task.answer or "7"
+    return [text.replace("%s", answer) for text in MADE_UP]
+
+
+def try_rewards(scorer: Scorer, task: Task) -> None:
+    """UserError for a custom function that fails on every made-up completion; one that is late may
+    be loading something, and counts as usual in the run."""
+    for chosen in scorer.chosen:
+        if chosen.signature is None:
+            continue
+        error: str | None = None
+        for text in texts_for(task):
+            pairs = [(task, Completion.of_text(text))] * (2 if chosen.signature.is_batch else 1)
+            results = map(as_number, scorer.results(chosen, pairs))
+            error = next((each.error for each in results if each.error is not None), None)
+            if error is None or is_late(error):
+                break
+        else:
+            file, _, name = chosen.function.rpartition(":")
+            place = f"({Path(file).name}, line {chosen.signature.line})"
+            where = "" if ", line " in str(error) or not chosen.signature.line else f" {place}"
+            raise UserError(f"reward {name} fails on made-up completions: {error}{where}: fix it")
+
+
+def try_environment(config: Config, task: Task, tokenizer) -> None:
+    """UserError for an environment or tools that cannot be loaded, or whose episode is lost
+    whatever the policy says. Passages to be searched are not read: they were checked."""
+    setup = environment_of(config)
+    if setup is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        passage = Path(folder) / "passage.jsonl"
+        passage.write_text(json.dumps({"text": task.problem or "nothing"}) + "\n")
+        search = f"{environments.SEARCH}{passage}"
+        tools = tuple(search if environments.corpus_of(t) else t for t in setup.tools)
+        host = Host(replace(setup, tools=tools))
+        try:
+            host.start()
+            lost = [_played(config, host, task, tokenizer, text).lost for text in texts_for(task)]
+        finally:
+            host.close()
+    if all(lost):
+        advice = "set it higher" if "--max_prompt_tokens" in lost[0] else "fix it"
+        raise UserError(f"{setup.label} fails in a made-up episode: {lost[0]}: {advice}")
+
+
+def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
+    """An episode in which the policy says `text` in each turn."""
+    from unslothrl.dialogue.choice import dialogue_for
+
+    talking = Talking(tokenizer, lambda: dialogue_for(tokenizer, config.model, config.renderer))
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    ids = (*talking.ids(text), *end)
+    longest = max(config.episode_tokens, 2 * TURNS * len(ids))
+    sampling = Sampling(config.temperature, 1.0, 0, longest, longest)
+    rules = replace(rules_of(config), context=0, max_turns=min(config.max_turns or TURNS, TURNS))
+
+    async def draw(request: Request) -> Completion:
+        return Completion.drawn(ids, (0.0,) * len(ids), "stop", 0)
+
+    async def episode() -> Played:
+        async with host.open() as session:
+            return await play(Episode("trial", task, sampling, 0, 0), session, draw, talking, rules)
+
+    return asyncio.run(episode())
+
+
+def try_objective(objective: Objective, max_new_tokens: int) -> None:
+    """UserError where a function of an objective's file fails on a batch of two sequences, or gives
+    a loss without a gradient."""
+    if not any(callable(getattr(objective, part)) for part in POSITIONAL):
+        return
+    import torch
+
+    from unslothrl.algorithms.advantages import ADVANTAGES
+    from unslothrl.algorithms.aggregation import Denominators
+    from unslothrl.algorithms.losses import Tokens, policy_loss
+
+    draw = torch.Generator().manual_seed(0)
+    lengths = [3, 2]
+    policy, entropies, *others = torch.rand(5, sum(lengths), generator=draw)
+    sampler, old, reference = (-each for each in others)
+    logprobs = (-policy).requires_grad_()
+    named = {"ddof": int(objective.advantage_std == "sample"),
+             "epsilon": objective.advantage_epsilon}  # fmt: skip
+    try:
+        if not objective.has_critic:
+            function_of(ADVANTAGES, objective.advantage, named)([[0.0, 1.0], [1.0, 0.25, 0.0]])
+        advantages = torch.tensor([1.0] * lengths[0] + [-1.0] * lengths[1])
+        tokens = Tokens(lengths, logprobs, entropies, advantages, sampler, old, reference)
+        over = Denominators(len(lengths), sum(lengths), max_new_tokens)
+        loss = policy_loss(objective, tokens, over).value
+    except RunError as error:  # names the file and the line
+        raise UserError(f"{error}: fix it") from None
+    if not loss.requires_grad:
+        raise UserError(
+            "learner: its loss has no gradient: compute it from the ratio or the log-probabilities "
+            "without detach()"
+        )

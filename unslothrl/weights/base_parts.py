@@ -1,0 +1,116 @@
+"""What a base consists of, with a short hash of each part: what was trained over one base is not
+used over another.
+
+The parts are those of the checkpoint that the user names, before it is quantised here, which
+another kind of card or CPU does a little differently. They do not depend on its folder, on how its
+tensors are split into files, or on its README.md.
+"""
+
+import functools
+import json
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from unslothrl.errors import UserError
+from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.weights import safetensors_header
+
+WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
+CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
+OF_TEXTS = (TOKENIZER, TEMPLATE, STOPS)
+OF_TENSORS = {  # part -> what the names of its tensors have in them; all others are `WEIGHTS`
+    HEAD: ("lm_head", "embed_out"),
+    EMBEDDINGS: ("embed", "wte", "wpe"),
+    NORMS: ("norm", ".ln_"),
+}
+MOST_CONFIG = 16 << 20  # bytes
+TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
+TOKENIZER_NAMES = ("tokenizer", "special_tokens", "vocab", "merges", "added_tokens")
+TEMPLATE_NAME, TEMPLATE_FILE = "chat_template", "chat_template.jinja"
+NOT_COMPARED = ("_name_or_path", "transformers_version")  # of config.json: where it comes from
+
+Parts = Mapping[str, str]
+"""part -> its hash."""
+
+
+def of(base: Path) -> dict[str, str]:
+    """The parts of the checkpoint in a folder. UserError where one of its files is damaged."""
+    config, generation = read(base, "config.json"), read(base, "generation_config.json")
+    of_tokenizer = read(base, "tokenizer_config.json")
+    template = of_tokenizer.pop(TEMPLATE_NAME, None)
+    if (base / TEMPLATE_FILE).is_file():  # which transformers prefers
+        template = (base / TEMPLATE_FILE).read_text("utf-8", "replace")
+    files = {
+        path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
+        for path in tokenizer_files(base)
+        if path.name.startswith(TOKENIZER_NAMES) and path.name != "tokenizer_config.json"
+    }
+    stops = [each.pop("eos_token_id", None) for each in (config, generation)]
+    for name in NOT_COMPARED:
+        config.pop(name, None)
+    values = {CONFIG: config, TOKENIZER: [of_tokenizer, files], TEMPLATE: template, STOPS: stops}
+    return {**of_tensors(base), **{part: short(value) for part, value in values.items()}}
+
+
+def of_tensors(base: Path) -> dict[str, str]:
+    """The parts that are tensors. UserError where a file is damaged."""
+    found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
+    for file in sorted(base.glob("model*.safetensors")) or sorted(base.glob("*.safetensors")):
+        status = file.stat()
+        try:
+            hashes = hashes_of(file, status.st_ino, status.st_size, status.st_ctime_ns)
+        except Unreadable as error:
+            raise UserError(f"model {base}: {file.name} {error}: fetch it again") from None
+        for name, value in hashes.items():
+            parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
+            found[next(parts, WEIGHTS)][name] = value
+    return {part: short(tensors) for part, tensors in found.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def hashes_of(file: Path, inode: int, size: int, changed_ns: int) -> dict[str, str]:
+    """Of each tensor in a file, with its type and shape: 7B in NF4 take half a second where the
+    file is in memory, and then they are. Unreadable."""
+    tensors = safetensors_header.read(file)
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        view = memoryview(data)
+        hashes = {
+            name: f"{tensor.dtype} {tensor.shape} "
+            + xxhash.xxh3_128_hexdigest(view[tensor.begin : tensor.end])
+            for name, tensor in tensors.items()
+        }
+        view.release()  # else the map could not be closed
+    return hashes
+
+
+def short(value: Any) -> str:
+    """A hash of a value of JSON's types."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())[:16]
+
+
+def differing(before: Parts, now: Parts) -> str:
+    """The parts of `now` that are not as recorded, "norms, head"; "" where all are. What was not
+    recorded is not compared."""
+    return ", ".join(part for part in now if part in before and before[part] != now[part])
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of a base, {} where there is no such file. UserError."""
+    try:
+        return read_object(folder / name, MOST_CONFIG) if (folder / name).is_file() else {}
+    except Unreadable as error:
+        raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
+
+
+def tokenizer_files(base: Path) -> list[Path]:
+    """The files of a checkpoint's tokenizer, its chat template among them."""
+    return [
+        path
+        for path in sorted(base.iterdir())
+        if path.name.startswith((*TOKENIZER_NAMES, TEMPLATE_NAME))
+        and path.suffix in TOKENIZER_SUFFIXES
+    ]
