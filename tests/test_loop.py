@@ -247,12 +247,16 @@ def test_a_reward_in_a_users_file_trains_and_its_failures_are_counted(train, tmp
 
 
 def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
+    """Before a model is loaded, unless it only fails on what a model writes."""
     (tmp_path / "mine.py").write_text(FAILING)
-    code, folder, _, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
-    assert code == 1 and err.count("\n") == 1
-    assert (
-        "reward all failed on 24 of 24 completions (ValueError: no luck (mine.py, line 5))" in err
-    )
+    code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
+    assert code == 2 and err.count("\n") == 1 and "loading" not in out
+    assert "made-up completions: ValueError: no luck (mine.py, line 5): fix it" in err
+    later = FAILING.replace("raise", "if '{' in completion: return 1\n    raise")
+    (tmp_path / "mine.py").write_text(later)
+    code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
+    assert code == 1 and err.count("\n") == 1 and "resume" not in out
+    assert "reward all failed on 24 of 24 completions (ValueError: no luck (mine.py, " in err
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
