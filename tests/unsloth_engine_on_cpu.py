@@ -23,6 +23,7 @@ def load_shared(base: Path):
     current = unsloth_on_cpu.pretend_there_is_a_card()
     import torch
 
+    torch.cuda.is_available = lambda: True  # else it has no vLLM
     torch.cuda.mem_get_info = lambda *device: (3 << 30, 4 << 30)  # its KV cache takes a share
     unsloth_on_cpu.hide_the_extension_for_avx512()
     from unslothrl.backends.unsloth import load

@@ -19,7 +19,7 @@ from unsloth_on_cpu import (
     teach_the_interpreter_bfloat16,
 )
 
-CENTRE = 0.01  # without it the two rows' gradients all but cancel, and rounding is what is left
+CENTRE = 1.0  # with less the two rows' gradients all but cancel, and rounding is what is left
 RUNS = {  # name -> command and flags
     "sft": ("sft", {"batch_size": "2"}),  # in two micro-batches
     "packed": ("sft", {"packing": True, "max_length": "120"}),
