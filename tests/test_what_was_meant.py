@@ -14,7 +14,6 @@ from unslothrl.config.reading import read_recipe
 from unslothrl.data import files, formats, sources
 from unslothrl.environments.hosted import loading
 from unslothrl.errors import UserError
-from unslothrl.files import write_whole
 from unslothrl.offline import examples
 from unslothrl.rewards import choose, functions
 from unslothrl.rewards.custom import signature_of
@@ -146,14 +145,14 @@ def test_an_environment_given_as_an_object_names_its_class(tmp_path):
         loading.load(setup)
 
 
-def test_what_is_no_file_is_written_into_and_not_replaced(tmp_path):
+def test_completions_go_into_a_pipe_that_is_there(tmp_path):
     pipe, got = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
     reader.start()
-    write_whole(pipe, b"all of it")
+    evaluating.write_samples(pipe, {})
     reader.join()
-    assert got == [b"all of it"] and pipe.is_fifo()
+    assert got == [b""] and pipe.is_fifo()
 
 
 def test_completions_are_not_written_over_a_file(tmp_path):

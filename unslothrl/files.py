@@ -61,11 +61,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed. What is
-    there and no file, such as a pipe or /dev/null, is written into and not replaced."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(content)
-        return
+    """Writes a file atomically: under a temporary name, flushed to the disk, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

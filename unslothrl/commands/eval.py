@@ -314,7 +314,8 @@ def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) ->
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, b"".join(map(json_line, rows)))
+        write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
+        write(path, b"".join(map(json_line, rows)))
     except OSError as error:
         raise RunError(f"output {path}: {error.strerror}: set --output") from None
 
