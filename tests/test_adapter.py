@@ -214,7 +214,7 @@ def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path,
     base_model.prepare("embedded")  # which says so when it makes a 4-bit copy
     capsys.readouterr()
     out, err = answer(trained, capsys)
-    assert answer(there, capsys) == (out, err)
+    assert answer(there, capsys) == (out, err.replace(str(trained), str(there)))
     assert out.strip() and "assumed" not in err
     (there / adapter_use.USE_FILE).unlink()
     without, err = answer(there, capsys)

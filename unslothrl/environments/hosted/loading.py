@@ -40,8 +40,9 @@ def load(setup: Mapping[str, Any]) -> Make:
         return lambda: OnlyTools(Tools(tools, most))
     found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
-        is_object = f"{setup['name']} is an object: name its class, {type(found).__name__}"
-        raise Wrong(f"the file defines no {setup['name']}" if found is None else is_object)
+        if type(found).__module__ == "builtins":  # None, a number
+            raise Wrong(f"the file defines no {setup['name']}")
+        raise Wrong(f"{setup['name']} is an object: name its class, {type(found).__name__}")
     if is_rl2(found):
         check_alone(found, tools, options)
         return lambda: OfRl2(found)
