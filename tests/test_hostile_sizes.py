@@ -58,7 +58,7 @@ def stops(monkeypatch, tmp_path):
 
 def run(*words: object) -> int:
     trains = str(words[0]) in ("--adapter", "--dataset", "--recipe", "--output_dir")
-    usual = [each for each in TRAIN if each.partition("=")[0] != words[0]]
+    usual = [each for each in TRAIN if each.partition("=")[0] not in words]
     return cli.main([*(usual if trains else []), *map(str, words)])
 
 
