@@ -131,7 +131,7 @@ def export_adapter(case: Case) -> None:
     name = adapters.base_of(found, None)
     base = base_model.find(name, weights=False)
     adapter_check.check(str(found.folder), base)
-    source = export.Source(found, use, name, False, base)
+    source = export.Source(found, use, name, base)
     with contextlib.ExitStack() as stack:
         folder, shown = stack.enter_context(export.folder_for(case.folder / "exported"))
         export.write_adapter(source, folder, shown)
