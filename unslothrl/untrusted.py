@@ -15,12 +15,12 @@ class Unreadable(ValueError):
     """A file that is not what it has to be; says why."""
 
 
-def read_text(path: Path, most: int) -> str:
+def read_text(path: Path, most: int, encoding: str = "utf-8-sig") -> str:
     """The text of a regular file of at most `most` bytes, without the mark with which Windows
     begins files. Raises Unreadable."""
     data = read_bytes(path, most)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise Unreadable(f"byte {error.start} is not UTF-8") from None
 
@@ -45,7 +45,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def read_object(path: Path, most: int) -> dict[str, Any]:
     """The JSON object in a file of at most `most` bytes. Raises Unreadable."""
-    text = read_text(path, most)
+    text = read_text(path, most, "utf-8")  # other libraries refuse a mark before JSON
     try:
         value = json.loads(text)
     except RecursionError:
