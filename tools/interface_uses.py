@@ -72,6 +72,7 @@ OWNERS = {
     " quant_state",
     "=(trl.SFTConfig|trl.DPOConfig|trl.RewardConfig)": "CONFIGS[]",
     "transformers.Trainer": "trainer",
+    "transformers.modeling_utils.PreTrainedModel": "backends/packing.py:model",
     "transformers": "accelerator args config control model plain saved state begun.state"
     " bfloat16() from_pretrained() module",
     "peft": "backends/readback.py:layer base_model get_base_model() owner peft_config[] score shape"
