@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from unslothrl.untrusted import shown
+from unslothrl.untrusted import Unreadable, shown
+from unslothrl.weights import safetensors_header
 
 PLAIN = "plain"  # the entry of its metadata that holds what is no tensor, as JSON
 KINDS = ("lora/", "critic/", "optimizer/")  # of its tensors
@@ -17,24 +16,14 @@ MOST_HEADER = 64 << 20  # bytes
 
 def check(path: Path) -> None:
     """Raises ValueError for what is no safetensors file, or holds values of another kind."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or 8 + length > size:
-            raise ValueError(f"{path.name} is cut ({size:,} bytes)")
-        if length > MOST_HEADER:
-            raise ValueError(f"{path.name} has a header of {length:,} bytes")
-        header = file.read(length)
     try:
-        with safe_open(path, framework="numpy"):
-            pass  # the header is whole, and the tensors cover the file
-        table = json.loads(header)
+        table, _ = safetensors_header.table(path, MOST_HEADER)
         metadata = table.pop("__metadata__", {})
         if not all(name.startswith(KINDS) for name in table):
             raise ValueError(f"{path.name} holds tensors that are no learner's")
         plain_values(metadata.get(PLAIN, "{}"))
-    except (SafetensorError, AttributeError, RecursionError) as error:
-        reason = shown(" ".join(str(error).split()), 100)[1:-1]
+    except (Unreadable, AttributeError) as error:
+        reason = shown(str(error), 100)[1:-1]
         raise ValueError(f"{path.name} is no file of a learner's ({reason})") from None
 
 

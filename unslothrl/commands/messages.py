@@ -101,7 +101,7 @@ def flag_before(word: str, arguments: Sequence[str]) -> str:
     return flag[2:].replace("-", "_") if flag.startswith("--") else ""
 
 
-def following(flag: str | None, arguments: Sequence[str]) -> str:
+def following(flag: str, arguments: Sequence[str]) -> str:
     """The argument behind a flag, "" where there is none."""
     return next((b for a, b in itertools.pairwise(arguments) if a == flag), "")
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unslothrl.untrusted import Unreadable
 
@@ -17,33 +18,36 @@ class Tensor:
     end: int
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name. Unreadable where it is no safetensors file, or is cut."""
+def table(path: Path, most: int = MOST) -> tuple[dict[str, Any], int]:
+    """-> (a file's header, with its "__metadata__", where the tensors begin). Unreadable where it
+    has more than `most` bytes, or the file is no safetensors file or is cut."""
     from safetensors import SafetensorError, safe_open
 
-    size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            size, length = path.stat().st_size, int.from_bytes(file.read(8), "little")
             if size < 8 or 8 + length > size:
                 raise Unreadable(f"is empty or cut ({size:,} bytes)")
-            if length > MOST:
+            if length > most:
                 raise Unreadable(f"has a header of {length:,} bytes")
             header = file.read(length)
         with safe_open(path, framework="numpy"):
             pass  # the header is whole, and the tensors cover the file
-        table = json.loads(header)
+        return json.loads(header), 8 + length
     except Unreadable:
         raise
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise Unreadable(f"is damaged ({reason:.200})") from None
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name. Unreadable."""
+    entries, start = table(path)
+    entries.pop("__metadata__", None)
     return {
-        key: Tensor(
-            entry["dtype"],
-            tuple(entry["shape"]),
-            *(8 + length + offset for offset in entry["data_offsets"]),
+        name: Tensor(
+            entry["dtype"], tuple(entry["shape"]), *(start + at for at in entry["data_offsets"])
         )
-        for key, entry in table.items()
-        if key != "__metadata__"
+        for name, entry in entries.items()
     }
