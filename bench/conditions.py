@@ -2,9 +2,10 @@
 
     python bench/conditions.py [NAME ...] [--targets quick test]
 
-Each condition has a clone of HEAD and an environment of its own, made by `make setup` under that
-condition. A second call goes on with what is missing for this commit. As root, for another user can
-only then be had. Writes bench/results/conditions.json.
+Each condition runs in a clone of HEAD; those of the same user, Python and path share it and its
+environment, which `make setup` makes or checks under that condition. A second call goes on with
+what is missing for this commit. As root, for another user can only then be had. Writes
+bench/results/conditions.json.
 """
 
 import argparse
@@ -86,28 +87,38 @@ def command(condition: dict[str, str], target: str, home: Path) -> list[str]:
     return [*words, "make", target, f"PYTHON={Path(python).resolve()}"]
 
 
+def clone(condition: dict[str, str], number: int) -> tuple[Path, Path]:
+    """-> (home, a clone of HEAD in it), made or brought up to date."""
+    kind = "-".join(filter(None, (condition.get("user"), condition.get("python")))) or "usual"
+    home = SCRATCH / f"{kind.replace('/', '_')}-{number}"
+    folder = home / condition.get("folder", "unslothrl")
+    if not folder.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["git", "clone", "-q", ROOT, folder], check=True)
+    else:
+        trust = ("git", "-c", f"safe.directory={folder}", "-C", folder)
+        subprocess.run([*trust, "fetch", "-q", ROOT, "HEAD"], check=True)
+        subprocess.run([*trust, "reset", "-q", "--hard", "FETCH_HEAD"], check=True)
+    if "user" in condition:
+        subprocess.run(["useradd", "--no-create-home", USER], stderr=subprocess.DEVNULL)
+        subprocess.run(["chown", "-R", f"{USER}:{USER}", home], check=True)
+    return home, folder
+
+
 def measure(name: str, targets: list[str]) -> dict:
     """-> target -> seconds, counts and the tests that failed."""
     condition, found = CONDITIONS[name], {}
-    shutil.rmtree(SCRATCH, ignore_errors=True)
-    folders = []
-    for number in range(int(condition.get("copies", "1"))):
-        home = SCRATCH / f"home-{number}"
-        home.mkdir(parents=True)
-        folders.append(home / condition.get("folder", "unslothrl"))
-        subprocess.run(["git", "clone", "-q", ROOT, folders[-1]], check=True)
-        if "user" in condition:
-            subprocess.run(["useradd", "--no-create-home", USER], stderr=subprocess.DEVNULL)
-            subprocess.run(["chown", "-R", f"{USER}:{USER}", home], check=True)
+    clones = [clone(condition, number) for number in range(int(condition.get("copies", "1")))]
     for target in ("setup", *targets):
         started = time.monotonic()
-        running = []
-        for number, folder in enumerate(folders):
-            log = open(SCRATCH / f"{target}-{number}.log", "w")  # noqa: SIM115
-            words = command(condition, target, SCRATCH / f"home-{number}")
-            running.append(subprocess.Popen(words, cwd=folder, stdout=log, stderr=log))
+        running, logs = [], []
+        for home, folder in clones:
+            logs.append(SCRATCH / f"{name}, {target}-{len(logs)}.log")
+            with logs[-1].open("w") as log:
+                words = command(condition, target, home)
+                running.append(subprocess.Popen(words, cwd=folder, stdout=log, stderr=log))
         codes = [each.wait() for each in running]
-        text = "\n".join(log.read_text() for log in sorted(SCRATCH.glob(f"{target}-*.log")))
+        text = "\n".join(log.read_text() for log in logs)
         found[target] = {
             "seconds": round(time.monotonic() - started),
             "passed": not any(codes),
