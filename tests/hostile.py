@@ -162,11 +162,17 @@ except OSError: print("refused")
     ),
     "reads_a_secret": Hostile(
         """
-import os
+import os, sys
+def seen(path):  # more of it than the way to Python's own packages
+    if not os.path.isdir(path):
+        return os.path.exists(path)
+    within = [os.path.join(path, name) + "/" for name in os.listdir(path)]
+    return not within or any(not any(f"{own}/".startswith(each) for own in sys.path)
+                             for each in within)
 for path in ("{secret}", "{folder}", "/etc/passwd", "/etc/shadow", "/proc/1/environ",
              "/proc/{pid}/environ", "/sys/kernel", "/etc/hosts", "/home", "/var", "/run",
              "/dev/shm", "/dev/sda"):
-    print("ESCAPED " + path if os.path.exists(path) else "not there")
+    print("ESCAPED " + path if seen(path) else "not there")
 """,
         prints="(not there\n){13}",
     ),
