@@ -13,6 +13,7 @@ from unslothrl import variables
 variables.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
 os.environ["HF_HUB_OFFLINE"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this
 if "PYTEST_XDIST_WORKER" not in os.environ:  # else the main process has made it for all
     # Quantised bases and downloads of these tests, none of the user's, before a library looks.
     CACHE = tempfile.TemporaryDirectory(prefix="unslothrl-tests-")
