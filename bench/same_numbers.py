@@ -1,33 +1,30 @@
-"""Runs with fixed seeds whose numbers are recorded, to show that a change of the code changes none
-of them.
+"""Runs with fixed seeds in two trees, to show that a change of the code changes no number.
 
-    python bench/same_numbers.py record              # writes bench/results/same-numbers-cpu.json
-    python bench/same_numbers.py compare [RUN ...]   # runs again; exit code 1 if a byte differs
+    python bench/same_numbers.py TREE [RUN ...]   # exit code 1 if a byte differs
 
-The record has the SHA-256 of every adapter and every rollout file, and each line of metrics.jsonl
-without the measurements of time and memory. All runs use the transformers engine, because the
-results of vLLM depend on how requests are batched. A record is valid for one kind of processor.
+TREE is a checkout of another commit. Each run is made there and here, one after the other on this
+machine; compared are every file of adapters and rollouts by its bytes, and every line of
+metrics.jsonl without the measurements of time and memory. All runs use the transformers engine,
+because the results of vLLM depend on how requests are batched.
 """
 
 import argparse
-import hashlib
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from unslothrl.tracking.run_folder import json_line  # noqa: E402
-
-RESULT = ROOT / "bench" / "results" / "same-numbers-cpu.json"
-SYNC = ("sync/put_s", "sync/fetch_s", "sync/load_s")
-LATER = ("train/sampler_gap/",)  # metrics that the record has not
-LATER_FIELDS = ("answer",)  # of rollouts, likewise
-MEASURED = ("timing/", "memory/", "rollout/tokens_per_s", *SYNC, *LATER)
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = (
+    "timing/",
+    "memory/",
+    "rollout/tokens_per_s",
+    "sync/put_s",
+    "sync/fetch_s",
+    "sync/load_s",
+)
+KEPT = ("adapters/*/*.safetensors", "rollouts/*.jsonl")
 
 COMMON = (
     "--model embedded --dataset embedded --engine transformers --backend peft --max_steps 3 "
@@ -35,6 +32,11 @@ COMMON = (
     "--learner_chunk_size 2 --eval_every 3 --eval_problems 12 --eval_candidates 2 --save_every 1 "
     "--checkpoint_every 1"
 )
+OF_STAGES = (
+    "--dataset embedded --max_steps 4 --batch_size 8 --train_batch_size 4 --eval_every 2 "
+    "--eval_problems 12 --save_every 2 --lr 1e-3"
+)
+STAGES = ("sft", "dpo", "rm")
 ALONE = "--cluster local --number_of_actors 0"
 BESIDE = "--cluster local --number_of_actors 2"
 RAY = "--cluster ray --number_of_actors 2"
@@ -62,52 +64,45 @@ RUNS = {
     "grpo, two learners in one process": f"--learner grpo --number_of_learners 2 {BESIDE}",
     "grpo, two learners, Ray": "--learner grpo --number_of_learners 2 --cluster ray "
     "--number_of_actors 1",
+    "sft": "sft",
+    "sft, packed, two epochs": "sft --packing --max_length 256 --episodes 2",
+    "sft, dropout": "sft --lora_dropout 0.1",
+    "dpo": "dpo",
+    "dpo beside an adapter": "dpo --reference adapter --lora_dropout 0.1",
+    "rm": "rm",
 }
 
 
-def take(name: str, folder: Path) -> dict:
-    """Runs `name` in `folder`. -> its record"""
-    command = [sys.executable, str(ROOT / "train_distributed.py"), *COMMON.split()]
-    command += [*RUNS[name].split(), "--output_dir", str(folder), "--run_name", "run"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+def take(name: str, tree: Path, folder: Path) -> tuple[dict[str, bytes], list[dict]]:
+    """Runs `name` in a tree. -> (the content of files by name, the lines of metrics)"""
+    options = RUNS[name].split()
+    kind = options.pop(0) if options[0] in STAGES else "train"
+    options += (COMMON if kind == "train" else OF_STAGES).split()
+    command = [sys.executable, "-m", "unslothrl", kind, *options]
+    command += ["--output_dir", str(folder), "--run_name", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tree)
     if done.returncode:
         raise SystemExit(f"{name}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     run = folder / "run"
-    files = [*run.glob("adapters/*/adapter_model.safetensors"), *run.glob("rollouts/*.jsonl")]
-    return {
-        "sha256": {
-            str(path.relative_to(run)): hashlib.sha256(recorded(path)).hexdigest()
-            for path in sorted(files)
-        },
-        "metrics": [
-            {key: value for key, value in json.loads(line).items() if not key.startswith(MEASURED)}
-            for line in (run / "metrics.jsonl").read_text().splitlines()
-        ],
-    }
-
-
-def recorded(path: Path) -> bytes:
-    """The content of a file, of rollouts without the fields that the record has not."""
-    if path.suffix != ".jsonl":
-        return path.read_bytes()
-    rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    return b"".join(
-        json_line({name: value for name, value in row.items() if name not in LATER_FIELDS})
-        for row in rows
+    files = sorted(file for pattern in KEPT for file in run.glob(pattern))
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return (
+        {str(file.relative_to(run)): file.read_bytes() for file in files},
+        [{key: row[key] for key in row if not key.startswith(MEASURED)} for row in metrics],
     )
 
 
-def differences(before: dict, now: dict) -> list[str]:
-    """A line for every difference between two records of a run."""
+def differences(before: tuple, now: tuple) -> list[str]:
+    """A line for every difference between two runs."""
+    files, files_now = before[0], now[0]
     changes = [
-        f"{name}: {'missing' if name not in now['sha256'] else 'another content'}"
-        for name, digest in before["sha256"].items()
-        if now["sha256"].get(name) != digest
+        f"{name}: {'another content' if name in files and name in files_now else 'only in one'}"
+        for name in sorted(files.keys() | files_now.keys())
+        if files.get(name) != files_now.get(name)
     ]
-    changes += [f"{name}: new" for name in now["sha256"].keys() - before["sha256"].keys()]
-    if len(before["metrics"]) != len(now["metrics"]):
-        changes.append(f"metrics.jsonl: {len(before['metrics'])} lines, {len(now['metrics'])} now")
-    for old, new in zip(before["metrics"], now["metrics"], strict=False):
+    if len(before[1]) != len(now[1]):
+        changes.append(f"metrics.jsonl: {len(before[1])} lines, {len(now[1])} now")
+    for old, new in zip(before[1], now[1], strict=False):
         for key in sorted(old.keys() | new.keys()):
             if repr(old.get(key)) != repr(new.get(key)):
                 changes.append(f"step {old['step']} {key}: {old.get(key)} -> {new.get(key)}")
@@ -116,30 +111,22 @@ def differences(before: dict, now: dict) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("record", "compare"))
+    parser.add_argument("tree", type=Path)
     parser.add_argument("runs", nargs="*", help="names, or parts of them; not given: all")
-    parser.add_argument("--result", type=Path, default=RESULT)
-    options = parser.parse_args()
-    chosen = [n for n in RUNS if not options.runs or any(part in n for part in options.runs)]
-    before = {} if options.what == "record" else json.loads(options.result.read_text())["runs"]
-    taken, changed = {}, 0
-    for name in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            taken[name] = take(name, Path(folder))
-        if options.what == "record":
-            print(f"{name}: recorded", flush=True)
+    given = parser.parse_args()
+    changed = 0
+    for name in RUNS:
+        if given.runs and not any(part in name for part in given.runs):
             continue
-        changes = differences(before[name], taken[name])
+        taken = []
+        for tree in (given.tree, ROOT):
+            with tempfile.TemporaryDirectory() as folder:
+                taken.append(take(name, tree, Path(folder)))
+        changes = differences(*taken)
         changed += bool(changes)
-        print(f"{name}: {'the same' if not changes else f'{len(changes)} differences'}", flush=True)
-        for line in changes[:12]:
-            print(f"  {line}", flush=True)
-    if options.what == "record":
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-        ).stdout.strip()
-        record = {"commit": commit, "processor": platform.processor(), "options": COMMON}
-        options.result.write_text(json.dumps({**record, "runs": taken}, indent=1) + "\n")
+        compared = f"{len(taken[0][0])} files, {len(taken[0][1])} lines of metrics"
+        said = f"{len(changes)} differences" if changes else f"the same ({compared})"
+        print(f"{name}: {said}", *changes[:12], sep="\n  ", flush=True)
     return bool(changed)
 
 

@@ -87,7 +87,6 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/types.py",
         "unslothrl/engines/readback.py",
     ),
-    "same-numbers-cpu": ("bench/same_numbers.py",),  # later code must give the same numbers
     "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
     "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),

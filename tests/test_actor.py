@@ -43,7 +43,10 @@ class ScriptedEngine:
         return not self.script
 
     def step(self):
-        item = self.script.pop(0)
+        item = self.script[0]
+        if not callable(item) and item >= len(self.requests):
+            return []  # what has been scored is not taken yet, so its request has not been made
+        del self.script[0]
         if callable(item):
             item()
             return []

@@ -170,6 +170,60 @@ def test_what_is_no_part_of_a_base_may_change(tmp_path, name):
     assert base_parts.of(base) == base_parts.of(embedded.BASE)
 
 
+def beside(name: str):
+    """-> what keeps a copy of the weights beside them and changes a norm in those that are read."""
+
+    def change(base: Path) -> None:
+        shutil.copyfile(base / WEIGHTS, base / name)
+        change_tensor("model.norm.weight")(base)
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["model_backup.safetensors", "a.safetensors", "zz.safetensors"])
+def test_only_weights_that_are_loaded_are_compared_and_others_are_refused(tmp_path, name):
+    base = copy_of(tmp_path / "base")
+    before = base_parts.of(base)
+    beside(name)(base)
+    assert base_parts.differing(before, base_parts.of(base)) == "norms"
+    with pytest.raises(UserError, match=rf"{name} is no part of it, .*: move it elsewhere"):
+        base_model.find(str(base))
+    (base / name).rename(base / "consolidated.safetensors")  # as Mistral's have
+    assert base_model.find(str(base)) == base
+
+
+def test_an_index_without_one_of_its_files_or_beside_whole_weights_is_refused(tmp_path):
+    base = copy_of(tmp_path / "base")
+    split(base)
+    shutil.copyfile(embedded.BASE / WEIGHTS, base / WEIGHTS)
+    assert base_parts.of(base) == base_parts.of(embedded.BASE)
+    with pytest.raises(UserError, match=r"model\.safetensors is no part of it"):
+        base_model.find(str(base))
+    (base / WEIGHTS).unlink()
+    assert base_model.find(str(base)) == base
+    next(base.glob("model-00002*")).unlink()
+    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors is missing: fetch it"):
+        base_parts.of(base)
+
+
+def test_a_base_with_an_adapter_in_its_folder_is_refused(tmp_path):
+    base = copy_of(tmp_path / "base")
+    write(base)
+    with pytest.raises(UserError, match=r"has an adapter too, .*: move its adapter_config\.json"):
+        base_model.find(str(base))
+
+
+def test_other_ways_to_write_the_same_base(tmp_path):
+    base = copy_of(tmp_path / "base")
+    before = base_parts.of(base)
+    ids = json.loads((base / "generation_config.json").read_text())["eos_token_id"]
+    other = ids[0] if isinstance(ids, list) else [ids]
+    change_json("generation_config.json", lambda t: t.update(eos_token_id=other))(base)
+    change_json("tokenizer_config.json", lambda t: t.update(name_or_path="elsewhere"))(base)
+    append("chat_template.jinja", "\n")(base)
+    assert base_parts.of(base) == before
+
+
 def test_neither_its_folder_nor_its_shards_tell_a_base_from_another(tmp_path):
     base = copy_of(tmp_path / "elsewhere")
     split(base)

@@ -79,6 +79,7 @@ BAD = [
     ("--show_completion bash zsh", ["takes one shell, got bash zsh"]),
     ("trian --lr 1e-3", ["trian is not a command: did you mean train?"]),
     ("Plan --card 8", ["Plan is not a command: did you mean plan?"]),
+    ("resume runs/x", ["resume is not a command but an option: write --resume"]),
     ("qqq", ["qqq is not a command: use one of train, eval, plan, data, sft, dpo, rm, score"]),
     ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
     ("--engine VLLM", ["engine", "'VLLM'", "set --engine vllm"]),

@@ -211,6 +211,13 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     started = time.monotonic()
     assert cli.main(auto) == 0
     assert "this run has finished" in capfd.readouterr().out and time.monotonic() - started < 2
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    assert cli.main(["--resume", str(moved), "--lr", "1"]) == 0
+    printed = capfd.readouterr().out
+    assert str(folder) not in printed and f"--adapter {moved}" in printed
+    assert "without effect, as no step is left: lr" in printed
+    shutil.rmtree(moved)
     assert cli.main([*auto, "--max_steps", "5"]) == 0  # as that run has said
     assert [row["step"] for row in rows(folder / "metrics.jsonl")][-1] == 5
     assert len(list(tmp_path.iterdir())) == 1

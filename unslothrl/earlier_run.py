@@ -18,7 +18,7 @@ from unslothrl.redaction import redacted_values
 from unslothrl.resuming import FREE
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
-from unslothrl.tracking.summary_lines import is_whole
+from unslothrl.tracking.summary_lines import found_at, is_whole
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
 
@@ -76,7 +76,9 @@ class EarlierRun:
         """As at its end, with nothing done."""
         view.resumed(self.folder.read_metrics(lambda damaged: None))
         view.note("this run has finished: set --max_steps or --episodes higher to go on")
-        view.finish(self.summary())
+        if self.changes:
+            view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
+        view.finish(found_at(self.folder.path, self.summary()))
 
     @property
     def draws_otherwise(self) -> bool:

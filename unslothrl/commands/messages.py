@@ -40,6 +40,8 @@ def one_line(message: str) -> str:
 
 
 def unknown_command(name: str, commands: Sequence[str]) -> str:
+    if name.replace("-", "_") in OPTIONS:
+        return f"{name} is not a command but an option: write --{name}"
     near = difflib.get_close_matches(name.lower(), commands, 1)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(commands)}"
     return f"{plain(name)} is not a command: {hint}"

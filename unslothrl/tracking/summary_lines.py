@@ -1,9 +1,11 @@
 """How a run ended, as labelled lines."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from unslothrl.tracking.metrics import EVALUATED, duration, eval_sets, is_number, short
+from unslothrl.tracking.run_folder import REPORT
 
 SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
@@ -53,6 +55,15 @@ def summary_lines(
         said = "in training, first and last step" if len(values) > 1 else "in training"
         lines.append((curve, f"{change(values[0], last_value, arrow)}  {said}"))
     return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
+
+
+def found_at(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of a run that may have been moved since, with the paths of the folder `run`."""
+    before = str(summary.get("report") or "").removesuffix(f"/{REPORT}")
+    return {
+        key: value.replace(before, str(run)) if before and isinstance(value, str) else value
+        for key, value in summary.items()
+    }
 
 
 def times(summary: Mapping[str, Any]) -> str:

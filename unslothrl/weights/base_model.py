@@ -28,7 +28,7 @@ from unslothrl.planning import shapes
 from unslothrl.redaction import redacted
 from unslothrl.untrusted import Unreadable, for_terminal, read_object
 from unslothrl.weights import base_parts
-from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES
+from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
 LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
@@ -36,6 +36,7 @@ MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 QUANTISING = Path(__file__).parent / "quantise.py"
 REFUSED = 3  # its exit code for a model that cannot be trained, with the reason on stderr
+CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 
 Stage = Callable[[str], None]
@@ -77,8 +78,8 @@ def find(model: str, weights: bool = True) -> Path:
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise shapes.no_model(model)
-        if weights and not any(folder.glob("*.safetensors")):
-            raise UserError(f"model {model}: the folder has no .safetensors file: convert it first")
+        if weights:
+            check_files(model, folder)
         refuse_links(model, folder)
         return folder.resolve()
     if exists(model):
@@ -92,6 +93,26 @@ def find(model: str, weights: bool = True) -> Path:
             f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
         )
     return _download(model, weights)
+
+
+def check_files(model: str, folder: Path) -> None:
+    """UserError where transformers and vLLM would not read the same weights in a folder."""
+    known = base_parts.weight_files(folder)
+    if not known:
+        found = "model.safetensors" if any(folder.glob("*.safetensors")) else ".safetensors file"
+        raise UserError(f"model {model}: the folder has no {found}: convert it first")
+    if (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"model {model}: the folder has an adapter too, which transformers would apply: move "
+            "its adapter_config.json and weights to a folder of their own"
+        )
+    others = (folder / WHOLE,) if known[0].name != WHOLE else folder.glob("*.safetensors")
+    for path in others:
+        if path.exists() and path not in known and not path.name.startswith(CONSOLIDATED):
+            raise UserError(
+                f"model {model}: {path.name} is no part of it, and would be loaded all the "
+                "same: move it elsewhere"
+            )
 
 
 def refuse_links(model: str, folder: Path) -> None:
@@ -343,4 +364,4 @@ def fingerprint(packed: Iterable[bytes]) -> str:
 
 def size_mb(base: Path) -> float:
     """Of the checkpoint's weights on disk."""
-    return sum(path.stat().st_size for path in base.glob("*.safetensors")) / 2**20
+    return sum(path.stat().st_size for path in base_parts.weight_files(base)) / 2**20

@@ -31,7 +31,8 @@ MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 TOKENIZER_NAMES = ("tokenizer", "special_tokens", "vocab", "merges", "added_tokens")
 TEMPLATE_NAME, TEMPLATE_FILE = "chat_template", "chat_template.jinja"
-NOT_COMPARED = ("_name_or_path", "transformers_version")  # of config.json: where it comes from
+NOT_COMPARED = ("_name_or_path", "name_or_path", "transformers_version")  # where it comes from
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 Parts = Mapping[str, str]
 """part -> its hash."""
@@ -43,15 +44,17 @@ def of(base: Path) -> dict[str, str]:
     of_tokenizer = read(base, "tokenizer_config.json")
     template = of_tokenizer.pop(TEMPLATE_NAME, None)
     if (base / TEMPLATE_FILE).is_file():  # which transformers prefers
-        template = (base / TEMPLATE_FILE).read_text("utf-8", "replace")
+        template = (base / TEMPLATE_FILE).read_text("utf-8", "replace").removesuffix("\n")
     files = {
         path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
         for path in tokenizer_files(base)
         if path.name.startswith(TOKENIZER_NAMES) and path.name != "tokenizer_config.json"
     }
     stops = [each.pop("eos_token_id", None) for each in (config, generation)]
+    stops = [[each] if isinstance(each, int) else each for each in stops]
     for name in NOT_COMPARED:
         config.pop(name, None)
+        of_tokenizer.pop(name, None)
     values = {CONFIG: config, TOKENIZER: [of_tokenizer, files], TEMPLATE: template, STOPS: stops}
     return {**of_tensors(base), **{part: short(value) for part, value in values.items()}}
 
@@ -59,16 +62,26 @@ def of(base: Path) -> dict[str, str]:
 def of_tensors(base: Path) -> dict[str, str]:
     """The parts that are tensors. UserError where a file is damaged."""
     found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
-    for file in sorted(base.glob("model*.safetensors")) or sorted(base.glob("*.safetensors")):
-        status = file.stat()
+    for file in weight_files(base):
         try:
+            status = file.stat()
             hashes = hashes_of(file, status.st_ino, status.st_size, status.st_ctime_ns)
+        except FileNotFoundError:
+            raise UserError(f"model {base}: {file.name} is missing: fetch it again") from None
         except Unreadable as error:
             raise UserError(f"model {base}: {file.name} {error}: fetch it again") from None
         for name, value in hashes.items():
             parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
             found[next(parts, WEIGHTS)][name] = value
     return {part: short(tensors) for part, tensors in found.items()}
+
+
+def weight_files(base: Path) -> list[Path]:
+    """The files that a checkpoint's weights are read from: those that its index names, or one."""
+    index = read(base, INDEX).get("weight_map")
+    if isinstance(index, dict):
+        return sorted({base / str(name) for name in index.values()})
+    return [base / WHOLE] if (base / WHOLE).is_file() else []
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 
 from unslothrl.types import LORA_TARGETS
+from unslothrl.weights.base_parts import weight_files
 
 CPU = torch.device("cpu")
 STATE = ".quant_state."  # of the names of what a 4-bit weight is stored with
@@ -19,7 +20,7 @@ class PackedWeights:
 
     def __init__(self, base: Path):
         self.files: dict[str, Path] = {}
-        for file in sorted(base.glob("*.safetensors")):
+        for file in weight_files(base):
             with safe_open(file, "pt") as tensors:
                 names = set(tensors.keys())
             quantised = {name.split(STATE)[0] for name in names if STATE in name}
