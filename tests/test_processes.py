@@ -234,8 +234,7 @@ def call(row, what="is plain", fifo=None):
     return row
 def act(what, fifo):
     if fifo:
-        with open(fifo) as file:
-            file.read()
+        os.read(os.open(fifo, os.O_RDONLY), 1)
     else:
         told.wait()
     if what == "forks and ends" and os.fork() == 0:
@@ -307,16 +306,18 @@ def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the cores of a process can be set on Linux")
 def test_a_process_that_ends_after_its_reply_costs_no_call_on_one_core(one_core, leaving, tmp_path):
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
     with ProcessPool(2) as pool:
         for row in range(0, 60, 6):
+            fifo = tmp_path / f"fifo-{row}"
+            os.mkfifo(fifo)
+            told = os.open(fifo, os.O_RDWR)  # which waits for no reader
             first = Call(f"{leaving}:call", (row, "ends", str(fifo)))
             assert pool.call([first])[0].value == row
-            fifo.write_text("now")  # it may end before the next calls, or in any of them
+            os.write(told, b"now")  # it may end before the next calls, or in any of them
             after = range(row + 1, row + 6)
             results = pool.call([Call(f"{leaving}:call", (row,)) for row in after])
             assert [result.value for result in results] == list(after)
+            os.close(told)
     assert set(times_made(leaving).values()) <= {1, 2}
 
 

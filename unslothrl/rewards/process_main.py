@@ -3,9 +3,9 @@
     [token, function, arguments, named arguments]  ->  "imported" where it is new, [value, error]
 
 Each reply is sealed with its call's token, see `functions.sealed`. So whatever a function writes to
-any descriptor, none of it is taken for a reply: the call fails and the process is replaced. Stdin
-is empty, and what a function prints goes nowhere or to stderr; calls and replies go through copies
-of the two at numbers that differ between processes, so that a stray write is unlikely to meet them.
+any descriptor, none of it is taken for a reply: the process is replaced, see `Round.lose`. Stdin is
+empty, and what a function prints goes nowhere or to stderr; calls and replies go through copies of
+the two at numbers that differ between processes, so that a stray write is unlikely to meet them.
 
 Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
 find the token of its own call, and those of calls that wait in the pipe, and answer for them.
