@@ -1,5 +1,7 @@
-"""Deadlines of the processes that rewards run in, whatever their pipes hold."""
+"""The processes that rewards run in: their deadlines, whatever their pipes hold, and that no call
+pays for what another has done to its process."""
 
+import collections
 import fcntl
 import json
 import os
@@ -11,10 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes import completed
 from users import AS_NOBODY, copy_package, python_for_everyone
 
+from unslothrl import rewards
 from unslothrl.rewards.calls import Call
+from unslothrl.rewards.process import RewardProcess
 from unslothrl.rewards.processes import STRAY, ProcessPool
+from unslothrl.rewards.scorer import Scorer
 
 pytestmark = pytest.mark.real
 
@@ -206,3 +212,148 @@ def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory):
     size, values, error, seconds = json.loads(done.stdout)
     assert size < 1 << 16 and values == [None] + [8192] * 40
     assert error.startswith("took longer than 1 s") and seconds < 10
+
+
+# A call leaves a thread behind, which acts when a later call of its process tells it to, or when
+# the test does. One function, as a file is imported for each of its functions.
+LEAVING = """
+import os, signal, threading
+told, thread = threading.Event(), None
+def call(row, what="is plain", fifo=None):
+    global thread
+    with open(__file__ + ".made", "a") as file:
+        print(row, file=file)
+    if what == "ends at once":
+        os._exit(1)
+    if what == "tells" and thread is not None:
+        told.set()
+        thread.join()
+    elif what.startswith(("writes", "ends", "forks")):
+        thread = threading.Thread(target=act, args=(what, fifo), daemon=True)
+        thread.start()
+    return row
+def act(what, fifo):
+    if fifo:
+        os.read(os.open(fifo, os.O_RDONLY), 1)
+    else:
+        told.wait()
+    if what == "forks and ends" and os.fork() == 0:
+        signal.pause()
+    if what.endswith("ends"):
+        os._exit(1)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            os.write(number, b"[0.5]" if what == "writes a part" else b"[0.5]\\n" * 3)
+        except OSError:
+            pass
+def batch(completions):
+    return [call(row, what) for row, what in enumerate(completions)]
+"""
+
+
+@pytest.fixture
+def leaving(tmp_path) -> str:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    return str(tmp_path / "leaving.py")
+
+
+def times_made(path: str) -> dict[int, int]:
+    """row -> how often its call was begun."""
+    return collections.Counter(map(int, Path(path + ".made").read_text().split()))
+
+
+def kill_idle(processes: list[RewardProcess]) -> None:
+    """As the system does where memory is short; returns once they have ended."""
+    for process in processes:
+        os.kill(process.child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.child.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.fixture
+def one_core():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})  # processes started from here inherit it
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("has_answered", [False, True])
+@pytest.mark.parametrize("ahead", [1, 32])
+def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
+    calls = [Call(f"{leaving}:call", (row,)) for row in range(6)]
+    with ProcessPool(2) as pool:
+        if has_answered:
+            pool.call([Call(f"{leaving}:call", (row,)) for row in range(6, 12)])
+        kill_idle([*pool.working, pool.spare])
+        assert [result.value for result in pool.call(calls, ahead)] == list(range(6))
+    assert set(times_made(leaving).values()) == {1}
+
+
+@pytest.mark.parametrize("ahead", [1, 32])
+@pytest.mark.parametrize("act", ["writes", "writes a part", "ends"])
+def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
+    calls = [Call(f"{leaving}:call", (row,)) for row in range(20)]
+    for row in (3, 10):
+        calls[row] = Call(f"{leaving}:call", (row, act))
+        calls[row + 4] = Call(f"{leaving}:call", (row + 4, "tells"))
+    with ProcessPool(1) as pool:
+        results = pool.call(calls, ahead)
+    assert [(result.value, result.error) for result in results] == [(i, None) for i in range(20)]
+    if ahead == 1 or act == "ends":  # else those that wait in its pipe may begin as well
+        made = times_made(leaving)  # again where it may not have been the call's own doing
+        assert made == {row: 2 if row in (7, 14) else 1 for row in range(20)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cores of a process can be set on Linux")
+def test_a_process_that_ends_after_its_reply_costs_no_call_on_one_core(one_core, leaving, tmp_path):
+    with ProcessPool(2) as pool:
+        for row in range(0, 60, 6):
+            fifo = tmp_path / f"fifo-{row}"
+            os.mkfifo(fifo)
+            told = os.open(fifo, os.O_RDWR)  # which waits for no reader
+            first = Call(f"{leaving}:call", (row, "ends", str(fifo)))
+            assert pool.call([first])[0].value == row
+            os.write(told, b"now")  # it may end before the next calls, or in any of them
+            after = range(row + 1, row + 6)
+            results = pool.call([Call(f"{leaving}:call", (row,)) for row in after])
+            assert [result.value for result in results] == list(after)
+            os.close(told)
+    assert set(times_made(leaving).values()) <= {1, 2}
+
+
+def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
+    scorer = Scorer(rewards.choose((f"{leaving}:batch",)))
+    try:
+        for texts in (["ends", "is plain"], ["tells", "is plain", "is plain"]):
+            found = scorer.score([completed(text, 1, "7") for text in texts])
+            assert found.rewards["batch"] == list(map(float, range(len(texts))))
+            assert found.failures == []
+        pool = scorer.custom_processes
+        kill_idle([*pool.working, pool.spare])
+        found = scorer.score([completed(text, 1, "7") for text in ["is plain"] * 3])
+        assert (found.rewards["batch"], found.failures) == ([0.0, 1.0, 2.0], [])
+    finally:
+        scorer.close()
+    assert times_made(leaving) == {0: 4, 1: 3, 2: 2}  # three batches; "tells" was called twice
+
+
+def test_an_end_counts_as_one_though_another_process_holds_the_pipes(leaving):
+    calls = [
+        Call(f"{leaving}:call", (0, "forks and ends")),
+        Call(f"{leaving}:call", (1, "tells")),
+        Call(f"{leaving}:call", (2,)),
+    ]
+    with ProcessPool(1, deadline_s=1.0) as pool:
+        assert [result.value for result in pool.call(calls)] == [0, 1, 2]
+    assert times_made(leaving) == {0: 1, 1: 2, 2: 1}
+
+
+def test_a_call_that_ends_its_process_fails_alone(leaving):
+    whats = ["is plain", "ends at once"] * 5
+    calls = [Call(f"{leaving}:call", pair) for pair in enumerate(whats)]
+    with ProcessPool(1) as pool:
+        results = pool.call(calls, ahead=32)
+    assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]
+    assert {result.error for result in results[1::2]} == {"ended its process"}
+    made = times_made(leaving)
+    assert made == {row: 2 if row % 2 else 1 for row in range(10)}  # each after a plain one

@@ -23,11 +23,9 @@ class Loading:
 
     def allowed_s(self, call: Call, deadline_s: float, is_retry: bool) -> float:
         """The deadline of the first call of a function in a process."""
-        if not call.may_load:
-            return deadline_s
-        if is_retry:
-            return load_s(deadline_s)
-        return deadline_s + 2 * self.seconds.get(call.function, 0.0)
+        if is_retry and self.may_retry(call):
+            return min(START_S, LOADING_FACTOR * deadline_s)
+        return deadline_s + (2 * self.seconds.get(call.function, 0.0) if call.may_load else 0.0)
 
     def may_retry(self, call: Call) -> bool:
         known = call.function in self.seconds or call.function in self.silent
@@ -36,8 +34,3 @@ class Loading:
     def record(self, function: str, seconds: float) -> None:
         self.silent.discard(function)
         self.seconds[function] = max(seconds, self.seconds.get(function, 0.0))
-
-
-def load_s(deadline_s: float) -> float:
-    """The deadline of a call that is tried once more."""
-    return min(START_S, LOADING_FACTOR * deadline_s)

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import os
 import secrets
+import select
 import subprocess
 import sys
 import time
@@ -57,30 +58,42 @@ class RewardProcess:
         self.imported: set[str] = set()  # functions
         self.answered: set[str] = set()  # functions that have answered at least once
         self.unsent = bytearray()  # what its pipe has no room for, which may hold a page or less
-        self.is_selected_for_writing = False  # whether the selector waits for room in its pipe
         self.partial_line = bytearray()
-        assert self.child.stdin is not None
-        os.set_blocking(self.child.stdin.fileno(), False)
+        assert self.child.stdin is not None and self.child.stdout is not None
+        self.requests, self.replies = self.child.stdin.fileno(), self.child.stdout.fileno()
+        os.set_blocking(self.requests, False)
 
-    def has_room(self, further: SentCall) -> bool:
-        waiting = sum(len(sent.line) for sent in self.queue)
-        return not self.queue or waiting + len(further.line) <= MAX_QUEUED_BYTES
+    def has_stirred(self) -> bool:
+        """Whether it has ended, or has written anything, while it held no call."""
+        poller = select.poll()
+        poller.register(self.replies, select.POLLIN)
+        return bool(self.partial_line or poller.poll(0)) or self.child.poll() is not None
 
-    def send(self, sent: SentCall) -> None:
-        """Raises BrokenPipeError where the process has ended."""
+    def has_begun_one(self) -> bool:
+        """Whether its first call has begun, and is the first that it has ever begun."""
+        return self.queue[0].call.function in self.imported and not self.answered
+
+    def hold(self, sent: SentCall) -> bool:
+        """Takes a call, which `write` sends; False where it has no room for it."""
+        waiting = sum(len(each.line) for each in self.queue)
+        if self.queue and waiting + len(sent.line) > MAX_QUEUED_BYTES:
+            return False
         self.queue.append(sent)
+        self.unsent += sent.line
         if len(self.queue) == 1:
             self.start_clock()
-        self.unsent += sent.line
-        self.write()
+        return True
 
     def write(self) -> None:
         """Writes what its pipe takes now, without waiting: while waiting for a stalled process, the
-        deadlines of others would be missed. Raises BrokenPipeError."""
-        assert self.child.stdin is not None
-        with contextlib.suppress(BlockingIOError):
+        deadlines of others would be missed. That it has ended is read from the other pipe."""
+        try:
             while self.unsent:
-                del self.unsent[: os.write(self.child.stdin.fileno(), self.unsent[:CHUNK])]
+                del self.unsent[: os.write(self.requests, self.unsent[:CHUNK])]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.unsent.clear()
 
     def start_clock(self) -> None:
         """Sets the deadline of the first call, which counts from the import of its function."""
@@ -97,8 +110,7 @@ class RewardProcess:
 
     def read(self) -> list[bytes] | None:
         """The lines that have arrived whole, or are too long; None when the process has ended."""
-        assert self.child.stdout is not None
-        data = os.read(self.child.stdout.fileno(), CHUNK)
+        data = os.read(self.replies, CHUNK)
         self.partial_line += data
         if b"\n" not in data and len(self.partial_line) <= MOST_REPLIED:
             return [] if data else None

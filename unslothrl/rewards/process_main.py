@@ -3,9 +3,9 @@
     [token, function, arguments, named arguments]  ->  "imported" where it is new, [value, error]
 
 Each reply is sealed with its call's token, see `functions.sealed`. So whatever a function writes to
-any descriptor, none of it is taken for a reply: the call fails and the process is replaced. Stdin
-is empty, and what a function prints goes nowhere or to stderr; calls and replies go through copies
-of the two at numbers that differ between processes, so that a stray write is unlikely to meet them.
+any descriptor, none of it is taken for a reply: the process is replaced, see `Round.lose`. Stdin is
+empty, and what a function prints goes nowhere or to stderr; calls and replies go through copies of
+the two at numbers that differ between processes, so that a stray write is unlikely to meet them.
 
 Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
 find the token of its own call, and those of calls that wait in the pipe, and answer for them.
@@ -23,19 +23,6 @@ from unslothrl import long_json
 from unslothrl.rewards.functions import IMPORTED, as_json, load, reason, sealed
 
 
-def answer(function: Callable[..., Any], arguments: list, named: dict[str, Any]) -> list:
-    """-> [value, error]"""
-    try:
-        value = function(*arguments, **named)
-        if hasattr(value, "__await__"):
-            import asyncio  # large, and every program's process is a copy of this one
-
-            value = asyncio.run(wait(value))
-        return [as_json(value), None]
-    except BaseException as error:  # hostile text, or the user's own code: it must not end us
-        return [None, reason(error)]
-
-
 async def wait(value: Any) -> Any:
     return await value
 
@@ -48,20 +35,26 @@ def out_of_reach(descriptor: int) -> int:
 def serve(requests: int, replies: int) -> None:
     known: dict[str, Callable[..., Any]] = {}
     answers = os.fdopen(replies, "wb")
-    with os.fdopen(requests, "rb") as lines:
-        for line in lines:
-            token, name, arguments, named = long_json.loads(line)
-            try:
-                if name not in known:
-                    known[name] = load(name)
-                    answers.write(sealed(token, IMPORTED))
-                    answers.flush()
-            except BaseException as error:
-                reply = [None, reason(error)]
-            else:
-                reply = answer(known[name], arguments, named)
-            answers.write(sealed(token, reply))
-            answers.flush()
+
+    def reply(token: str, what: Any) -> None:
+        answers.write(sealed(token, what))
+        answers.flush()
+
+    for line in os.fdopen(requests, "rb"):
+        token, name, arguments, named = long_json.loads(line)
+        try:
+            if name not in known:
+                known[name] = load(name)
+                reply(token, IMPORTED)
+            value = known[name](*arguments, **named)
+            if hasattr(value, "__await__"):
+                import asyncio  # large, and every program's process is a copy of this one
+
+                value = asyncio.run(wait(value))
+            answer = [as_json(value), None]
+        except BaseException as error:  # hostile text, or the user's own code: it must not end us
+            answer = [None, reason(error)]
+        reply(token, answer)
 
 
 def main() -> None:
