@@ -32,9 +32,9 @@ def has_branches(tree: Tree) -> bool:
     """Whether it may be given by one formula here and by another one there, as |x| is."""
     if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
         return True
-    if tree[0] == "pow" and symbols(tree[1]):
-        if tree[2][0] != "number" or tree[2][1].denominator > 1:
-            return True
+    is_whole = tree[0] == "pow" and tree[2][0] == "number" and tree[2][1].denominator == 1
+    if tree[0] == "pow" and symbols(tree[1]) and not is_whole:
+        return True
     return any(has_branches(part) for part in tree[1:] if isinstance(part, tuple))
 
 
@@ -48,8 +48,8 @@ def constants(tree: Tree) -> frozenset[Fraction]:
 
 
 def branch_points(names: frozenset[str], numbers: frozenset[Fraction]) -> list[Point]:
-    """More points for formulas with branches: at and beyond the numbers in them, and, since one may
-    begin anywhere, at every scale."""
+    """Up to 3 * POINTS more for formulas with branches: at and beyond the numbers in them, and,
+    since one may begin anywhere, at every scale."""
     largest = sorted((value for value in numbers if value < 1 << 64), reverse=True)[:MOST_CONSTANTS]
     near = [dict.fromkeys(names, by * value) for value in largest for by in (1, -1, 3)]
     return near + [
