@@ -7,7 +7,7 @@ from fractions import Fraction
 from unslothrl.rewards.maths.errors import Unreadable
 from unslothrl.rewards.maths.expressions.tree import Tree
 from unslothrl.rewards.maths.notation.tokens import Tokens
-from unslothrl.rewards.maths.notation.vocabulary import NUMBER_WORDS, words
+from unslothrl.rewards.maths.notation.vocabulary import GREEK_LETTERS, NUMBER_WORDS, words
 from unslothrl.rewards.maths.unit_names import ALIASES, COMPOUND, KNOWN
 
 Unit = tuple[tuple[str, Fraction], ...]
@@ -18,10 +18,16 @@ _NOT_UNITS = set(
         except only when where for all any other than less more greater least most at between
         to mod am pm a.m p.m maybe possibly base undefined plus minus over times percent pct
         percentage pair couple dozen half halve third quarter was has does this fewer
-        remainder divided"""
+        remainder divided lakh crore myriad gross grosse googol permille"""
     )
 )
-_ORDINAL = re.compile(r"(.*(ie|teen)|fif|eigh|nin|twelf|" + "|".join(NUMBER_WORDS) + ")th")
+_NUMBER_NOUN = re.compile(  # "tenth", "quadrillion"
+    r"(.*(ie|teen)|fif|eigh|nin|twelf|" + "|".join(NUMBER_WORDS) + ")th|.*illi(on|ard)"
+)
+_OPERATION = re.compile(
+    r"scores?( .*)?|(.* )?(double|triple|reciprocal|inverse|negative|opposite|factorial|basis point"
+    rf"|{'|'.join(GREEK_LETTERS)})s?"
+)
 _AFTER_NOUNS = {"old", "long", "wide", "tall", "high", "deep", "each", "total", "left", "remaining"}
 _PLURALS = {"people", "men", "women", "children", "feet", "teeth", "mice", "geese", "fish", "sheep"}
 _WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
@@ -50,14 +56,17 @@ def is_counted(phrase: str, is_one: bool) -> bool:
     singular after 1 and a fraction, perhaps with words before it and "of ..." after it, and none
     that makes it another number: "red balls", "cups of coffee", "years old"; not "thousand
     apples", "tenths", "squared", "over"."""
-    parts = [word for word in phrase.split(" of ")[0].split() if word not in ("a", "an", "the")]
+    things = phrase.removeprefix("of ").split(" of ")[0]
+    parts = [word for word in things.split() if word not in ("a", "an", "the")]
     while len(parts) > 1 and parts[-1] in _AFTER_NOUNS:
         parts.pop()
     if not parts or not all(len(word) > 2 and _LETTERS.fullmatch(word) for word in parts):
         return False
+    if _OPERATION.fullmatch(" ".join(parts)):
+        return False
     for word in phrase.split():
         name = word.removesuffix("s")
-        if {word, name} & (_NOT_UNITS | NUMBER_WORDS.keys()) or _ORDINAL.fullmatch(name):
+        if {word, name} & (_NOT_UNITS | NUMBER_WORDS.keys()) or _NUMBER_NOUN.fullmatch(name):
             return False
     head = parts[-1]
     if is_one and not head.endswith(("ed", "ing", "ly")):

@@ -4,25 +4,28 @@ Kinds that cannot be the same are refused; parts are compared one by one. docs/r
 rules, bench/answers has what they mean.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from unslothrl.rewards.maths import regions
 from unslothrl.rewards.maths.comparing.formulas import literally, plain_tree, same_equation
 from unslothrl.rewards.maths.comparing.labels import (
     bound_letters,
+    calculates,
     is_function,
     is_imaginary,
     is_label,
     is_number,
     label_of,
     letters,
+    may_be_time,
     mixes,
     oriented,
     ratio_of,
 )
 from unslothrl.rewards.maths.comparing.quantities import near, same_quantity
 from unslothrl.rewards.maths.comparing.texts import same_text
-from unslothrl.rewards.maths.expressions.tree import MINUS_ONE, mul
+from unslothrl.rewards.maths.expressions.tree import divided
 from unslothrl.rewards.maths.intervals import region_names, region_of
 from unslothrl.rewards.maths.kinds import (
     Answer,
@@ -61,6 +64,14 @@ def column(matrix: Matrix) -> Answer:
     if len(matrix.rows) > 1 and all(len(row) == 1 for row in matrix.rows):
         return Row("(", tuple(row[0] for row in matrix.rows), ")")
     return matrix
+
+
+def quotients_of(ratio: Relation) -> list[Answer]:
+    """Of each two sides; none where a side is no number or expression."""
+    trees = [tree for side in ratio.sides if (tree := plain_tree(side)) is not None]
+    if len(trees) < len(ratio.sides):
+        return []
+    return [Value(divided(a, b)) for a, b in itertools.pairwise(trees)]
 
 
 class Comparison:
@@ -192,17 +203,17 @@ class Comparison:
         return self.same(answer, pair[1])
 
     def ratios(self, answer: Answer, names: Sequence[Answer], gold: Relation) -> bool:
-        """ "1:2", "a:b = 1:2" or "1/2" beside "1:2" or "a:b = 1:2"."""
-        if (ratio := ratio_of(answer)) is not None:
-            named = ratio[0]
-            is_named_so = not named or not names or named == names
-            return is_named_so and self.sides(ratio[1], gold, self.same)
-        if not isinstance(answer, Value) or len(gold.sides) != 2:
+        """ "1:2", "2:4", "1 to 2", "a:b = 1:2" or "1/2" beside "1:2" or "a:b = 1:2"."""
+        if isinstance(answer, Relation) and set(answer.signs) == {"to"}:
+            answer = Relation(answer.sides, (":",) * len(answer.signs))
+        quotients = quotients_of(gold)
+        if (ratio := ratio_of(answer)) is None:
+            return isinstance(answer, Value) and self.in_order([answer], quotients)
+        if ratio[0] and names and ratio[0] != names:
             return False
-        top, bottom = map(plain_tree, gold.sides)
-        if top is None or bottom is None:
-            return False
-        return self.same(answer, Value(mul(top, ("pow", bottom, MINUS_ONE))))
+        if quotients and not may_be_time(gold):
+            return self.in_order(quotients_of(ratio[1]), quotients)
+        return self.sides(ratio[1], gold, self.same)
 
     def tuple_of_names(self, gold: Relation, answer: Answer) -> bool:
         """ "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"."""
@@ -226,7 +237,7 @@ class Comparison:
             exact = signs[0] == "=" or (isinstance(gold, Value) and gold.rounded)
             if (label and exact) or names:
                 sides, signs = sides[1:], signs[1:]
-            elif not isinstance(first, Value) or first.tree[0] == "number":
+            elif not calculates(answer):
                 return False
             if not isinstance(gold, Value) and signs:
                 return False

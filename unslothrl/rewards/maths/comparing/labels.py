@@ -112,6 +112,14 @@ def ratio_of(answer: Answer) -> tuple[Sequence[Answer], Relation] | None:
     return ((), answer) if set(answer.signs) == {":"} else None
 
 
+def may_be_time(ratio: Relation) -> bool:
+    """Whether what is written with colons, such as "5:30", may be a time of day."""
+    return all(
+        isinstance(side, Value) and side.tree[0] == "number" and 10 <= side.tree[1] < 60
+        for side in ratio.sides[1:]
+    )
+
+
 def is_function(name: str, value: Answer) -> bool:
     """Whether the name says what it depends on: f(x), or a_n of an n that occurs."""
     _, _, index = name.partition("_")
@@ -121,6 +129,15 @@ def is_function(name: str, value: Answer) -> bool:
 def is_number(answer: Answer) -> bool:
     """Whether there are no letters in it."""
     return not isinstance(answer, Relation) and not letters(answer) - {"\\pi", "e", "i"}
+
+
+def calculates(answer: Relation) -> bool:
+    """Whether something is computed: "3 + 4 = 7", "7 = 3 + 4"; "7 = 7" says nothing."""
+    first, *others = answer.sides
+    if not isinstance(first, Value) or first.tree[0] != "number":
+        return isinstance(first, Value)
+    is_exact = set(answer.signs) == {"="} and all(map(is_number, others))
+    return is_exact and any(isinstance(x, Value) and x.tree[0] != "number" for x in others)
 
 
 def oriented(relation: Relation) -> Relation:

@@ -254,8 +254,11 @@ class Arithmetic(Cursor, ABC):
         name += primes
         if self.sign() == "(" and (token.value in "fgh" or primes):
             return self.applied(name)
-        inverse = [token.value for token in self.tokens[self.at : self.at + 6]]
-        if token.value in "fgh" and inverse == ["^", "{", "-", "1", "}", "("]:
+        after = [token.value for token in self.tokens[self.at : self.at + 6]]
+        if token.value == "C" and [*after[:1], *after[2:3], *after[4:5]] == ["(", ",", ")"]:
+            self.at += 1
+            return ("call", "binomial", *self.arguments(")"))
+        if token.value in "fgh" and after == ["^", "{", "-", "1", "}", "("]:
             self.at += 5
             return self.applied(name + "^-1")
         return ("symbol", name)

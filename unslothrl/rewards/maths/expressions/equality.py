@@ -42,7 +42,7 @@ def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
 
 
 def agreement(a: Tree, b: Tree, names: frozenset[str], imaginary: bool, real: bool) -> bool | None:
-    """None where there are too few points at which both are defined."""
+    """None where `b` is defined at too few points."""
     defined, shared = 0, 0
     points = [at_point(names, point) for point in range(POINTS)]
     if has_branches(a) or has_branches(b):
@@ -54,7 +54,7 @@ def agreement(a: Tree, b: Tree, names: frozenset[str], imaginary: bool, real: bo
         shared += same is True
         defined += same is True or is_defined(b, where, imaginary, real)
     if shared < LEAST_POINTS:
-        return None
+        return None if defined < LEAST_POINTS else False
     return 4 * shared >= defined
 
 
@@ -72,12 +72,11 @@ def is_defined(tree: Tree, where: Point, imaginary: bool, real: bool) -> bool:
 
 
 def equal_constants(a: Tree, b: Tree, imaginary: bool) -> bool:
-    """Real numbers first; where either has no real value, complex ones."""
-    for real in (True, False):
-        same = equal_at(a, b, {}, imaginary, real, CONSTANT_PRECISION)
-        if same is not None:
-            return same
-    return False
+    """As real numbers; as complex ones where neither has a real value, or where i may occur."""
+    same = equal_at(a, b, {}, imaginary, True, CONSTANT_PRECISION)
+    if same is None and (imaginary or not any(is_defined(x, {}, False, True) for x in (a, b))):
+        same = equal_at(a, b, {}, imaginary, False, CONSTANT_PRECISION)
+    return same is True
 
 
 def equal_at(

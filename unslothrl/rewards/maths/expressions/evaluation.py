@@ -7,7 +7,7 @@ import mpmath
 from unslothrl.rewards.maths.errors import NotRational, Undefined
 from unslothrl.rewards.maths.expressions.points import coordinate
 from unslothrl.rewards.maths.expressions.rational import MAX_FACTORIAL, Point, rational
-from unslothrl.rewards.maths.expressions.tree import Tree
+from unslothrl.rewards.maths.expressions.tree import Tree, symbols
 
 MAX_PRECISION = 24_000  # bits
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
@@ -106,6 +106,8 @@ class Evaluation:
             power = rational(exponent, self.where)
         except NotRational:
             return self.noted(self.any_power(base_value, self.value(exponent)))
+        if base_value == power == 0 and symbols(base) | symbols(exponent):
+            return self.context.mpf(1)
         if base_value == 0 and power <= 0:
             raise Undefined("0 to a power that is not positive")
         if base_value == 0:

@@ -4,11 +4,12 @@ import functools
 import random
 from fractions import Fraction
 
-from unslothrl.rewards.maths.expressions.rational import Point
+from unslothrl.rewards.maths.expressions.rational import Point, rational
 from unslothrl.rewards.maths.expressions.tree import Tree, symbols
 
 POINTS = 16
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
+_SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
 
 
@@ -31,22 +32,28 @@ def has_branches(tree: Tree) -> bool:
     """Whether it may be given by one formula here and by another one there, as |x| is."""
     if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
         return True
-    if tree[0] == "pow" and symbols(tree[1]) and tree[2][0] != "number":
+    is_whole = tree[0] == "pow" and tree[2][0] == "number" and tree[2][1].denominator == 1
+    if tree[0] == "pow" and symbols(tree[1]) and not is_whole:
         return True
     return any(has_branches(part) for part in tree[1:] if isinstance(part, tuple))
 
 
 def constants(tree: Tree) -> frozenset[Fraction]:
-    """The sizes of the numbers in a tree."""
-    if tree[0] == "number":
-        return frozenset((abs(tree[1]),))
-    return frozenset().union(*(constants(part) for part in tree[1:] if isinstance(part, tuple)))
+    """The sizes of the rational numbers in a tree: in x - 10^6 that of the power as well."""
+    inside = frozenset().union(*(constants(part) for part in tree[1:] if isinstance(part, tuple)))
+    try:
+        return inside | {abs(rational(tree, {}))}
+    except ArithmeticError:
+        return inside
 
 
 def branch_points(names: frozenset[str], numbers: frozenset[Fraction]) -> list[Point]:
-    """More points for formulas with branches: at the numbers in them, and beyond them."""
+    """Up to 3 * POINTS more for formulas with branches: at and beyond the numbers in them, and,
+    since one may begin anywhere, at every scale."""
     largest = sorted((value for value in numbers if value < 1 << 64), reverse=True)[:MOST_CONSTANTS]
-    near = [dict.fromkeys(names, sign * value) for value in largest for sign in (1, -1)]
-    scale = 10 * max(largest, default=1) + 1
-    beyond = [at_point(names, point) for point in range(8)]
-    return near + [{name: scale * value for name, value in point.items()} for point in beyond]
+    near = [dict.fromkeys(names, by * value) for value in largest for by in (1, -1, 3)]
+    return near + [
+        {name: scale * value for name, value in at_point(names, point).items()}
+        for scale in _SCALES
+        for point in (1, 2, 3)  # near to, below and above 0
+    ]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import mpmath
 
 from unslothrl.rewards.maths.errors import NotRational, Undefined
-from unslothrl.rewards.maths.expressions.tree import Tree
+from unslothrl.rewards.maths.expressions.tree import Tree, symbols
 
 MAX_BITS = 40_000  # of a fraction's numerator and denominator together
 MAX_FACTORIAL = 3_000  # of what a factorial is computed
@@ -32,7 +32,10 @@ def rational(tree: Tree, where: Point) -> Fraction:
             product = bounded(product * rational(part, where))
         return product
     if kind == "pow":
-        return rational_power(rational(tree[1], where), rational(tree[2], where))
+        base, exponent = rational(tree[1], where), rational(tree[2], where)
+        if base == exponent == 0 and symbols(tree):
+            return Fraction(1)  # x^0 also at 0; but 0^0 alone has no value
+        return rational_power(base, exponent)
     if tree[1] in _RATIONAL:
         return _RATIONAL[tree[1]](*(rational(part, where) for part in tree[2:]))
     raise NotRational

@@ -7,9 +7,9 @@ from unslothrl.rewards.maths.notation.tokens import Token, Tokens
 
 _OPEN = {"(", "[", "{", "lset", "langle", "lfloor", "lceil"}
 _CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
-_INTRODUCTION = re.compile(
-    r"((so|thus|therefore|hence),? )?(the )?((final|correct) )?(answer|result|solution)s?"
-    r"( is| are|:)?:?",
+INTRODUCTION = re.compile(
+    r"((so|thus|therefore|hence),? )?(the )?((final|correct) )?"
+    r"(answer|result|solution|option|choice)s?( is| are|:)?:?",
     re.IGNORECASE,
 )
 
@@ -24,21 +24,24 @@ def literal(tokens: Tokens) -> str:
 
 
 def trimmed(tokens: Tokens) -> Tokens:
-    """Without separators at the ends, and without "the answer is" in front."""
+    """Without separators at the ends, and without "the answer is" in front; "minus 7" as "-7"."""
     while tokens and tokens[-1].value in (",", ";", ".", "\\", "quad"):
         tokens = tokens[:-1]
     while tokens and tokens[0].value == "quad":
         tokens = tokens[1:]
     if tokens and tokens[0].kind == "text" and len(tokens) > 1:
-        if _INTRODUCTION.fullmatch(tokens[0].value.strip()):
-            rest = 2 if tokens[1].value == ":" else 1
+        if INTRODUCTION.fullmatch(tokens[0].value.strip()):
+            rest = 2 if tokens[1].value in (":", "=") else 1
             return trimmed(tokens[rest:])
+        sign = tokens[0].value.strip().casefold()
+        if sign in ("minus", "negative") and tokens[1].kind in ("number", "command"):
+            return [tokens[0]._replace(kind="sign", value="-"), *tokens[1:]]
         words = 0
         while words < len(tokens) and tokens[words].kind == "text" and words < 5:
             words += 1
         joined = " ".join(token.value for token in tokens[:words])
-        if words > 1 and words < len(tokens) and _INTRODUCTION.fullmatch(joined):
-            rest = words + (tokens[words].value == ":")
+        if words > 1 and words < len(tokens) and INTRODUCTION.fullmatch(joined):
+            rest = words + (tokens[words].value in (":", "="))
             return trimmed(tokens[rest:])
     return tokens
 

@@ -5,6 +5,7 @@ commands, `\\left` and `\\right`, the final period. Joins the digits of "1{,}000
 import re
 
 from unslothrl.rewards.maths.notation.unicode import to_ascii
+from unslothrl.rewards.maths.notation.vocabulary import NUMBER_WORDS
 
 _DROPPED = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?"
@@ -38,6 +39,12 @@ _CURRENCY = re.compile(  # "USD 5" as "5 USD"
     r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?(?:\s*\})?\s*"
     r"(-?\d+(?:[.,]\d+)*)"
 )
+_ABBREVIATED = re.compile(r"(?<![a-zA-Z\\])([a-z]{2,4})\.(?= [a-z])")  # "sq. units"
+_REPEATING = re.compile(  # "0.1666...", "0.1212..."
+    r"(?<![\d.])(\d*\.\d*?)(?:(\d)\2{2,}|(\d{2,}?)\3+)\s*(?:\.\.\.|\\l?dots(?![a-z]))(?!\s*\d)"
+)
+_SCALE = re.compile(r"(?<=\d)(\s*\\text\s*\{)?\s*(hundred|thousand|million|billion|trillion)\b")
+_TO = re.compile(r"(?<=\d)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(?=\d)")
 _US = re.compile(r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)")
 _CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
 ESCAPED_DOLLAR = re.compile(r"(?<!\\)\$")
@@ -55,7 +62,10 @@ def cleaned(text: str) -> str:
     if choice := _CHOICE.fullmatch(text):
         return "".join(filter(None, choice.groups()))
     if "." in text:
-        text = _AM_OR_PM.sub(r"\1m", text)
+        text = _ABBREVIATED.sub(r"\\text{\1}", _AM_OR_PM.sub(r"\1m", text))
+        text = _REPEATING.sub(r"\1\\overline{\2\3}", text)
+    text = _TO.sub(r" \\to ", text)
+    text = _SCALE.sub(lambda match: f"\\cdot {NUMBER_WORDS[match[2]]}{match[1] or ''}", text)
     text = _GROUPED.sub(_grouped, text)
     if "frac" in text:
         text = _UNIT_FRACTION.sub(r"\1/(\2)", text)
@@ -97,6 +107,8 @@ def _unwrapped(text: str) -> str:
         text = text[:-2]
     if text.startswith("{") and text.endswith("}") and _closes_at_end(text, 0):
         return text[1:-1]
+    if text.count("**") == 2 and text.startswith("**") and text.endswith("**"):
+        return text[2:-2]
     dollars = len(ESCAPED_DOLLAR.findall(text))
     if dollars and dollars % 2 == 0:
         return ESCAPED_DOLLAR.sub(" ", text)

@@ -23,7 +23,7 @@ from unslothrl.rewards.maths.unit_names import SYMBOLS, plain_units
 MAX_TOKENS = 600
 _LEXER = re.compile(
     r"(?P<space>\s+)"
-    r"|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+(?![a-zA-Z\d.]))?)"
+    r"|(?P<number>(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+(?![a-zA-Z\d.]))?)"
     r"|\\(?P<begin>begin|end)\s*\{(?P<name>[a-zA-Z]*)\*?\}(?:\s*(?:\[[a-z]\]\s*)?\{[clr|@ ]*\})?"
     r"|\\(?P<command>[a-zA-Z]+\*?|.)"
     r"|(?P<word>[a-zA-Z]+(?:\.[a-z]\.)?)"

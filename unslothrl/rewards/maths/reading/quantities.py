@@ -55,7 +55,8 @@ def read_value(tokens: Tokens) -> Answer | None:
         return None
     if function:
         trees = [("call", function, tree) for tree in trees]
-    is_counted = units.is_counted(words, body[0].value in ("1", "frac"))
+    is_part = words.startswith("of ") and any(token.value == "/" for token in body)
+    is_counted = units.is_counted(words, is_part or body[0].value in ("1", "frac"))
     values = tuple(Value(tree, unit, is_rounded(body), is_counted) for tree in trees)
     return values[0] if len(values) == 1 else Collection(values)
 

@@ -1,5 +1,6 @@
 """Reads an answer: from text to one of the kinds, by recursive descent."""
 
+import re
 from collections.abc import Sequence
 
 from unslothrl.rewards.maths import regions
@@ -141,6 +142,8 @@ def read_relation(tokens: Tokens, places: Sequence[int]) -> Answer:
         signs.append(tokens[at].value)
         begun = at + 1
     pieces.append(tokens[begun:])
+    if ":" in signs and any(re.fullmatch(r"0\d+", token.value) for token in tokens):
+        raise Unreadable("a time")  # "2:05" is no ratio
     ends = (0, len(pieces) - 1) if set(signs) <= {"=", "approx"} else ()
     sides = [
         (read_application(piece) if i in ends else None) or read_tokens(piece)

@@ -15,6 +15,7 @@ from unslothrl.rewards.maths.kinds import (
     Text,
     Value,
 )
+from unslothrl.rewards.maths.notation.brackets import INTRODUCTION
 from unslothrl.rewards.maths.notation.tokens import Tokens
 from unslothrl.rewards.maths.notation.vocabulary import NUMBER_WORDS
 
@@ -33,6 +34,9 @@ def read_words(tokens: Tokens) -> Answer:
     """Words alone: one text, or a list of texts."""
     text = " ".join(token.value for token in tokens)
     words = " ".join(text.replace("( ", "(").replace(" )", ")").split()).strip(" .,;:!")
+    introduction, _, last = words.rpartition(" ")
+    if len(last.strip("()")) == 1 and INTRODUCTION.fullmatch(introduction):
+        words = last  # "option A"
     folded = words.casefold()
     if _NO_SOLUTION.fullmatch(folded):
         return EmptySet()
