@@ -91,7 +91,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
-NOT_REPEATED = {"answers-unseen-first"}  # a first measurement, which cannot be repeated
+NOT_REPEATED = {"answers-unseen-first", "conditions"}  # a first one, and one of each commit
 
 
 @dataclass(frozen=True)

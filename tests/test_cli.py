@@ -36,7 +36,9 @@ def runs(monkeypatch):
     return reached
 
 
-FILE = __file__.removesuffix(".py")
+SPACE = "\0"  # within a word of a line
+THIS = __file__.replace(" ", SPACE)
+FILE = THIS.removesuffix(".py")
 BAD = [
     ("--lr abc", ["lr", "a number", "'abc'", "--lr 2e-05"]),
     ("--lr nan", ["lr", "over 0 and at most 1", "nan", "--lr 2e-05"]),
@@ -94,13 +96,13 @@ BAD = [
     ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),
     (f"--reward {FILE}:reward", ["set --reward", "test_cli.py:reward"]),
     ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
-    (f"--system_prompt {__file__}", ["is a file", "$(cat"]),
-    (f"--lora_save_path {Path(__file__).parent}", ["lora_save_path", "holds other files"]),
+    (f"--system_prompt {THIS}", ["is a file", "$(cat"]),
+    (f"--lora_save_path {Path(THIS).parent}", ["lora_save_path", "holds other files"]),
     ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
     ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
     ("--adapter not-there", ["adapter not-there", "no such folder", "check the path"]),
     ("--adapter .", ["adapter .", "adapter_config.json", "PEFT"]),
-    (f"--output_dir {__file__}", ["output_dir", "is a file", "--output_dir to a folder"]),
+    (f"--output_dir {THIS}", ["output_dir", "is a file", "--output_dir to a folder"]),
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
     ("--run_name a/b", ["run_name", "'a/b'", "--output_dir"]),
@@ -116,7 +118,7 @@ BAD = [
 )
 def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(line.split()) == 2
+    assert cli.main([word.replace(SPACE, " ") for word in line.split()]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("unslothrl: ") and err.count("\n") == 1
     assert [word for word in words if word not in err] == []
