@@ -20,7 +20,6 @@ from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.machine import Gpu
 from unslothrl.planning.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
 from unslothrl.weights import base_model
-from unslothrl.weights.base_parts import weight_files
 
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
@@ -131,7 +130,7 @@ def _linears(source: Path) -> Iterator[tuple[str, str, str]]:
     """(file, name, dtype) of the weights that are quantised."""
     from safetensors import safe_open
 
-    for file in weight_files(source):
+    for file in sorted(source.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 if name.endswith(LINEAR):
