@@ -213,17 +213,6 @@ def test_a_base_with_an_adapter_in_its_folder_is_refused(tmp_path):
         base_model.find(str(base))
 
 
-def test_other_ways_to_write_the_same_base(tmp_path):
-    base = copy_of(tmp_path / "base")
-    before = base_parts.of(base)
-    ids = json.loads((base / "generation_config.json").read_text())["eos_token_id"]
-    other = ids[0] if isinstance(ids, list) else [ids]
-    change_json("generation_config.json", lambda t: t.update(eos_token_id=other))(base)
-    change_json("tokenizer_config.json", lambda t: t.update(name_or_path="elsewhere"))(base)
-    append("chat_template.jinja", "\n")(base)
-    assert base_parts.of(base) == before
-
-
 def test_neither_its_folder_nor_its_shards_tell_a_base_from_another(tmp_path):
     base = copy_of(tmp_path / "elsewhere")
     split(base)

@@ -31,7 +31,7 @@ MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 TOKENIZER_NAMES = ("tokenizer", "special_tokens", "vocab", "merges", "added_tokens")
 TEMPLATE_NAME, TEMPLATE_FILE = "chat_template", "chat_template.jinja"
-NOT_COMPARED = ("_name_or_path", "name_or_path", "transformers_version")  # where it comes from
+NOT_COMPARED = ("_name_or_path", "transformers_version")  # of config.json: where it comes from
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 Parts = Mapping[str, str]
@@ -44,17 +44,15 @@ def of(base: Path) -> dict[str, str]:
     of_tokenizer = read(base, "tokenizer_config.json")
     template = of_tokenizer.pop(TEMPLATE_NAME, None)
     if (base / TEMPLATE_FILE).is_file():  # which transformers prefers
-        template = (base / TEMPLATE_FILE).read_text("utf-8", "replace").removesuffix("\n")
+        template = (base / TEMPLATE_FILE).read_text("utf-8", "replace")
     files = {
         path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
         for path in tokenizer_files(base)
         if path.name.startswith(TOKENIZER_NAMES) and path.name != "tokenizer_config.json"
     }
     stops = [each.pop("eos_token_id", None) for each in (config, generation)]
-    stops = [[each] if isinstance(each, int) else each for each in stops]
     for name in NOT_COMPARED:
         config.pop(name, None)
-        of_tokenizer.pop(name, None)
     values = {CONFIG: config, TOKENIZER: [of_tokenizer, files], TEMPLATE: template, STOPS: stops}
     return {**of_tensors(base), **{part: short(value) for part, value in values.items()}}
 
