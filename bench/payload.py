@@ -4,7 +4,7 @@
 
 A group of 16 completions of 1,000 tokens, with float32 log-probabilities and a prompt of 200
 tokens, and its 16 samples: pickled field by field, as a plain dataclass is, and as they are pickled
-(`unslothrl/compact.py`). Then the group through Ray's object store, where the driver's side is
+(`unslothrl/types.py`). Then the group through Ray's object store, where the driver's side is
 `ray.get`. Bytes, CPU time (the best of 5 rounds; `read` as the driver receives it,
 `read_and_unpack` with every array), and the share of one core that reading 200 groups a second
 takes. Writes bench/results/payload-cpu.json.

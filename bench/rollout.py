@@ -60,7 +60,7 @@ def main() -> None:
         middle = time.perf_counter()
         theirs = bare(actor.engine, drawn, seed)
         ended = time.perf_counter()
-        ours = [completion.token_ids for group in groups for completion in group.completions]
+        ours = [tuple(completion.token_ids) for group in groups for completion in group.completions]
         if not machine.gpus and ours != theirs:
             raise SystemExit("the actor and bare vLLM drew different tokens")
         if number:  # the first warms up

@@ -59,7 +59,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     ),
     "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
     "objectives-cpu": ("bench/objectives.py", *RUN),
-    "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
+    "payload-cpu": ("bench/payload.py", "unslothrl/types.py"),
     "overlap-real-cpu": ("bench/overlap_real.py", *RUN),
     "overlap-simulated-cpu": ("bench/overlap.py", *SUPERVISED),
     "proof-cpu": (

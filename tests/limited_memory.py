@@ -94,7 +94,7 @@ def generation(base: Path) -> dict:
         while not engine.is_finished():
             done += engine.step()
         engine.sleep()
-        return {each.id: each.completion.token_ids for each in done}
+        return {each.id: tuple(each.completion.token_ids) for each in done}
 
     def engine() -> TransformersEngine:
         return TransformersEngine(backend, base, max_num_seqs=ROWS, has_own_base=False)

@@ -120,7 +120,7 @@ class Draws:
                 continue
             request, drawn = turns.pop(0)
             end = at + len(drawn.token_ids)
-            assert request.prompt_ids == prompt_ids + sequence.token_ids[:at]
+            assert request.prompt_ids == prompt_ids + tuple(sequence.token_ids[:at])
             for ours, theirs in (
                 (sequence.token_ids, drawn.token_ids), (sequence.logprobs, drawn.logprobs),
                 (sequence.sampled, drawn.sampled), (sequence.versions, drawn.versions),

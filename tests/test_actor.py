@@ -97,7 +97,7 @@ def test_a_group_is_scored_while_others_are_drawn():
     # in the order of the tasks: candidate 3 says "7", the gold answer of all of them
     assert [group.task.id for group in groups] == ["0", "1", "2"]
     assert [group.scores for group in groups] == [(0.0, 0.0), (0.0, 1.0), (0.0, 0.0)]
-    ids = [one.token_ids for group in groups for one in group.completions]
+    ids = [tuple(one.token_ids) for group in groups for one in group.completions]
     assert ids == [(4,), (5,), (6,), (7,), (8,), (9,)]
 
 
@@ -186,7 +186,7 @@ def test_long_prompts_start_first_and_groups_keep_their_order():
     groups = actor.generate(tasks, 2, SAMPLING, (5, 1))
     assert [len(request.prompt_ids) for request in engine.requests] == [3, 3, 2, 2, 1, 1]
     assert [group.task.id for group in groups] == ["0", "1", "2"]
-    assert [one.token_ids for one in groups[1].completions] == [(4,), (5,)]
+    assert [tuple(one.token_ids) for one in groups[1].completions] == [(4,), (5,)]
     assert engine.requests[0].seed == seed_of(5, 1, "1", 0)
     actor.close()
 

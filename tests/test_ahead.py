@@ -13,6 +13,7 @@ from unslothrl.turn import Call, Turn
 from unslothrl.types import Completion, Failure, Group, Transcript
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
+LOGPROBS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(0, 2**31 - 1)
 
 
@@ -35,7 +36,7 @@ def completions(draw, of_episodes: bool = True) -> Completion:
     tokens = draw(st.integers(0, 6))
     columns = [
         tuple(draw(st.lists(each, min_size=tokens, max_size=tokens)))
-        for each in (WHOLE, FINITE, st.booleans(), WHOLE)
+        for each in (WHOLE, LOGPROBS, st.booleans(), WHOLE)
     ]
     end = draw(st.sampled_from(["stop", "length", "abort", "lost"]))
     transcript = draw(st.none() | transcripts()) if of_episodes else None

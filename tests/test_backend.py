@@ -211,7 +211,7 @@ def test_logprobs_are_those_of_the_unpadded_sequence_at_the_temperature(bases, m
         found, entropy = backend.token_logprobs(batch, temperature=1.7)
         start = 0
         for sample in batch:
-            ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
+            ids = torch.tensor([[*sample.prompt_ids, *sample.completion_ids]])
             logits = backend.model(input_ids=ids).logits[0].float() / 1.7
             expected = logits.log_softmax(-1)
             first, length = len(sample.prompt_ids), len(sample.completion_ids)
@@ -378,7 +378,7 @@ def test_under_autocast_the_lora_computes_in_the_bases_dtype(
 
     backend = make_backend(bases[kind])
     dtypes, kept = set(), []
-    hidden = sum(len(s.prompt_ids + s.completion_ids) for s in samples()) * 128
+    hidden = sum(len(s.prompt_ids) + s.length for s in samples()) * 128
     for name, module in backend.model.named_modules():
         if name.endswith((".lora_A.default", ".lora_B.default")):
             module.register_forward_hook(lambda m, inputs, output: dtypes.add(output.dtype))

@@ -19,8 +19,8 @@ REWARDS = (1.0, 0.0, 3.0, 2.0)
 def rewritten() -> Completion:
     """Two sequences: 2 tokens after the prompt (5, 6), an observation of 2 and 1 token after
     (7,)."""
-    first = Completion.drawn((11, 12), (-0.1, -0.2), "stop", 3)
-    second = Completion((8, 9, 13), (0.0, 0.0, -0.3), (False, False, True), (4, 4, 4), "stop")
+    first = Completion.drawn((11, 12), (-0.25, -0.5), "stop", 3)
+    second = Completion((8, 9, 13), (0.0, 0.0, -0.75), (False, False, True), (4, 4, 4), "stop")
     turns = (Turn("a", "b", 0.5, calls=2, failed_calls=1), Turn("c", reward=0.5))
     return dataclasses.replace(
         second, transcript=Transcript(turns, "P", "", (7,), (((5, 6), first),))
@@ -41,9 +41,11 @@ def test_each_sequence_is_a_sample_with_the_episodes_advantage():
     selected = assign([made], GRPO, "topk", k=2)
     assert selected.chosen == [[0, 1]] and selected.owners == ((0, 0), (0, 0), (0, 1))
     first, second, other = selected.samples
-    assert (first.prompt_ids, first.completion_ids, first.tokens) == ((5, 6), (11, 12), 2)
-    assert (second.prompt_ids, second.completion_ids, second.tokens) == ((7,), (8, 9, 13), 1)
-    assert second.sampled == (False, False, True) and second.sampler_logprobs == (-0.3,)
+    assert (first.prompt_ids, tuple(first.completion_ids), first.tokens) == ((5, 6), (11, 12), 2)
+    assert (second.prompt_ids, tuple(second.completion_ids), second.tokens) == ((7,), (8, 9, 13), 1)
+    assert tuple(second.sampled) == (False, False, True) and tuple(second.sampler_logprobs) == (
+        -0.75,
+    )
     assert first.advantages.round(6).tolist() == [-1, -1]
     assert second.advantages.round(6).tolist() == [-1]
     assert other.advantages.round(6).tolist() == [1, 1, 1]

@@ -363,7 +363,7 @@ def test_tokens_are_those_of_transformers_generate(bases, backend):
             logits_processor=LogitsProcessorList([Drawing(asked)]),
         )[:, ids.shape[1] :].tolist()
     agree = [
-        completion.token_ids == tuple(row[: len(completion.token_ids)])
+        tuple(completion.token_ids) == tuple(row[: len(completion.token_ids)])
         for completion, row in zip(drawn, expected, strict=True)
     ]
     assert sum(agree) >= 22  # all of them but for rounding, on some processor

@@ -246,12 +246,14 @@ def test_rl2s_form(tmp_path):
     assert (played.reward, played.score) == (3.0, 1.0)
     found = ids_of("\nfound: 7\n")
     replies = [(*ids_of(text), 2) for text in ("search x", "search y", "7")]
-    assert played.completion.token_ids == replies[0] + found + replies[1] + found + replies[2]
+    assert (
+        tuple(played.completion.token_ids) == replies[0] + found + replies[1] + found + replies[2]
+    )
     anew = play_with(setup, Script("search x$", "again$", "7$"), of=of)
     (first_prompt, first), (second_prompt, second) = anew.completion.sequences(of)
     assert first_prompt == of.prompt_ids and second_prompt == ids_of("a new start ")
-    assert first.token_ids == replies[0] + found + (*ids_of("again"), 2)
-    assert second.token_ids == replies[2] and second.sampled == (True, True)
+    assert tuple(first.token_ids) == replies[0] + found + (*ids_of("again"), 2)
+    assert tuple(second.token_ids) == replies[2] and tuple(second.sampled) == (True, True)
     assert sum(anew.completion.version_counts.values()) == 9 + 6 + 2
 
 

@@ -28,8 +28,8 @@ def test_a_single_turn_is_the_completion_as_it_was_drawn():
     played = asyncio.run(complete(episode, script.draw, text))
     (request,) = script.requests
     assert (request.id, request.prompt_ids, request.seed) == ("0/1", asked("?").prompt_ids, 77)
-    assert played.completion.token_ids == (*ids_of("hello"), END)
-    assert played.completion.versions == (3,) * 6 and all(played.completion.sampled)
+    assert tuple(played.completion.token_ids) == (*ids_of("hello"), END)
+    assert tuple(played.completion.versions) == (3,) * 6 and all(played.completion.sampled)
     assert played.completion.text == "hello" and played.replies == ("hello",)
     assert played.completion.transcript is None
 
@@ -40,10 +40,12 @@ def test_turns_and_observations_in_one_record(echo):
     said = ids_of(SAID.format("you: hi 5"))[1:]  # the end was sampled
     first, second = (*ids_of("hi"), END), (*ids_of("bye"), END)
     record = played.completion
-    assert record.token_ids == first + said + second
-    assert record.sampled == (True,) * 3 + (False,) * len(said) + (True,) * 4
-    assert record.versions == (3,) * (3 + len(said)) + (4,) * 4 and record.policy_version == 3
-    assert record.logprobs == (-0.5,) * 3 + (0.0,) * len(said) + (-0.5,) * 4
+    assert tuple(record.token_ids) == first + said + second
+    assert tuple(record.sampled) == (True,) * 3 + (False,) * len(said) + (True,) * 4
+    assert (
+        tuple(record.versions) == (3,) * (3 + len(said)) + (4,) * 4 and record.policy_version == 3
+    )
+    assert tuple(record.logprobs) == (-0.5,) * 3 + (0.0,) * len(said) + (-0.5,) * 4
     assert played.replies == ("hi", "bye") and played.reward == 5.0
     assert record.text == "hi\nyou: hi 5\nbye" and record.finish_reason == "stop"
     request = script.requests[1]
@@ -73,7 +75,7 @@ def test_the_run_or_the_environment_says_how_many_turns_there_are(most, turns, e
 
 def test_the_tokens_of_a_turn_and_of_all_turns_are_bounded(echo):
     cut = play_with(echo, Script("hello$"), turn=4).completion
-    assert (cut.token_ids, cut.finish_reason) == (ids_of("hell"), "length")
+    assert (tuple(cut.token_ids), cut.finish_reason) == (ids_of("hell"), "length")
     script = Script("hi$", "bye$")
     said = len(ids_of(SAID.format("you: hi 5"))) - 1
     in_reply = play_with(echo, script, most=3 + said + 2).completion
@@ -131,7 +133,7 @@ def test_a_prompt_that_is_too_long_loses_the_episode(tmp_path):
     setup = Setup(written(tmp_path, PROMPTS), "Prompts", {"given": "x" * 100})
     played = play_with(setup, Script(), rules=Rules(max_prompt_tokens=50))
     assert played.lost.endswith("--max_prompt_tokens is 50") and played.completion.is_lost
-    assert played.completion.token_ids == ()
+    assert tuple(played.completion.token_ids) == ()
 
 
 def test_how_the_rewards_of_turns_are_made_one():

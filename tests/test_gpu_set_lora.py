@@ -193,7 +193,7 @@ def test_logits_are_those_of_peft_under_each_of_two_versions(engine, llm, base, 
     second = engine.loaded[engine.newest].request
     found = llm.logits(PROMPTS, [first, second, second])
     without = llm.logits(PROMPTS, [None] * 3)
-    assert [one.completion.versions for one in drain(engine).values()] == [(1, 1, 1)]
+    assert [tuple(one.completion.versions) for one in drain(engine).values()] == [(1, 1, 1)]
     assert found.dtype == torch.float32
 
     tokens = torch.tensor(PROMPTS)
@@ -246,7 +246,7 @@ def sleeps(main_engine, monkeypatch):
 
 
 def drawn(engine: VllmEngine) -> list[tuple[int, ...]]:
-    return [each.token_ids for each in generate(engine, REQUESTS)]
+    return [tuple(each.token_ids) for each in generate(engine, REQUESTS)]
 
 
 def test_what_sleeps_wakes_as_it_was(sleeps):

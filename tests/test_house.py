@@ -26,7 +26,6 @@ LAYERS = (
         "types",
         "policy_version",
         "turn",
-        "compact",
         "errors",
         "files",
         "stopping",

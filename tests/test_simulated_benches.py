@@ -158,7 +158,7 @@ def test_a_group_actor_hands_over_what_was_submitted_once(actor):
         for completion in group.completions:
             assert 5 <= len(completion.token_ids) == len(completion.logprobs) <= 9
             assert completion.policy_version == 7 and completion.generator == "actor-3"
-        assert len({completion.token_ids for completion in group.completions}) == 4
+        assert len({tuple(completion.token_ids) for completion in group.completions}) == 4
 
 
 def test_a_group_actor_waits_no_longer_than_it_is_asked_to(actor):

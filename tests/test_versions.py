@@ -114,10 +114,10 @@ def test_an_interruption_changes_no_distribution(engine, adapters):
             for i in range(64)
         ]
         seen += drawn_with_loads(engine, asked, same, every=1 + batch % 3).values()
-    cells = Counter(one.token_ids for one in seen)
+    cells = Counter(tuple(one.token_ids) for one in seen)
     likely: dict[tuple[int, ...], float] = {}
     for one in seen:
-        likely.setdefault(one.token_ids, math.exp(sum(one.logprobs)))
+        likely.setdefault(tuple(one.token_ids), math.exp(sum(one.logprobs)))
     assert 8 <= len(cells) <= 16 and sum(likely.values()) == pytest.approx(1.0, abs=0.1)
     drawn = len(seen)
     statistic = sum((cells[ids] - drawn * p) ** 2 / (drawn * p) for ids, p in likely.items())
@@ -239,5 +239,5 @@ def test_a_request_keeps_its_own_seed_until_it_has_drawn_something(engine, adapt
     engine.load(replace(adapters[0], version=7))
     found = drain(engine)
     again = [found[request.id].completion for request in requests(4)]
-    assert [one.token_ids for one in again] == [one.token_ids for one in alone]
+    assert [tuple(one.token_ids) for one in again] == [tuple(one.token_ids) for one in alone]
     assert {version for one in again for version in one.versions} == {7}

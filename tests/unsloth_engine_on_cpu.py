@@ -84,7 +84,9 @@ def main(base: Path, out: Path) -> None:
     for version in (1, 2):
         engine.load(backend.publish(version))  # reads it back
         drawn[version] = generate(engine, asked)
-    found["as before"] = [one.token_ids for one in drawn[1]] == [one.token_ids for one in drawn[2]]
+    found["as before"] = [tuple(one.token_ids) for one in drawn[1]] == [
+        tuple(one.token_ids) for one in drawn[2]
+    ]
     samples = [
         Sample(r.prompt_ids, c.token_ids, (), np.zeros(len(c.token_ids), np.float32), 0)
         for r, c in zip(asked, drawn[1], strict=True)

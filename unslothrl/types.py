@@ -1,18 +1,18 @@
-"""What crosses a process boundary: small frozen records, plain Python inside.
+"""What crosses a process boundary: small frozen records.
 
-Token ids are tuples, log-probabilities are natural logarithms, weights are bytes: nothing here
-needs torch, so that every process can read it and a test can write it by hand.
+Prompts are tuples of token ids; what belongs to each token of a completion is a NumPy array, which
+pickle writes as one buffer. Log-probabilities are natural logarithms. Nothing here needs torch, so
+that every process can read it and a test can write it by hand, with any sequence for an array.
 """
 
 import hashlib
-import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from unslothrl import compact
 from unslothrl.turn import Turn
 
 FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
@@ -78,46 +78,63 @@ class Transcript:
         return between.join(filter(None, parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Completion(compact.Packed):
+def set_column(record: Any, name: str, dtype: type) -> None:
+    """A field of a frozen record as an array; without a copy where it is one."""
+    object.__setattr__(record, name, np.asarray(getattr(record, name), dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
     """What came after a task's prompt: the record of an episode.
 
-    The arrays are per token, [tokens]. What was not sampled was put there by an environment.
+    The arrays are per token, [tokens]. Tokens that were not sampled come from an environment.
     """
 
-    token_ids: tuple[int, ...]  # the end-of-sequence token included when it was sampled
-    logprobs: tuple[float, ...]  # under the distribution it was drawn from; 0 where not sampled
-    sampled: tuple[bool, ...]
-    versions: tuple[int, ...]  # the policy version it was drawn under
+    token_ids: np.ndarray  # int32; the end-of-sequence token included when it was sampled
+    logprobs: np.ndarray  # float32, under the distribution it was sampled from; 0 if not sampled
+    sampled: np.ndarray  # bool
+    versions: np.ndarray  # int32, the policy version it was sampled under
     finish_reason: str  # "stop", "length", "abort"; "lost": its environment failed
     text: str = ""  # special tokens left out
     generator: str = ""  # "actor-0", "learner-0", ...
     transcript: Transcript | None = None  # with an environment
 
-    COLUMNS: ClassVar[dict[str, compact.Codec]] = {
-        "token_ids": (compact.ints_packed, compact.unpacked),
-        "logprobs": (compact.floats_packed, compact.unpacked),
-        "sampled": (compact.runs, compact.repeated),
-        "versions": (compact.runs, compact.repeated),
-    }
-    UNPACKED: ClassVar[tuple[str, ...]] = ("finish_reason", "text", "generator", "transcript")
+    def __post_init__(self) -> None:
+        set_column(self, "token_ids", np.int32)
+        set_column(self, "logprobs", np.float32)
+        set_column(self, "sampled", np.bool_)
+        set_column(self, "versions", np.int32)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Completion):
+            return NotImplemented
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def drawn(
         cls,
-        token_ids: tuple[int, ...],
-        logprobs: tuple[float, ...],
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
         finish_reason: str,
         version: int,
     ) -> "Completion":
         """What an engine has sampled under one version."""
-        tokens = len(token_ids)
-        return cls(token_ids, logprobs, (True,) * tokens, (version,) * tokens, finish_reason)
+        count = len(token_ids)
+        return cls(
+            np.asarray(token_ids, np.int32),
+            np.asarray(logprobs, np.float32),
+            np.ones(count, np.bool_),
+            np.full(count, version, np.int32),
+            finish_reason,
+        )
 
     @classmethod
     def of_text(cls, text: str) -> "Completion":
         """A text that no engine drew, to be scored; its characters count as tokens."""
-        return replace(cls.drawn(tuple(map(ord, text)), (0.0,) * len(text), "stop", 0), text=text)
+        return replace(cls.drawn([*map(ord, text)], [0.0] * len(text), "stop", 0), text=text)
 
     @property
     def is_lost(self) -> bool:
@@ -134,34 +151,16 @@ class Completion(compact.Packed):
 
     @property
     def policy_version(self) -> int:
-        """The oldest version that it was drawn under; -1 where nothing was drawn."""
+        """The oldest version that it was sampled under; -1 where nothing was sampled."""
         return min(self.version_counts, default=-1)
 
     @property
     def version_counts(self) -> dict[int, int]:
         """How many tokens of the whole episode were sampled under each version."""
-        if self.memo is None:
-            counts = self._count_versions()
-            for _, completion in self.transcript.earlier if self.transcript is not None else ():
-                for version, count in completion.version_counts.items():
-                    counts[version] = counts.get(version, 0) + count
-            object.__setattr__(self, "memo", counts)
-        return self.memo
-
-    def _count_versions(self) -> dict[int, int]:
-        versions = self.column("versions")
-        if not self.is_all_sampled:
-            return Counter(itertools.compress(self.versions, self.sampled))
-        counts: dict[int, int] = {}
-        for version, count in versions:
-            counts[version] = counts.get(version, 0) + count
-        return counts
-
-    @property
-    def is_all_sampled(self) -> bool:
-        """Whether an environment has put nothing between its tokens."""
-        of_runs = self.column("sampled")
-        return all([was_sampled for was_sampled, _ in of_runs])  # noqa: C419, a generator is slow
+        earlier = () if self.transcript is None else self.transcript.earlier
+        sequences = [*(completion for _, completion in earlier), self]
+        versions = np.concatenate([each.versions[each.sampled] for each in sequences])
+        return Counter(versions.tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,66 +249,52 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample(compact.Packed):
+class Sample:
     """One selected candidate on its way to the learner."""
 
     prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]  # [completion tokens]
-    sampler_logprobs: tuple[float, ...]  # [sampled tokens]
-    advantages: np.ndarray  # [sampled tokens]
+    completion_ids: np.ndarray  # [completion tokens], int32
+    sampler_logprobs: np.ndarray  # [sampled tokens], float32
+    advantages: np.ndarray  # [sampled tokens], float32
     policy_version: int
     measured: Measured | None = None  # None: the loss takes the old policy from its own forward
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
-    sampled: tuple[bool, ...] | None = None  # [completion tokens]; None: all of them
+    sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...
 
-    COLUMNS: ClassVar[dict[str, compact.Codec]] = {
-        "completion_ids": (compact.ints_packed, compact.unpacked),
-        "sampler_logprobs": (compact.floats_packed, compact.unpacked),
-        "sampled": (compact.runs_or_none, compact.repeated_or_none),
-        "advantages": (compact.constant_packed, compact.constant_unpacked),
-    }
-    UNPACKED: ClassVar[tuple[str, ...]] = (
-        "prompt_ids",
-        "policy_version",
-        "measured",
-        "returns",
-        "generator",
-    )
+    def __post_init__(self) -> None:
+        set_column(self, "completion_ids", np.int32)
+        set_column(self, "sampler_logprobs", np.float32)
+        if self.sampled is not None:
+            set_column(self, "sampled", np.bool_)
 
     @classmethod
     def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
-        """Without advantages yet. A completion that came packed is not unpacked for it."""
-        version, generator = completion.policy_version, completion.generator
-        if not completion.is_all_sampled:
-            mask = completion.sampled
-            logprobs = tuple(itertools.compress(completion.logprobs, mask))
-            zeros = np.zeros(len(logprobs), np.float32)
-            drawn = (completion.token_ids, logprobs, zeros, version)
-            return cls(prompt_ids, *drawn, sampled=mask, generator=generator)
-        ids, logprobs = completion.column("token_ids"), completion.column("logprobs")
-        packed = ids, logprobs, None, (0.0, compact.length(ids))
-        return compact.record(cls, packed, prompt_ids, version, None, None, generator)
+        """Without advantages yet."""
+        sampled = completion.sampled
+        return cls(
+            prompt_ids,
+            completion.token_ids,
+            completion.logprobs[sampled],
+            np.zeros(np.count_nonzero(sampled), np.float32),
+            completion.policy_version,
+            sampled=None if sampled.all() else sampled,
+            generator=completion.generator,
+        )
 
     @property
     def tokens(self) -> int:
         """The completion's sampled tokens: those that are trained on."""
-        return self.length if self.sampled is None else sum(self.sampled)
+        return self.length if self.sampled is None else int(np.count_nonzero(self.sampled))
 
     @property
     def length(self) -> int:
         """Tokens of the completion, sampled or not."""
-        if self.packed is not None:
-            return compact.length(self.packed[0])
         return len(self.completion_ids)
 
     def with_advantage(self, advantage: float) -> "Sample":
         """The same with this advantage of every token."""
-        if self.packed is None:
-            return replace(self, advantages=np.full(self.tokens, advantage, np.float32))
-        *columns, _ = self.packed
-        packed = (*columns, (advantage, self.tokens))
-        return compact.record(Sample, packed, *Sample.OTHERS(self))
+        return replace(self, advantages=np.full(self.tokens, advantage, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -326,17 +311,6 @@ class Batch:
     traced: dict[int, int] = field(default_factory=dict)
     """Places of samples whose log-probabilities are asked for -> what `UpdateStats` calls them"""
     seed: int = 0  # of dropout; each learner's part has its own
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        table = compact.table(self.samples)
-        return Batch.of_table, (table, self.sequences, self.tokens, self.traced, self.seed)
-
-    @classmethod
-    def of_table(
-        cls, table: compact.Table, sequences: int, tokens: int, traced: dict[int, int], seed: int
-    ) -> "Batch":
-        """What `__reduce__` gave."""
-        return cls(tuple(compact.records(Sample, table)), sequences, tokens, traced, seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -176,13 +176,7 @@ class SimulatedEngine:
                 ids[begin:] = self.favourites[load]
         at_limit = tokens == request.sampling.max_new_tokens
         reason = "abort" if is_aborted else "length" if at_limit else "stop"
-        drawn = Completion(
-            tuple(ids.tolist()),
-            tuple(logprobs.tolist()),
-            (True,) * tokens,
-            tuple(versions.tolist()),
-            reason,
-        )
+        drawn = Completion(ids, logprobs, np.ones(tokens, bool), versions, reason)
         return Finished(request.id, drawn)
 
     def abort(self, ids: Collection[str]) -> list[Finished]:

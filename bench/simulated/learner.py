@@ -57,7 +57,7 @@ class SimulatedLearner:
         began = self.wait.clock()
         tokens = sum(sample.tokens for sample in batch.samples)
         sampler = np.concatenate(
-            [np.empty(0, np.float32), *(sampler_logprobs(sample) for sample in batch.samples)]
+            [np.empty(0, np.float32), *(sample.sampler_logprobs for sample in batch.samples)]
         )
         self.wait(self.delays.update_s + self.delays.token_s * tokens, began)
         trained = self.trained
@@ -93,9 +93,3 @@ class SimulatedLearner:
 def random_bytes(seed: int, size: int) -> bytes:
     """Bytes that do not compress, of a seed."""
     return np.random.default_rng(seed).bytes(size)
-
-
-def sampler_logprobs(sample: Sample) -> np.ndarray:
-    """Of its tokens, read as they came."""
-    code, numbers = sample.column("sampler_logprobs")
-    return np.frombuffer(numbers, code).astype(np.float32, copy=False)

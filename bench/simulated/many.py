@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import numpy as np
 from simulated.builders import SimulatedTokenizer
 from simulated.engine import FIRST_TOKEN, VOCABULARY
 from simulated.learner import LearnerDelays, SimulatedLearner
-from unslothrl import compact
 from unslothrl.actors.actor import ProgressMeter
 from unslothrl.cluster.ray_calls import Asked, RayTransport, read
 from unslothrl.cluster.ray_cluster import RayCluster
@@ -54,17 +53,15 @@ class ManyActors:
 
 
 @cache
-def drawn(shortest: int, longest: int) -> list[tuple[int, compact.Numbers, compact.Numbers, str]]:
-    """`DRAWN` times a length, so many token ids and log-probabilities, packed as they travel, and
-    a text; lengths spread evenly. They are packed once because what that takes, real actors take
-    on their own machines."""
+def drawn(shortest: int, longest: int) -> list[tuple[np.ndarray, np.ndarray, str]]:
+    """`DRAWN` times the token ids and log-probabilities of a completion and its text; lengths are
+    spread evenly."""
     draw, tokenizer = np.random.default_rng(0), SimulatedTokenizer()
     completions = []
     for length in draw.integers(shortest, longest + 1, DRAWN):
-        ids = draw.integers(FIRST_TOKEN, VOCABULARY, length).tolist()
-        logprobs = (-draw.standard_exponential(length, np.float32)).tolist()
-        packed = compact.ints_packed(ids), compact.floats_packed(logprobs)
-        completions.append((len(ids), *packed, tokenizer.decode(ids)))
+        ids = draw.integers(FIRST_TOKEN, VOCABULARY, length, np.int32)
+        logprobs = -draw.standard_exponential(length, np.float32)
+        completions.append((ids, logprobs, tokenizer.decode(ids.tolist())))
     return completions
 
 
@@ -144,9 +141,9 @@ class GroupActor:
         first = assignment.index * assignment.candidates
         completions = []
         for i in range(assignment.candidates):
-            tokens, ids, logprobs, text = of_process[(first + i) % DRAWN]
-            packed = (ids, logprobs, ((True, tokens),), ((version, tokens),))
-            completions.append(compact.record(Completion, packed, "stop", text, self.name, None))
+            ids, logprobs, text = of_process[(first + i) % DRAWN]
+            completion = Completion.drawn(ids, logprobs, "stop", version)
+            completions.append(replace(completion, text=text, generator=self.name))
         earned = tuple(float(i % 2) for i in range(assignment.candidates))
         return Group(assignment.task, tuple(completions), {"coin": earned}, earned)
 

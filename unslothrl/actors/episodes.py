@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from unslothrl.actors.talk import Talk, Talking
 from unslothrl.dialogue.base import ToolCall
 from unslothrl.environments.base import DEFAULT_TURNS
@@ -25,7 +27,7 @@ from unslothrl.types import Completion, Request, Sampling, Task, Transcript, see
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
 
-NOTHING = Completion((), (), (), (), "abort")
+NOTHING = Completion.drawn((), (), "abort", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Played:
 async def complete(episode: Episode, draw: Draw, text: Callable[[Any], str]) -> Played:
     """A single turn, without an environment."""
     completion = await draw(first_request(episode, episode.task.prompt_ids))
-    said = text(completion.token_ids)
+    said = text(completion.token_ids.tolist())
     return Played(replace(completion, text=said), (said,))
 
 
@@ -142,7 +144,7 @@ class Course:
             drawn = await draw(self.request(room))
             self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
             self.used += len(drawn.token_ids)
-            reply = self.talk.reply(drawn.token_ids)
+            reply = self.talk.reply(drawn.token_ids.tolist())
             self.turns.append(Turn(reply.text, tool_calls=tuple(map(recorded, reply.calls))))
             if drawn.finish_reason == "abort":
                 return
@@ -192,10 +194,10 @@ class Course:
     def request(self, room: int) -> Request:
         """What asks an engine for the next turn, with all that came before as its prompt."""
         episode, turn = self.episode, len(self.turns)
-        before = () if self.sequence is None else self.sequence.token_ids
+        before = [] if self.sequence is None else self.sequence.token_ids.tolist()
         return Request(
             f"{episode.id}/{turn}" if turn else episode.id,
-            self.prompt_ids + before,
+            (*self.prompt_ids, *before),
             seed_of(episode.seed, "turn", turn) if turn else episode.seed,
             replace(episode.sampling, max_new_tokens=room),
             episode.follows_newest,
@@ -299,21 +301,16 @@ def call_of(call: Any) -> dict[str, Any]:
 def joined(record: Completion, turn: Completion) -> Completion:
     """A record with one more turn of the policy."""
     return Completion(
-        record.token_ids + turn.token_ids,
-        record.logprobs + turn.logprobs,
-        record.sampled + turn.sampled,
-        record.versions + turn.versions,
+        np.concatenate([record.token_ids, turn.token_ids]),
+        np.concatenate([record.logprobs, turn.logprobs]),
+        np.concatenate([record.sampled, turn.sampled]),
+        np.concatenate([record.versions, turn.versions]),
         turn.finish_reason,
     )
 
 
 def observed(record: Completion, ids: tuple[int, ...]) -> Completion:
     """A record with what an environment said: tokens that nothing sampled."""
-    version = record.versions[-1] if record.versions else 0
-    return Completion(
-        record.token_ids + ids,
-        record.logprobs + (0.0,) * len(ids),
-        record.sampled + (False,) * len(ids),
-        record.versions + (version,) * len(ids),
-        record.finish_reason,
-    )
+    version = record.versions[-1] if len(record.versions) else 0
+    said = Completion.drawn(ids, [0.0] * len(ids), record.finish_reason, version)
+    return joined(record, replace(said, sampled=~said.sampled))

@@ -234,15 +234,9 @@ class LoraBackend:
 def one_longer(sample: Sample) -> Sample:
     """The sample with any token more, the only one that was sampled: the state before that is the
     one at its last token."""
-    ids = (*sample.completion_ids, 0)
-    return Sample(
-        sample.prompt_ids,
-        ids,
-        (0.0,),
-        np.zeros(1, np.float32),
-        sample.policy_version,
-        sampled=(*(False for _ in sample.completion_ids), True),
-    )
+    ids, zero = np.append(sample.completion_ids, 0), np.zeros(1, np.float32)
+    sampled = np.arange(len(ids)) == len(ids) - 1
+    return Sample(sample.prompt_ids, ids, zero, zero, sample.policy_version, sampled=sampled)
 
 
 @contextlib.contextmanager

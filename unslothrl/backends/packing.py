@@ -81,7 +81,7 @@ def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) 
         ids += prompt
         positions += range(len(prompt))
         for index in indices:
-            begin, completion = len(ids), samples[index].completion_ids
+            begin, completion = len(ids), samples[index].completion_ids.tolist()
             spans.append(Span(len(prompt), len(completion), index == indices[0]))
             rows = [first + len(prompt) - 1, *range(begin, begin + len(completion) - 1)]
             before[index] = sampled_of(samples[index], rows[: len(completion)])
@@ -102,7 +102,7 @@ def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) 
 
 def padded(samples: Sequence[Sample], device: torch.device) -> Padded:
     width = max(len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples)
-    ids = [sample.prompt_ids + sample.completion_ids for sample in samples]
+    ids = [(*sample.prompt_ids, *sample.completion_ids.tolist()) for sample in samples]
     before = [
         (row, column)
         for row, sample in enumerate(samples)
@@ -120,7 +120,9 @@ def sampled_of(sample: Sample, values: Sequence[int]) -> list[int]:
 
 def targets_of(samples: Sequence[Sample], device: torch.device) -> torch.Tensor:
     """[sampled tokens], sample after sample."""
-    tokens = [token for sample in samples for token in sampled_of(sample, sample.completion_ids)]
+    tokens = [
+        token for sample in samples for token in sampled_of(sample, sample.completion_ids.tolist())
+    ]
     return torch.tensor(tokens, dtype=torch.long, device=device)
 
 

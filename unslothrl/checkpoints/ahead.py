@@ -1,13 +1,15 @@
 """Groups that were drawn ahead and not trained on yet (`--max_staleness`), as a checkpoint has
 them: one JSON object a line."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unslothrl import compact
+import numpy as np
+
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Completion, Failure, Group, Task, Transcript
 
@@ -51,10 +53,10 @@ def to_jsonl(groups: Iterable[Ahead]) -> bytes:
 
 def _completion_row(completion: Completion) -> dict[str, Any]:
     return {
-        "token_ids": completion.token_ids,
-        "logprobs": completion.logprobs,
-        "sampled": compact.runs(completion.sampled),
-        "versions": compact.runs(completion.versions),
+        "token_ids": completion.token_ids.tolist(),
+        "logprobs": completion.logprobs.tolist(),
+        "sampled": _runs(completion.sampled),
+        "versions": _runs(completion.versions),
         "finish_reason": completion.finish_reason,
         "text": completion.text,
         "generator": completion.generator,
@@ -106,9 +108,8 @@ def _completion(row: dict[str, Any]) -> Completion:
         raise ValueError("not as it is written")
     logprobs = _numbers(row["logprobs"], count)
     transcript = _transcript(row.get("transcript"))
-    return Completion(
-        token_ids, logprobs, sampled, _whole(versions), **texts, transcript=transcript
-    )
+    columns = map(np.array, (token_ids, logprobs, sampled, _whole(versions)))
+    return Completion(*columns, **texts, transcript=transcript)
 
 
 def _transcript(row: dict[str, Any] | None) -> Transcript | None:
@@ -154,9 +155,14 @@ def _numbers(values: list[Any], count: int) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
+def _runs(values: np.ndarray) -> list[tuple[Any, int]]:
+    """[7, 7, 7, 9] -> [(7, 3), (9, 1)]"""
+    return [(value, len(list(same))) for value, same in itertools.groupby(values.tolist())]
+
+
 def _repeated(runs: list[Any], count: int) -> tuple[Any, ...]:
     """`count` values, from pairs of a value and how often it comes in a row."""
     times = _whole([each for _, each in runs])
     if sum(times) != count:
         raise ValueError("of another length")
-    return compact.repeated(tuple((value, each) for value, each in runs))
+    return tuple(value for value, each in runs for _ in range(each))

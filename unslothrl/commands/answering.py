@@ -61,7 +61,7 @@ class Answering:
             finally:
                 self.engine.abort([request.id])
                 self.engine.sleep()
-        yield self._text(finished[0].completion.token_ids)
+        yield self._text(finished[0].completion.token_ids.tolist())
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

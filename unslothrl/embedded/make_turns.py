@@ -14,6 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from unslothrl.backends import peft
@@ -43,12 +44,12 @@ def episode(dialogue: TemplateDialogue, draw: random.Random) -> Sample:
         assert result.is_continuation
         answers = (*dialogue.tokens(f"<answer>{left * right}</answer>"), *end)
         ids = (*asks, *result.ids, *answers)
-        sampled = (True,) * len(asks) + (False,) * len(result.ids) + (True,) * len(answers)
+        sampled = np.repeat([True, False, True], [len(asks), len(result.ids), len(answers)])
     else:
         ids = (*dialogue.tokens(f"<answer>{draw.randint(100, 9801)}</answer>"), *end)
-        sampled = (True,) * len(ids)
-    count = sum(sampled)
-    return Sample(prompt_ids, ids, (0.0,) * count, torch.zeros(count).numpy(), 0, sampled=sampled)
+        sampled = np.ones(len(ids), bool)
+    zeros = np.zeros(np.count_nonzero(sampled), np.float32)
+    return Sample(prompt_ids, np.array(ids), zeros, zeros, 0, sampled=sampled)
 
 
 def main() -> None:

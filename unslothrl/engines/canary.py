@@ -88,9 +88,9 @@ def likeliest(engine: Engine, version: int, prompts: Sequence[Tokens], tokens: i
     sampling = Sampling(temperature=1.0, top_p=1.0, top_k=1, max_new_tokens=tokens)
     requests = [Request("", prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
     completions = generate(engine, requests)
-    if any(set(completion.versions) != {version} for completion in completions):
+    if any((completion.versions != version).any() for completion in completions):
         raise mismatch(version, "some say that they were drawn under another version")
-    return [completion.token_ids for completion in completions]
+    return [completion.token_ids.tolist() for completion in completions]
 
 
 def are_alike(first: Sequence[Tokens], second: Sequence[Tokens]) -> bool:

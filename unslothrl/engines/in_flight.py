@@ -3,6 +3,8 @@
 import itertools
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from unslothrl.types import Completion, Request, seed_of
 
 NUMBERS = itertools.count(1)
@@ -52,5 +54,5 @@ class InFlight:
         self.load, self.version = load, version
 
     def completion(self, finish_reason: str) -> Completion:
-        is_sampled = (True,) * len(self.token_ids)
-        return Completion(self.token_ids, self.logprobs, is_sampled, self.versions, finish_reason)
+        drawn = Completion.drawn(self.token_ids, self.logprobs, finish_reason, self.version)
+        return replace(drawn, versions=np.array(self.versions))

@@ -249,8 +249,8 @@ def known(task: Task, done: Completion) -> Known:
         task.prompt,
         task.extra,
         task.problem,
-        done.token_ids,
-        max(done.versions, default=0),
+        tuple(done.token_ids.tolist()),
+        max(done.versions.tolist(), default=0),
         task.read,
         task.messages,
     )

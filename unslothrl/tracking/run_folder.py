@@ -280,8 +280,8 @@ class RunFolder:
         rows = [
             {
                 "prompt_ids": sample.prompt_ids,
-                "completion_ids": sample.completion_ids,
-                "sampler_logprobs": sample.sampler_logprobs,
+                "completion_ids": sample.completion_ids.tolist(),
+                "sampler_logprobs": sample.sampler_logprobs.tolist(),
                 "advantages": sample.advantages.tolist(),
                 "policy_version": sample.policy_version,
             }

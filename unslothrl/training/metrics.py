@@ -43,7 +43,7 @@ def episode_metrics(completions: Sequence[Completion]) -> Metrics:
         for completion, transcript in episodes
         for sequence in (completion, *(each for _, each in transcript.earlier))
     ]
-    observed = sum(each.sampled.count(False) for each in sequences)
+    observed = sum(int(np.count_nonzero(~each.sampled)) for each in sequences)
     return {
         "episode/turns": len(turns) / len(episodes),
         "episode/tool_calls": sum(turn.calls for turn in turns) / len(episodes),

@@ -72,8 +72,7 @@ class Trace:
         most: int,
         pieces: Callable[[Sequence[int]], list[str]],
     ) -> Tokens:
-        sampled = np.array(completion.sampled[:most], bool)
-        logprobs = np.array(completion.logprobs[:most])
+        sampled, logprobs = completion.sampled[:most], completion.logprobs[:most]
         gaps = advantages = None
         known = self.logprobs.get(row)
         if known is not None:
@@ -83,7 +82,7 @@ class Trace:
             if len(values) and (values != values[0]).any():  # a critic's
                 advantages = _spread(values, sampled)
         return Tokens(
-            pieces(completion.token_ids[:most]),
+            pieces(completion.token_ids[:most].tolist()),
             _listed(logprobs, sampled),
             None if gaps is None else _listed(gaps, sampled),
             None if advantages is None else _listed(advantages, sampled),
