@@ -18,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTION = re.compile(r"^ {2}(--\w+)", re.MULTILINE)
-TRAIN = ["--learner", "grpo", "--max_steps", "2", "--batch_size", "2", "--num_candidates", "2"]
+TRAIN = ["--learner", "grpo", "--max_steps", "2", "--batch_size", "2", "--num_candidates", "2",
+         "--eval_every", "0"]  # fmt: skip
 # Before anything else in each process of a run, named by PYTHONPATH.
 MODULES_OF_A_PROCESS = """
 import os, sys, threading, time

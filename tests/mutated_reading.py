@@ -48,7 +48,7 @@ from unslothrl.resuming import newest
 from unslothrl.tracking import card, tracked
 from unslothrl.tracking.run_lock import LOCK
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.boundary import Boundary, best
+from unslothrl.training.saving import Boundary, best
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
 MOST_S, MOST_MB = 5.0, 512.0  # seconds of CPU

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from unslothrl.checkpoints import run_state, store
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints, Damaged
-from unslothrl.training.boundary import Boundary
-from unslothrl.training.checkpoint_schedule import CheckpointSchedule
+from unslothrl.training.saving import Boundary, CheckpointSchedule
 
 FILES = ["SHA256SUMS", "learner.safetensors", "progress.json"]
 

@@ -30,7 +30,7 @@ from unslothrl.tracking.report import steps
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 from unslothrl.tracking.run_lock import RunLock
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.boundary import best
+from unslothrl.training.saving import best
 from unslothrl.untrusted import Unreadable
 
 pytestmark = pytest.mark.real

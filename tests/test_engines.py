@@ -19,9 +19,7 @@ from unslothrl.actors.actor import Actor
 from unslothrl.actors.episodes import Rules
 from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
-from unslothrl.engines.cache import ROOM
-from unslothrl.engines.chunk import Chunk, padded
-from unslothrl.engines.sampling import draw, keep_likely, uniform_numbers
+from unslothrl.engines.chunk import ROOM, Chunk, draw, keep_likely, padded, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup

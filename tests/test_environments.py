@@ -8,7 +8,7 @@ import pytest
 from environment_files import Script, asked, ids_of, play_with, written
 
 from unslothrl import environments
-from unslothrl.actors.grouping import group_of
+from unslothrl.actors.scoring import group_of
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scored

@@ -11,7 +11,7 @@ import simulated_driver
 import vllm_without_kernels
 from test_gpu_set_lora import make_base
 
-from unslothrl.engines import warm_up
+from unslothrl.engines import vllm_internals
 from unslothrl.engines.vllm_options import graph_sizes
 
 pytestmark = pytest.mark.slow
@@ -125,6 +125,6 @@ def test_no_router_kernel_of_another_model_is_compiled(left_out, monkeypatch):
     monkeypatch.setattr(ll_bf16.ll_bf16_gemm_kernel, "compile", compiled.append)
     monkeypatch.setattr(ll_bf16, "_cutedsl_available", None)
     if left_out:
-        warm_up.leave_out_router_kernels()
+        vllm_internals.leave_out_router_kernels()
     kernel_warmup._warmup_ll_bf16_router_gemm()
     assert len(compiled) == (0 if left_out else 17)

@@ -20,7 +20,7 @@ from unslothrl.commands import cli
 from unslothrl.learners.learner import Learner
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.training import boundary
+from unslothrl.training import saving
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import Trainer
@@ -230,7 +230,7 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
 
 def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkeypatch):
     """Also where none is due after its step."""
-    monkeypatch.setattr(boundary, "best", lambda evals: evals[-1 if evals[-1]["step"] == 2 else 0])
+    monkeypatch.setattr(saving, "best", lambda evals: evals[-1 if evals[-1]["step"] == 2 else 0])
     flags = [*FLAGS, "--checkpoint_every", "100", "--eval_every", "1", "--eval_problems", "2"]
     assert cli.main([*flags, "--output_dir", str(tmp_path), "--run_name", "x"]) == 0
     kept = Checkpoints(tmp_path / "x")

@@ -10,7 +10,7 @@ import safetensors.numpy
 from unslothrl import rewards
 from unslothrl.errors import UserError
 from unslothrl.rewards import model
-from unslothrl.training.judging import RewardModel
+from unslothrl.training.group_source import RewardModel
 from unslothrl.types import Completion, Group, Task
 
 

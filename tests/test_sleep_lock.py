@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unslothrl.embedded import BASE
-from unslothrl.engines.sleep_lock import held
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.engines.vllm_internals import sleep_lock
 from unslothrl.variables import SCRATCH
 
 LOCK = f"unslothrl-{os.getuid()}-card-0.lock"
@@ -53,8 +53,8 @@ def test_an_engine_sleeps_and_wakes_under_the_lock_that_it_is_given(name, tmp_pa
 def test_a_process_that_dies_leaves_the_lock_free(tmp_path):
     program = f"""
 import os
-from unslothrl.engines.sleep_lock import held
-with held("card-0", {str(tmp_path)!r}):
+from unslothrl.engines.vllm_internals import sleep_lock
+with sleep_lock("card-0", {str(tmp_path)!r}):
     print("held", flush=True)
     os.read(0, 1)
 """
@@ -65,7 +65,7 @@ with held("card-0", {str(tmp_path)!r}):
     assert not is_free(tmp_path / LOCK)
     child.kill()
     child.communicate()
-    with held("card-0", str(tmp_path)):
+    with sleep_lock("card-0", str(tmp_path)):
         assert not is_free(tmp_path / LOCK)
     assert is_free(tmp_path / LOCK)
 
@@ -74,6 +74,6 @@ def test_what_a_link_of_that_name_leads_to_is_left_alone(tmp_path):
     """In a folder that everybody writes to."""
     (tmp_path / "mine").write_text("mine")
     (tmp_path / LOCK).symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError), held("card-0", str(tmp_path)):
+    with pytest.raises(OSError), sleep_lock("card-0", str(tmp_path)):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

@@ -10,8 +10,7 @@ from fakes import completion, group
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.training import batching, tracing
 from unslothrl.training.credit import Selected, samples_of
-from unslothrl.training.pieces import Pieces
-from unslothrl.training.tracing import Trace, is_traced
+from unslothrl.training.tracing import Pieces, Trace, is_traced
 from unslothrl.types import Batch, Measured, UpdateStats
 
 

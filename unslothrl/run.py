@@ -38,8 +38,8 @@ from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import Trackers
 from unslothrl.training import trial
-from unslothrl.training.pieces import Pieces
 from unslothrl.training.start_lines import facts, header
+from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Task
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Course, Episode, Played, Rules, complete, of_one_prompt, play
-from unslothrl.actors.grouping import group_of
-from unslothrl.actors.scoring import BackgroundScoring
+from unslothrl.actors.scoring import BackgroundScoring, group_of
 from unslothrl.actors.talk import Talking
 from unslothrl.dialogue.base import Dialogue
 from unslothrl.dialogue.template import TemplateDialogue

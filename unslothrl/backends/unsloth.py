@@ -45,7 +45,7 @@ from typing import Any
 
 import torch  # before Unsloth, which it lets be
 
-from unslothrl.engines import warm_up
+from unslothrl.engines import vllm_internals
 from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
 from unslothrl.weights.base_model import cache_folder, read_config
 
@@ -61,7 +61,7 @@ os.environ.update(
     }
 )
 if os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] != "0":
-    warm_up.hide_flashinfer()  # Unsloth does when it loads its vLLM, which by then has found it
+    vllm_internals.hide_flashinfer()  # Unsloth does it later, when vLLM has found it
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
@@ -107,7 +107,7 @@ def load(
     memory.prepare_card()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
-        warm_up.leave_out_router_kernels()
+        vllm_internals.leave_out_router_kernels()
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
         loading["offload_embedding"] = False

@@ -90,7 +90,7 @@ def likeliest(engine: Engine, version: int, prompts: Sequence[Tokens], tokens: i
     completions = generate(engine, requests)
     if any((completion.versions != version).any() for completion in completions):
         raise mismatch(version, "some say that they were drawn under another version")
-    return [completion.token_ids.tolist() for completion in completions]
+    return [tuple(completion.token_ids.tolist()) for completion in completions]
 
 
 def are_alike(first: Sequence[Tokens], second: Sequence[Tokens]) -> bool:

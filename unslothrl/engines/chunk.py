@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from unslothrl.engines.cache import empty_cache, joined
-from unslothrl.engines.sampling import draw, uniform_numbers
-from unslothrl.types import Request
+from unslothrl.types import Request, Sampling
 
 FILLER = 0  # the token that a finished row is fed with
 ALL = slice(None)
@@ -122,3 +122,94 @@ def padded(
     ids = torch.tensor([[FILLER] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     return ids.to(device), mask.to(device)
+
+
+def uniform_numbers(requests: Sequence[Request]) -> torch.Tensor:
+    """float64 in [0, 1), [requests, most new tokens]: a row depends on its request's seed alone."""
+    most = max(request.sampling.max_new_tokens for request in requests)
+    generators = [torch.Generator().manual_seed(request.seed) for request in requests]
+    return torch.stack([torch.rand(most, generator=g, dtype=torch.float64) for g in generators])
+
+
+def draw(
+    logits: torch.Tensor,  # [rows, vocabulary]
+    uniform: torch.Tensor,  # [rows, 1], float64
+    sampling: Sampling,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inverts each row's distribution at its uniform number. `max_new_tokens` plays no part.
+
+    -> (tokens, their log-probabilities under what was sampled from), each [rows].
+    """
+    logprobs = keep_likely(logits.float() / sampling.temperature, sampling).log_softmax(-1)
+    cumulative = logprobs.double().exp().cumsum(-1)
+    token = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    token.clamp_(max=logits.shape[-1] - 1)
+    return token.squeeze(-1), logprobs.gather(-1, token).squeeze(-1)
+
+
+def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """[rows, vocabulary] logits with those outside top-k and top-p at minus infinity."""
+    if sampling.top_k:
+        kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
+        logits = torch.empty_like(logits).scatter_(-1, order, ordered)
+    return logits
+
+
+ROOM = 64  # tokens by which a buffer grows
+
+
+class GrowingLayer(DynamicLayer):
+    """As `DynamicLayer`, which copies all keys and values for each new token."""
+
+    room: tuple[torch.Tensor, torch.Tensor] | None = None  # [rows, heads, capacity, size] each
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        begin = self.get_seq_length()
+        if begin == 0:
+            return super().update(key_states, value_states, *args, **kwargs)
+        end = begin + key_states.shape[-2]
+        if self.room is None or self.room[0].shape[-2] < end:
+            self.room = with_room(self.keys, end), with_room(self.values, end)
+        keys, values = self.room
+        keys[..., begin:end, :], values[..., begin:end, :] = key_states, value_states
+        self.keys, self.values = keys[..., :end, :], values[..., :end, :]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        super().batch_select_indices(indices)
+        self.room = None
+
+
+def with_room(states: Any, tokens: int) -> torch.Tensor:
+    """A copy of `states` [rows, heads, tokens so far, size] that can hold `tokens` and `ROOM`."""
+    rows, heads, so_far, size = states.shape
+    buffer = states.new_empty(rows, heads, tokens + ROOM, size)
+    buffer[..., :so_far, :] = states
+    return buffer
+
+
+def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Those of several parts of a batch, of equal lengths, as one; it takes the first one over."""
+    if len(caches) > 1:
+        for of_all in zip(*(cache.layers for cache in caches), strict=True):
+            whole: Any = of_all[0]
+            parts: list[Any] = list(of_all)
+            whole.keys = torch.cat([part.keys for part in parts])
+            whole.values = torch.cat([part.values for part in parts])
+    return caches[0]
+
+
+def empty_cache(config: Any) -> DynamicCache:
+    """For a model of this configuration; layers with a sliding window are as transformers' own."""
+    cache = DynamicCache(config=config)
+    cache.layers = [
+        GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers
+    ]
+    return cache

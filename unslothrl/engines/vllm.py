@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import canary, vllm_requests, warm_up
+from unslothrl.engines import canary, vllm_internals
 from unslothrl.engines.base import Finished
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.engines.readback import Slots
-from unslothrl.engines.sleep_lock import held
+from unslothrl.engines.vllm_internals import sleep_lock
 from unslothrl.engines.vllm_options import options
 from unslothrl.errors import AdapterMismatch
 from unslothrl.memory import peak_memory_mb
@@ -49,7 +49,7 @@ def start(
 
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        warm_up.leave_out_router_kernels()
+        vllm_internals.leave_out_router_kernels()
     keywords = options(
         base,
         **chosen,
@@ -65,7 +65,7 @@ def set_variables() -> None:
     for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
     name_allocator_settings()
-    warm_up.hide_flashinfer()
+    vllm_internals.hide_flashinfer()
 
 
 def name_allocator_settings() -> None:
@@ -148,7 +148,7 @@ class VllmEngine:
             id
             for id, flight in self.in_flight.items()
             if flight.request.follows_newest
-            or not vllm_requests.has_begun(self.llm.llm_engine, self.internal_ids[id])
+            or not vllm_internals.has_begun(self.llm.llm_engine, self.internal_ids[id])
         ]
         self._take_back(following)
         for id in following:
@@ -267,7 +267,7 @@ class VllmEngine:
     def _take_back(self, ids: Sequence[str]) -> None:
         """Ends these requests in vLLM and keeps what they have drawn."""
         for id in ids:
-            output = vllm_requests.taken_back(self.llm.llm_engine, self.internal_ids[id])
+            output = vllm_internals.taken_back(self.llm.llm_engine, self.internal_ids[id])
             if output is not None:
                 self._extend(self.in_flight[id], output)
 
@@ -277,13 +277,13 @@ class VllmEngine:
     def sleep(self) -> None:
         """Stays awake while requests are in flight, whose keys and values would be lost."""
         if self.takes_turns and not self.is_asleep and not self.in_flight:
-            with held(self.sleep_lock, adapter_room()):
+            with sleep_lock(self.sleep_lock, adapter_room()):
                 self.llm.sleep(level=1)
             self.is_asleep = True
 
     def wake(self) -> None:
         if self.is_asleep:
-            with held(self.sleep_lock, adapter_room()):
+            with sleep_lock(self.sleep_lock, adapter_room()):
                 self.llm.wake_up()
             self.is_asleep = False
             if self.loaded:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from unslothrl.engines import warm_up
+from unslothrl.engines import vllm_internals
 from unslothrl.engines.readback import LoraState, manager_of, problem_of, state_of
 from unslothrl.errors import AdapterDamaged
 from unslothrl.memory import peak_memory_mb
@@ -43,8 +43,8 @@ class EndsWithItsActor:
         parent = multiprocessing.parent_process()
         if parent is not None:
             threading.Thread(target=end_after, args=(parent,), name="parent", daemon=True).start()
-        warm_up.hide_flashinfer()
-        warm_up.leave_out_router_kernels()
+        vllm_internals.hide_flashinfer()
+        vllm_internals.leave_out_router_kernels()
         return super().__new__(cls)
 
 

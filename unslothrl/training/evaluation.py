@@ -9,7 +9,7 @@ from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.judging import Judge, RewardModel
+from unslothrl.training.group_source import Judge, RewardModel
 from unslothrl.training.metrics import Metrics, eval_metrics
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Group, Task

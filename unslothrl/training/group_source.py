@@ -1,9 +1,9 @@
-"""The groups of a step: tasks are drawn and rolled out, and what the objective filters out is
-replaced."""
+"""The groups of a step: tasks are drawn, rolled out and judged by the run's reward model, and what
+the objective filters out is replaced."""
 
 import abc
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from unslothrl import rewards
 from unslothrl.algorithms import filtering
@@ -12,15 +12,54 @@ from unslothrl.checkpoints.ahead import Ahead
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
+from unslothrl.rewards import Chosen
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
-from unslothrl.training.judging import Judge, RewardModel
 from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, Task, seed_of
+from unslothrl.types import Group, Sample, Task, seed_of
+
+Judge = Callable[[Sequence[Sample]], Sequence[float]]
+"""Samples -> the reward model's score of each whole sequence."""
+
+
+@dataclass(frozen=True)
+class RewardModel:
+    """Of a run. `is_first`: its sign is what is reported as correct too."""
+
+    name: str
+    weight: float
+    is_first: bool
+
+    @classmethod
+    def of(cls, chosen: Sequence[Chosen]) -> "RewardModel | None":
+        """None where no reward is a model."""
+        for index, each in enumerate(chosen):
+            if each.runs == rewards.IN_LEARNER:
+                return cls(each.name, each.weight, index == 0)
+        return None
+
+    def judged(self, groups: Sequence[Group], judge: Judge) -> list[Group]:
+        """The groups with what the model says of every candidate; 0 of one whose environment
+        failed. Of an episode of several sequences the last is judged: it has the whole
+        conversation."""
+        samples = [
+            Sample.of(*completion.sequences(group.task)[-1])
+            for group in groups
+            for completion in group.completions
+        ]
+        scores = iter(judge(samples))
+        return [self._with(group, [next(scores) for _ in group.completions]) for group in groups]
+
+    def _with(self, group: Group, scores: Sequence[float]) -> Group:
+        rated = set(group.rated)
+        kept = [score if i in rated else 0.0 for i, score in enumerate(scores)]
+        earned = {**group.rewards, self.name: tuple(self.weight * score for score in kept)}
+        right = tuple(float(score > 0) for score in kept) if self.is_first else group.scores
+        return replace(group, rewards=earned, scores=right)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,58 @@
-"""What a run writes besides its metrics: adapters, rollouts, checkpoints, in a thread."""
+"""What a run writes besides its metrics: adapters, rollouts, checkpoints, in a thread; and after
+which steps a checkpoint."""
 
+import copy
+import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from unslothrl.checkpoints.ahead import Ahead
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
+from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.training.background import Background
-from unslothrl.training.boundary import Boundary
-from unslothrl.training.checkpoint_schedule import CheckpointSchedule
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
-from unslothrl.training.pieces import Pieces
-from unslothrl.training.tracing import Trace
+from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.types import Group
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """After a step, or before the first."""
+
+    state: RunState  # which nobody changes any more
+    learner: Callable[[], bytes]  # what `Learner.save_state` gives, in any thread; RunError
+    ahead: tuple[Ahead, ...]  # drawn for later steps, and complete
+
+    @classmethod
+    def of(
+        cls, state: RunState, learner: Callable[[], bytes], ahead: Sequence[Ahead] = ()
+    ) -> "Boundary":
+        return cls(copy.deepcopy(state), learner, tuple(ahead))
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the evaluation after this step is the best of the run so far."""
+        evals = self.state.evals or []
+        return bool(evals) and evals[-1]["step"] == self.state.step and best(evals) is evals[-1]
+
+
+def best(evals: list[dict]) -> dict:
+    """The first of those with the highest pass@1 of the newest one's first set: a run may go on
+    with other sets. The newest where there is no such figure."""
+    key = next((name for name in evals[-1] if name.endswith("/pass@1")), "")
+    rated = [one for one in evals if is_number(one.get(key))]
+    return max(rated, key=lambda one: one[key]) if rated else evals[-1]
 
 
 class Saving:
@@ -100,3 +135,51 @@ class Saving:
     def wait(self) -> None:
         """Returns when everything is written."""
         self.background.wait()
+
+
+SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
+KEPT = 5  # steps and checkpoints that are remembered
+
+
+class CheckpointSchedule:
+    """Every `every` steps, and after the last; where that is None, as often as `SHARE` allows in
+    powers of two, and after each step to begin with. Seconds may be told by another thread."""
+
+    def __init__(self, every: int | None, note: Callable[[str], None] = lambda line: None):
+        """`note` gets a line whenever more steps may be lost than the last one said."""
+        self.every, self.is_derived, self.note = every or 1, every is None, note
+        self.steps_s: deque[float] = deque(maxlen=KEPT)
+        self.saves_s: deque[float] = deque(maxlen=KEPT)
+        self.last = self.noted = 1
+
+    def saved(self, seconds: float) -> None:
+        """That one has taken."""
+        self.saves_s.append(seconds)
+
+    def stepped(self, seconds: float) -> None:
+        """That a step has taken."""
+        self.steps_s.append(seconds)
+        if not self.is_derived or not self.saves_s:
+            return
+        save_s, step_s = statistics.median(self.saves_s), statistics.median(self.steps_s)
+        self.every = 1 << max(0, math.ceil(math.log2(save_s / (SHARE * step_s))))
+        if self.every > self.noted:
+            self.noted = self.every
+            self.note(
+                f"a checkpoint takes {save_s:.2g} s and a step {step_s:.2g} s, so one is written "
+                f"every {self.every} steps: kill -9 or a power cut loses up to {self.every} steps; "
+                "--checkpoint_every 1 lowers that"
+            )
+
+    def is_due(self, step: int, total: int) -> bool:
+        """Whether one is written after this step of `total`."""
+        if self.is_derived:
+            due = step - self.last >= self.every or step == 1
+        else:
+            due = step % self.every == 0
+        return self.write(step) if due or step == total else False
+
+    def write(self, step: int) -> bool:
+        """One is written after this step. -> True"""
+        self.last = step
+        return True

@@ -27,18 +27,16 @@ from unslothrl.tracking.tracked import Trackers
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs
-from unslothrl.training.boundary import Boundary
 from unslothrl.training.credit import Selected
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.group_source import GroupSource, SynchronousSource
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
-from unslothrl.training.pieces import Pieces
 from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.training.saving import Saving
-from unslothrl.training.tracing import is_traced
+from unslothrl.training.saving import Boundary, Saving
+from unslothrl.training.tracing import Pieces, is_traced
 from unslothrl.training.updates import Updates
 from unslothrl.types import Group, Sample, seed_of
 
