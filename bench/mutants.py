@@ -1,0 +1,167 @@
+"""The same faults put into two trees, one at a time: how many do the tests of each catch?
+
+    python bench/mutants.py BEFORE [--count 200] [--tree FOLDER]
+
+BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a seed from
+those expressions that both trees have once, in a function of the same name; a fault swaps an
+operator, a comparison or a constant. Each runs against the test files that import its module, 60
+seconds at most, and then against the quick tests. A second call goes on with what is missing.
+Writes bench/results/mutants.json.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "bench" / "results" / "mutants.json"
+FOLDERS = ("training", "learners", "algorithms", "engines", "backends", "checkpoints")
+LIMIT_S = 60
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And, ast.USub: ast.UAdd,
+    ast.Not: ast.UAdd,
+}  # fmt: skip
+Key = tuple[str, str]  # the function's name with its class's, the expression with the fault
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault can be put: an expression of a file, by its span in the text."""
+
+    file: Path
+    span: tuple[int, int]
+    faulted: str
+
+    def mutated(self, text: str) -> str:
+        return f"{text[: self.span[0]]}({self.faulted}){text[self.span[1] :]}"
+
+
+def faults(node: ast.AST) -> Iterator[tuple[str, object]]:
+    """-> (a field of the node, what it is in place of what it is)"""
+    operator = getattr(node, "op", None)
+    if type(operator) in SWAPS:
+        yield "op", SWAPS[type(operator)]()
+    elif isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        yield "ops", [SWAPS[type(node.ops[0])](), *node.ops[1:]]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "value", not node.value
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield "value", node.value + 1
+
+
+def places(tree: Path) -> dict[Key, list[Place]]:
+    """Of a tree, by what names them in another one, too."""
+    found: dict[Key, list[Place]] = {}
+    for folder in FOLDERS:
+        for file in sorted((tree / "unslothrl" / folder).rglob("*.py")):
+            text = file.read_text()
+            starts = [0, *(end + 1 for end, letter in enumerate(text) if letter == "\n")]
+            for name, whole in expressions(ast.parse(text)):
+                if not text.isascii() or whole.end_lineno is None:  # columns count bytes
+                    continue
+                begin = starts[whole.lineno - 1] + whole.col_offset
+                span = begin, starts[whole.end_lineno - 1] + (whole.end_col_offset or 0)
+                strict = [k.value for k in ast.walk(whole) if getattr(k, "arg", "") == "strict"]
+                for node in (each for each in ast.walk(whole) if each not in strict):
+                    for field, value in faults(node):
+                        before = getattr(node, field)
+                        setattr(node, field, value)
+                        faulted = ast.unparse(whole)
+                        setattr(node, field, before)
+                        found.setdefault((name, faulted), []).append(Place(file, span, faulted))
+    return found
+
+
+def expressions(node: ast.AST, of: str = "") -> Iterator[tuple[str, ast.expr]]:
+    """-> (the name of a function with its class's, an expression that is a part of one of its
+    statements)"""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from expressions(child, f"{of}.{child.name}")
+        elif isinstance(child, ast.expr) and isinstance(node, ast.stmt) and of:
+            is_string = isinstance(child, ast.Constant) and isinstance(child.value, str)
+            if not is_string and not isinstance(node, ast.FunctionDef):
+                yield of, child
+        else:
+            yield from expressions(child, of)
+
+
+def caught(tree: Path, place: Place) -> bool:
+    """Whether a test fails with the fault in the tree, which is put back."""
+    text = place.file.read_text()
+    module = str(place.file.relative_to(tree).with_suffix("")).replace("/", ".")
+    package, _, last = module.rpartition(".")
+    names = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{last}\b".replace(".", r"\."))
+    files = [
+        str(f) for f in sorted((tree / "tests").glob("test_*.py")) if names.search(f.read_text())
+    ]
+    place.file.write_text(place.mutated(text))
+    try:
+        return (bool(files) and fails(tree, files, LIMIT_S)) or fails(tree, ["--quick"], 300)
+    finally:
+        place.file.write_text(text)
+
+
+def fails(tree: Path, arguments: list[str], limit_s: int) -> bool:
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "--dist", "loadfile"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        [*pytest, *arguments],
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s) == 1  # 1: a test failed; no other code says so
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Path)
+    parser.add_argument("--tree", type=Path, default=ROOT)
+    parser.add_argument("--count", type=int, default=200)
+    given = parser.parse_args()
+    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        trees = {}
+        for name, tree in (("before", given.before), ("after", given.tree)):
+            leave = shutil.ignore_patterns(".venv*", ".git", "runs", "build", "__pycache__")
+            trees[name] = Path(shutil.copytree(tree, Path(scratch, name), ignore=leave))
+        known = {name: places(tree) for name, tree in trees.items()}
+        both = [
+            k
+            for k in known["before"]
+            if len(known["before"][k]) == len(known["after"].get(k, [])) == 1
+        ]
+        random.Random(0).shuffle(both)
+        for key in both[: given.count]:
+            entry = results.setdefault(": ".join(key), {})
+            for name, tree in trees.items():
+                if name not in entry:
+                    entry[name] = caught(tree, known[name][key][0])
+            RESULT.write_text(json.dumps(results, indent=2) + "\n")
+            print(entry, flush=True)
+    print(len(both), "places;", Counter((e["before"], e["after"]) for e in results.values()))
+
+
+if __name__ == "__main__":
+    main()
