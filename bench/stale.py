@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-RESULTS = "bench/results"
+RESULTS = ("bench/results", "packages/answercheck/bench/results")
 
 RUN = ("unslothrl", "train_distributed.py", "requirements-cpu.txt")
 SUPERVISED = ("bench/simulated", "unslothrl/training", "unslothrl/cluster")
-SCORING = ("unslothrl/rewards", "unslothrl/answers.py", "unslothrl/sandbox")
+CHECKER = "packages/answercheck/answercheck"
+SCORING = ("unslothrl/rewards", CHECKER, "unslothrl/answers.py", "unslothrl/sandbox")
 MEASURES = {  # result -> what it measures; the program that measures comes first
-    "answers-cpu": ("bench/answers.py", "unslothrl/answers.py"),
-    "answers-math-verify-cpu": ("bench/answers.py", "bench/answers_peer.py"),
+    "answers-cpu": ("packages/answercheck/bench/measure.py", CHECKER),
+    "math-verify-cpu": (
+        "packages/answercheck/bench/measure.py",
+        "packages/answercheck/bench/math_verify_peer.py",
+    ),
     "chain-cpu": ("bench/chain.py", *RUN),
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
     "data-cpu": ("bench/data.py", "unslothrl/data"),
@@ -91,7 +95,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
     "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
-NOT_REPEATED = {"answers-unseen-first", "conditions"}  # a first one, and one of each commit
+NOT_REPEATED = {"unseen-first", "conditions"}  # a first one, and one of each commit
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,9 @@ def report(root: Path, path: Path, paths: tuple[str, ...]) -> Report:
 
 
 def reports(root: Path, measures: dict[str, tuple[str, ...]]) -> list[Report]:
-    """A report for every file of bench/results, by name."""
+    """A report for every result, by name."""
     listed = []
-    for path in sorted((root / RESULTS).glob("*.json")):
+    for path in sorted(each for folder in RESULTS for each in (root / folder).glob("*.json")):
         if path.stem in measures:
             listed.append(report(root, path, measures[path.stem]))
         elif path.stem not in NOT_REPEATED:

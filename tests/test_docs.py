@@ -97,7 +97,7 @@ OTHER_PROGRAMS = re.compile(
     r"|^.*(?:bench/|tools/|pip |ray (?:start|get-auth-token) |ufw |srun |#SBATCH |\(hostname ).*$",
     re.MULTILINE,
 )
-OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, answers.py, make_base
+OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 

@@ -202,7 +202,7 @@ from unslothrl import __version__, files
 if TYPE_CHECKING:
     from unslothrl.types import Task
 def function():
-    from unslothrl.rewards.maths import errors
+    from unslothrl.rewards.builtin import boxed
     importlib.import_module("vllm.config")
 """
 
@@ -217,7 +217,7 @@ def test_imports_are_seen():
         ("", True, False),
         ("files", True, False),
         ("os", False, False),
-        ("rewards.maths.errors", True, False),
+        ("rewards.builtin.boxed", True, False),
         ("types", True, True),
         ("typing", False, False),
         ("vllm", False, False),

@@ -4,25 +4,21 @@ import json
 import re
 import secrets
 import tempfile
-from decimal import Decimal
 from pathlib import Path
 
 import psutil
 import pytest
 from fakes import completed
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unslothrl import answers, rewards
 from unslothrl.data import formats
 from unslothrl.errors import UserError
-from unslothrl.rewards import maths
 from unslothrl.rewards.builtin import boxed, think_answer_tags
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.processes import ProcessPool
 from unslothrl.rewards.scorer import Scorer
 
-SAME = "unslothrl.rewards.maths:same"
+SAME = "answercheck:same"
 
 
 @pytest.mark.parametrize(
@@ -63,52 +59,6 @@ def test_boxed_answers(text, expected):
 )
 def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion, gold, expected):
     assert boxed.boxed(completion, gold) == expected
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold", "expected"),
-    [
-        (r"\frac{1}{12}", r"\frac{11}{2}", False),
-        ("1/12", "11/2", False),
-        ("1,2", "12", False),
-        ("1,234", "1234", True),
-        ("0.5", r"\frac{1}{2}", True),
-        (r"\frac{2}{4}", "1/2", True),
-        ("x=5", "5", True),
-        (r"50\%", "0.5", True),
-        ("(1,2)", "(2,1)", False),
-        (r"\text{Evelyn}", "Evelyn", True),
-        ("", "0", False),
-        ("9" * 2000, "1", False),
-        ("\x00", "1", False),
-        ("\ud800", "1", False),
-        ("{{{", "1", False),
-        ("9**9**9**9", "1", False),
-        ("52_8", "52_{8}", True),
-        ("52_9", "52_8", False),
-        ("52", "52_8", False),
-        (r"15\mbox{ cm}^3", r"15\mbox{ cm}^2", False),
-        (r"15\text{ cm}^2", r"15\mbox{cm}^{2}", True),
-        ("15", r"15\text{ cm}^2", True),
-        (".0000673", ".0000672", False),
-        ("3.141593", "3.14159265", True),
-        ("3.1416", "3.14159265", False),
-        ("1000000.5", "1000000", False),
-        ("10000000000000000000001", "10000000000000000000000", False),
-        ("-0.50", "-.5", True),
-        ("5.", "5", True),
-        ("0", "0.0000001", False),
-    ],
-)
-def test_same_answers(answer, gold, expected):
-    assert maths.same(answer, gold) is expected
-
-
-@given(st.decimals(-9999, 9999, places=4), st.sampled_from(["0", "1", "-0.0001", "0.01", "10"]))
-def test_decimals_are_compared_exactly(number, more):
-    other = number + Decimal(more)
-    assert maths.same(str(other), str(number)) is (other == number)
-    assert maths.same(f"x={other}", str(number)) is (other == number)  # by the parser
 
 
 @pytest.mark.parametrize(

@@ -62,19 +62,28 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in (ROOT / "recipes").glob("*.toml"):
         assert f"unslothrl/recipes/{name.name}" in names
-    tracked = subprocess.run(
-        ["git", "ls-files", "unslothrl"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split()
-    assert {name for name in tracked if name not in names} == set()
-    assert not [name for name in names if name.startswith(("tests/", "bench/", "tools/"))]
+    for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
+        tracked = subprocess.run(
+            ["git", "ls-files", package.name], cwd=package.parent, check=True, capture_output=True,
+            text=True,
+        ).stdout.split()  # fmt: skip
+        assert tracked and {name for name in tracked if name not in names} == set()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
+        "unslothrl",
+        "answercheck",
+    }
 
 
 def test_it_works_outside_the_checkout(program, tmp_path):
     assert said(program, tmp_path, "--version").startswith("unslothrl ")
-    where = [program.parent / "python", "-c", "import unslothrl; print(unslothrl.__file__)"]
+    where = [
+        program.parent / "python",
+        "-c",
+        "import answercheck, unslothrl as u; print(u.__file__, answercheck.__file__)",
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     found = subprocess.check_output(where, cwd=tmp_path, env=environment, text=True)
-    assert Path(found.strip()).is_relative_to(program.parents[1])
+    assert all(Path(file).is_relative_to(program.parents[1]) for file in found.split())
     assert "tiny-cpu" in said(program, tmp_path, "recipes")
     assert "embedded: 2,000 rows" in said(program, tmp_path, "data", "embedded")
     fast = "--number_of_actors 0 --engine transformers --cluster local --max_steps 1"

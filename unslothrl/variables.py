@@ -4,6 +4,7 @@ Equal thread counts are what makes the in-process cluster and Ray agree bit for 
 fixes them for good when it starts, and Ray would set one thread for each worker.
 """
 
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ UNSANDBOXED = "UNSLOTHRL_UNSANDBOXED"  # set where tools may run code with limit
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves VISIBLE as it is
 IMPORT_FOLDER = Path(__file__).parents[1]  # where another process finds the package
+CHECKER = "answercheck"  # the package that compares answers; in a checkout it lies elsewhere
 
 INHERITED = (
     "HF_HOME",
@@ -35,6 +37,20 @@ OF_VLLM = {  # set before vLLM is imported, by its engine and by Unsloth
     "VLLM_WSL2_ENABLE_PIN_MEMORY": "1",  # read under WSL 2 alone: vLLM's runner needs pinned memory
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+
+
+def folder_of(package: str) -> Path:
+    """Where another process finds a package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    return Path(spec.origin).parents[1]
+
+
+def import_path() -> str:
+    """PYTHONPATH with which another process can import this package, and what comes with it."""
+    folders = (IMPORT_FOLDER, folder_of(CHECKER))
+    return os.pathsep.join(dict.fromkeys(map(str, folders)))
 
 
 def defaults(cpus: int, gpu: bool, alone: bool = False) -> dict[str, str]:

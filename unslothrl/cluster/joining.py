@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import UserError
-from unslothrl.variables import IMPORT_FOLDER
+from unslothrl.variables import import_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
 DEFAULT_TOKEN = "~/.ray/auth_token"
@@ -208,7 +208,7 @@ def explain(error: str, source: str | None) -> str:
 
 def python_path() -> str:
     """PYTHONPATH with which another process can import this package."""
-    return os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
+    return os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
 
 
 def answering(address: str) -> str:

@@ -107,7 +107,7 @@ def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> d
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
         **on_card,
-        "PYTHONPATH": paths(str(variables.IMPORT_FOLDER), os.environ.get("PYTHONPATH", "")),
+        "PYTHONPATH": paths(variables.import_path(), os.environ.get("PYTHONPATH", "")),
         variables.SCRATCH: str(scratch),
     }
 

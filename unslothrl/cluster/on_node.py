@@ -21,7 +21,7 @@ from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
 from unslothrl.planning import tensor_parallel
 from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
-from unslothrl.variables import CARD_LIMIT, IMPORT_FOLDER
+from unslothrl.variables import CARD_LIMIT, import_path
 from unslothrl.weights import base_model, base_parts
 
 SCRATCH_PREFIX = "unslothrl-node-"
@@ -56,7 +56,7 @@ def facts(paths: list[str]) -> dict[str, Any]:
         "free_mb": available_ram_mb(),
         "versions": versions.installed(),
         "digests": {path: shipping.digest(path) for path in paths},
-        "folder": str(IMPORT_FOLDER),
+        "folder": import_path(),
         "pythonpath": os.environ.get("PYTHONPATH", ""),
     }
 

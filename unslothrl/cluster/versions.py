@@ -22,6 +22,7 @@ from unslothrl import __version__
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.placement import ACTOR, LEARNER, Placement
+from unslothrl.variables import CHECKER, folder_of
 
 PACKAGE, SOURCE, PYTHON = "unslothrl", "unslothrl's source", "Python"
 ALWAYS = (PACKAGE, SOURCE, PYTHON, "ray", "torch", "transformers", "tokenizers", "peft",
@@ -48,13 +49,15 @@ def minor(version: str) -> str:
 
 
 def source_hash(folder: Path | None = None) -> str:
-    """A short hash of every Python file of the package, or of another `folder`, and its name."""
-    folder = folder or Path(__file__).parents[1]
+    """A short hash of every Python file of the package and of the checker of answers, or of another
+    `folder`, and its name."""
+    folders = [folder] if folder else [folder_of(name) / name for name in (PACKAGE, CHECKER)]
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
-        digest.update(content)
+    for each in folders:
+        for path in sorted(each.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(each).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
     return digest.hexdigest()[:12]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from unslothrl.doctor.check import OK, PROBLEM, WARNING, Check
-from unslothrl.variables import IMPORT_FOLDER
+from unslothrl.variables import import_path
 
 USUAL_S = 30.0  # at most, where nothing else runs
 MOST_S = 150.0
@@ -28,7 +28,7 @@ def self_test(most_s: float = MOST_S) -> Iterator[Check]:
     with tempfile.TemporaryDirectory(prefix="unslothrl-doctor-") as folder:
         begun = time.monotonic()
         command = [sys.executable, "-m", "unslothrl", *FLAGS.split(), folder]
-        path = os.pathsep.join(filter(None, [str(IMPORT_FOLDER), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         try:
             ended = subprocess.run(

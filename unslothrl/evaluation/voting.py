@@ -11,7 +11,7 @@ from unslothrl import answers
 from unslothrl.rewards.calls import Call
 from unslothrl.rewards.processes import ProcessPool
 
-SAME = "unslothrl.rewards.maths:same"
+SAME = "answercheck:same"
 PROCESSES, AHEAD = 2, 16
 DEADLINE_S = 2.0  # for two answers, else they differ
 

@@ -1,7 +1,7 @@
 """Processes for calls that may never end: each call has a deadline, and what misses it is killed.
 
     with ProcessPool(2) as pool:
-        pool.call([Call("unslothrl.rewards.maths:same", ("1/2", "0.5"))])   -> [Result(True)]
+        pool.call([Call("answercheck:same", ("1/2", "0.5"))])   -> [Result(True)]
 
 A process keeps what it has imported. One more than is used is kept ready, so that a killed one is
 replaced at once. Memory is limited unless `memory_mb` is None, so that a runaway computation fails

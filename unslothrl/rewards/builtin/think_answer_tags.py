@@ -4,15 +4,15 @@ The form: `<think>`, `</think>`, `<answer>` and `</answer>` once each, in this o
 after the last. Any of several gold answers is right.
 """
 
+from answercheck import same
 from unslothrl.answers import TAGS, tagged
-from unslothrl.rewards import maths
 from unslothrl.rewards.reward import IN_PROCESS, Reward
 
 
 def think_answer_tags(completion: str, *golds: str) -> float:
     answer = tagged(completion)
     in_form = has_form(completion)
-    return float(in_form and answer is not None and any(maths.same(answer, gold) for gold in golds))
+    return float(in_form and answer is not None and any(same(answer, gold) for gold in golds))
 
 
 def has_form(completion: str) -> bool:

@@ -1,0 +1,188 @@
+"""An answer's text without what does not change its meaning: dollar signs around it, spacing
+commands, `\\left` and `\\right`, the final period. Characters outside of ASCII become commands,
+and the digits of "1{,}000" or "1\\,000" are joined.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS, words
+
+_COMMANDS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "·": r"\cdot ",
+    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "⁄": "/", "∕": "/",
+    "√": r"\sqrt ", "∛": r"\sqrt[3]", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ",
+    "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ",
+    "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∉": r"\notin ",
+    "∅": r"\emptyset ", "ø": r"\emptyset ", "Ø": r"\emptyset ", "∖": r"\setminus ",
+    "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
+    "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "∘": r"\circ ", "…": r"\ldots ",
+    "⋯": r"\ldots ", "′": "'", "″": "''", "’": "'", "‘": "'", "“": '"', "”": '"',
+    "。": ".", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}", "⅛": r"\frac{1}{8}", "⅕": r"\frac{1}{5}", "∠": r"\angle ",
+    "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "‖": r"\|", "→": r"\to ", "∧": r"\land ",
+    "∨": r"\lor ", "£": r"\pounds ", "¥": "JPY ",
+    "₹": "INR ", "€": r"\euro ", "％": r"\%", "∑": r"\sum ",
+    "∏": r"\prod ", "∫": r"\int ", "∂": r"\partial ", "µ": r"\mu ", "ϕ": r"\phi ",
+    "ϵ": r"\epsilon ", "Ω": r"\Omega ", "Å": r"\AA ", "∼": r"\sim ", "⊂": r"\subset ",
+}  # fmt: skip
+_GREEK = words(  # as in Unicode, from U+03B1 on
+    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho
+    varsigma sigma tau upsilon phi chi psi omega"""
+)
+for _at, _name in enumerate(_GREEK):
+    _COMMANDS[chr(0x3B1 + _at)] = f"\\{_name} "
+    if _name.capitalize() in GREEK_LETTERS:
+        _COMMANDS[chr(0x391 + _at)] = f"\\{_name.capitalize()} "
+_COMMANDS["Φ"] = r"\phi "
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
+_RAISED_RUN, _LOWERED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")
+_ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?)")
+
+_GAP = r"(?:,\\!\s*|\{,\}\s*|,\\,|\\,|\\;|\\:|\\ |\\!|~|[ \u00a0\u2009\u202f])"
+_GAPS = re.compile(_GAP)
+_DENOMINATOR = re.compile(r"\s*/\s*(\d+)")
+_COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_US = re.compile(r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)")
+_CURRENCY = re.compile(
+    r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?(?:\s*\})?\s*"
+    r"(-?\d+(?:[.,]\d+)*)"
+)
+_CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
+_UPRIGHT = (
+    r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
+)
+ESCAPED_DOLLAR = re.compile(r"(?<!\\)\$")
+
+
+def _grouped(match: re.Match) -> str:
+    """ "1 000" as one number, but not "1 134/653", which is mixed."""
+    whole, *groups = _GAPS.split(match[0])
+    top, bottom = groups[-1], _DENOMINATOR.match(match.string, match.end())
+    if bottom and len(groups) == 1 and top[0] != "0" and int(top) < int(bottom[1][:9]):
+        return f"{whole} {top}"
+    return _GAPS.sub("", match[0])
+
+
+_REWRITTEN: list[tuple[str, str | Callable[[re.Match], str]]] = [  # in this order
+    (r"\b([AaPp])\.\s?[Mm]\b\.?", r"\1m"),  # "p.m."
+    (r"(?<![a-zA-Z\\])([a-z]{2,4})\.(?= [a-z])", r"\\text{\1}"),  # "sq. units"
+    (  # "0.1666...", "0.1212..."
+        r"(?<![\d.])(\d*\.\d*?)(?:(\d)\2{2,}|(\d{2,}?)\3+)"
+        r"\s*(?:\.\.\.|\\l?dots(?![a-z]))(?!\s*\d)",
+        r"\1\\overline{\2\3}",
+    ),
+    (r"(?<=\d)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(?=\d)", r" \\to "),
+    (
+        r"(?<=\d)(\s*\\text\s*\{)?\s*(hundred|thousand|million|billion|trillion)\b",
+        lambda match: f"\\cdot {NUMBER_WORDS[match[2]]}{match[1] or ''}",
+    ),
+    (rf"(?<![\d.,])(?<![\d.,][ ])\d{{1,3}}(?:{_GAP}\d{{3}})+(?![\d]|{_GAP}\d)", _grouped),
+    (rf"\\[dt]?frac\s*\{{\s*{_UPRIGHT}\}}\s*\{{\s*{_UPRIGHT}\}}", r"\1/(\2)"),
+    (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (
+        r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?"
+        r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|normalsize|large|Large"
+        r"|strut|nobreak|allowbreak)(?![a-zA-Z])"
+        r"|\\(?:text)?color\s*\{[a-z]+\}|\\!",
+        "",
+    ),
+    (r"\\\\\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\]", r"\\\\ "),  # the space after a row
+    (
+        r"(?<!\\)\\(?:[,;:> \n]|(?:thinspace|medspace|thickspace|enspace|hfill)(?![a-zA-Z]))"
+        r"|\\[hv]?(?:space|phantom)\*?\{[^{}]*\}|(?<!\\)~|\s+",
+        " ",
+    ),
+    (
+        r"\\pmod\s*(\{[^{}]*\}|\S)"
+        r"|\(\s*(?:\\b?mod|\\(?:text|mathrm|operatorname)\{\s*mod\s*\}|mod)\s*([^()]*)\)",
+        r" \\mod \1\2",
+    ),
+]
+_COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
+
+
+def cleaned(text: str) -> str:
+    """The text without what has no meaning; signs outside of ASCII as LaTeX commands."""
+    text = text if text.isascii() else to_ascii(text)
+    before = None
+    while before != text:  # wrappers inside wrappers
+        before = text
+        text = _unwrapped(text.strip())
+    text = _CURRENCY.sub(r"\2 \1", _US.sub("", text))  # "USD 5" as "5 USD"
+    if choice := _CHOICE.fullmatch(text):
+        return "".join(filter(None, choice.groups()))
+    if "\\over " in text or "\\choose" in text:
+        text = "{" + text + "}"
+    for pattern, replacement in _COMPILED:
+        text = pattern.sub(replacement, text)
+    return _without_commas(text.strip())
+
+
+def to_ascii(text: str) -> str:
+    """With commands for mathematical signs; letters without one stay as they are (NFKC), and what
+    shows nothing by itself is left out: marks of direction and of joining, selectors of emoji."""
+    text = _ROOT.sub(r"\\sqrt{\1}", "".join(each for each in text if not is_invisible(each)))
+    text = _RAISED_RUN.sub(lambda run: "^{" + run[0].translate(_RAISED) + "}", text)
+    text = _LOWERED_RUN.sub(lambda run: "_{" + run[0].translate(_LOWERED) + "}", text)
+    text = "".join(_COMMANDS.get(character, character) for character in text)
+    return unicodedata.normalize("NFKC", text)
+
+
+def is_invisible(character: str) -> bool:
+    """Of Unicode's format characters (not overrides of direction, which turn digits around),
+    variation selectors or marks that enclose, as on a keycap."""
+    if unicodedata.category(character) in ("Cf", "Me"):
+        return character not in "\u202d\u202e"
+    return "\ufe00" <= character <= "\ufe0f"
+
+
+def _unwrapped(text: str) -> str:
+    """Without one layer of what surrounds an answer: a box, dollar signs, braces, a final mark."""
+    box = _BOX.fullmatch(text)
+    if box and closing_brace(text, text.index("{")) == len(text) - 1:
+        return box[1]
+    for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")):
+        is_once = text.count(opening) == 1 + (opening == closing)
+        if is_once and text.startswith(opening) and text.endswith(closing):
+            return text[2:-2]
+    if (text.endswith(".") and not text.endswith("..")) or text.endswith((",", ";")):
+        text = text[:-1]
+    text = text.removesuffix("\\\\")
+    if text.startswith("{") and closing_brace(text, 0) == len(text) - 1:
+        return text[1:-1]
+    dollars = len(ESCAPED_DOLLAR.findall(text))
+    if dollars % 2 == 0:
+        return ESCAPED_DOLLAR.sub(" ", text)
+    return ESCAPED_DOLLAR.sub(r"\\$", text) if dollars == 1 else text
+
+
+def closing_brace(text: str, opened: int) -> int | None:
+    """Where the brace at `opened` closes."""
+    depth = 0
+    for match in re.finditer(r"\\.|[{}]", text[opened:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return opened + match.start()
+    return None
+
+
+def _without_commas(text: str) -> str:
+    """Joins "1,234". Inside brackets the comma separates, unless a group begins with 0."""
+    if "," not in text:
+        return text
+
+    def joined(match: re.Match) -> str:
+        groups = match[0].split(",")
+        marks = _BRACKETS.findall(text, 0, match.start())
+        depth = sum(1 if mark in ("(", "[", "\\{", "\\langle") else -1 for mark in marks)
+        joins = depth <= 0 or any(group[0] == "0" for group in groups[1:])
+        return "".join(groups) if joins else match[0]
+
+    return _COMMAS.sub(joined, text)

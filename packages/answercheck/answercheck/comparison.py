@@ -1,0 +1,260 @@
+"""Compares an answer with the gold answer, kind by kind.
+
+Kinds that cannot be the same are refused; parts are compared one by one. The rules are in
+docs/rewards.md of unslothrl, and bench/written.jsonl has what they mean.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from answercheck import regions
+from answercheck.equality import proportional
+from answercheck.kinds import (
+    Answer,
+    Collection,
+    Region,
+    Relation,
+    Row,
+    Text,
+    Value,
+    plain_tree,
+)
+from answercheck.labels import (
+    bound_letters,
+    calculates,
+    is_function,
+    is_imaginary,
+    is_label,
+    is_number,
+    label_of,
+    letters,
+    mixes,
+)
+from answercheck.same_values import literally, near, same_quantity, same_text
+from answercheck.trees import add, divided, negative
+
+_SYMMETRIC = {"=", "ne", "approx", "sim", "parallel", "perp", "cong"}
+
+
+def matches(answer: Answer, gold: Answer) -> bool:
+    """Whether `answer` is right. Unreadable where that cannot be decided."""
+    return Comparison(is_imaginary(gold)).same(answer, gold)
+
+
+def single(answer: Answer) -> Answer:
+    """The only element of a set or list as it is; of a set of sets it stays an element."""
+    if not isinstance(answer, Collection):
+        return answer
+    if len(set(answer.parts) if answer.is_set else answer.parts) != 1:
+        return answer
+    only = answer.parts[0]
+    return only if isinstance(only, Value | Relation | Text | Row) else answer
+
+
+def column(row: Row) -> Row:
+    """A matrix of one column as a vector in brackets."""
+    if row.kind != "matrix" or len(row.parts) < 2:
+        return row
+    cells = tuple(cell for each in row.parts if isinstance(each, Row) for cell in each.parts)
+    return Row("()", cells) if len(cells) == len(row.parts) else row
+
+
+def quotients_of(ratio: Row) -> list[Answer]:
+    """Of each two parts; none where a part is no number or expression."""
+    trees = [tree for part in ratio.parts if (tree := plain_tree(part)) is not None]
+    are_plain = len(trees) == len(ratio.parts)
+    return [Value(divided(a, b)) for a, b in itertools.pairwise(trees)] if are_plain else []
+
+
+def may_be_time(ratio: Row) -> bool:
+    """Whether what is written with colons, such as "5:30", may be a time of day."""
+    return all(
+        isinstance(part, Value) and part.tree[0] == "number" and 10 <= part.tree[1] < 60
+        for part in ratio.parts[1:]
+    )
+
+
+class Comparison:
+    """`imaginary`: i squared is -1, in the answer as in the gold answer."""
+
+    def __init__(self, imaginary: bool):
+        self.imaginary = imaginary
+
+    def same(self, answer: Answer, gold: Answer) -> bool:
+        """Whether an answer, or a part of it, is the gold answer or its part. Unreadable."""
+        answer, gold = single(answer), single(gold)
+        kinds = {type(answer), type(gold)}
+        if Relation in kinds:
+            return self.relations(answer, gold)
+        if Region in kinds:
+            return self.regions(answer, gold)
+        if Collection in kinds:
+            return self.collections(answer, gold)
+        if Text in kinds:
+            return same_text(answer, gold)
+        if isinstance(answer, Value) and isinstance(gold, Value):
+            return same_quantity(answer, gold, self.imaginary)
+        if isinstance(gold, Row) and gold.kind == "ratio" and isinstance(answer, Value):
+            return self.in_order([answer], quotients_of(gold))
+        if isinstance(answer, Row) and isinstance(gold, Row):
+            return self.rows(answer, gold)
+        return answer == gold
+
+    def rows(self, answer: Row, gold: Row) -> bool:
+        if answer.kind != gold.kind:
+            answer, gold = column(answer), column(gold)
+        elif gold.kind == "ratio" and not may_be_time(gold) and quotients_of(gold):
+            return self.in_order(quotients_of(answer), quotients_of(gold))
+        compare = self.any_order if gold.kind == "cases" else self.in_order
+        return answer.kind == gold.kind and compare(answer.parts, gold.parts)
+
+    def in_order(self, answers: Sequence[Answer], golds: Sequence[Answer]) -> bool:
+        return len(answers) == len(golds) and all(map(self.same, answers, golds))
+
+    def any_order(self, answers: Sequence[Answer], golds: Sequence[Answer]) -> bool:
+        """Each is one of the others, and each of these is taken once: repetitions count."""
+        left = list(golds)
+        for answer in answers:
+            same = next((gold for gold in left if self.same_element(answer, gold)), None)
+            if same is None:
+                return False
+            left.remove(same)
+        return not left
+
+    def same_element(self, answer: Answer, gold: Answer) -> bool:
+        """{1} is not 1 where both are elements."""
+        are_sets = isinstance(answer, Collection), isinstance(gold, Collection)
+        return are_sets[0] == are_sets[1] and self.same(answer, gold)
+
+    def different(self, parts: Sequence[Answer]) -> Sequence[Answer]:
+        """The elements of a set."""
+        found: list[Answer] = []
+        for part in parts:
+            if not any(type(part) is type(each) and self.same(part, each) for each in found):
+                found.append(part)
+        return found
+
+    def collections(self, answer: Answer, gold: Answer) -> bool:
+        """Sets and lists, one at least."""
+        if isinstance(gold, Collection) and isinstance(answer, Row):
+            return self.named_in_order(gold, answer)
+        if isinstance(answer, Collection) and isinstance(gold, Row):
+            return self.named_in_order(answer, gold)
+        if not (isinstance(answer, Collection) and isinstance(gold, Collection)):
+            return False
+        if not any(isinstance(part, Relation) for part in gold.parts) and mixes(answer):
+            return False
+        is_named = any(isinstance(part, Relation) for part in answer.parts)
+        if mixes(gold) and not is_named:  # "1, 2" beside "x = 1, y = 2"
+            return self.in_order(answer.parts, gold.parts)
+        given: Sequence[Answer] = answer.parts
+        expected: Sequence[Answer] = gold.parts
+        are_points = all(isinstance(part, Row) for part in gold.parts)
+        if answer.is_set or gold.is_set or are_points:
+            given = self.different(given)
+        if gold.is_set or are_points:
+            expected = self.different(expected)
+        return self.any_order(given, expected)
+
+    def named_in_order(self, named: Collection, row: Row) -> bool:
+        """ "x = 1, y = 2" beside "(1, 2)"."""
+        pairs = [pair for part in named.parts if (pair := label_of(part))]
+        names = [name for name, _ in pairs]
+        if row.kind != "()" or len(pairs) < len(named.parts) or names != sorted(set(names)):
+            return False
+        return self.in_order([value for _, value in pairs], row.parts)
+
+    def regions(self, answer: Answer, gold: Answer) -> bool:
+        """At least one of the two is a region; intervals may be written as rows and lists."""
+        if len(regions.region_names(answer) | regions.region_names(gold)) > 1:
+            return False
+        a, b = regions.region_of(answer), regions.region_of(gold)
+        return a is not None and b is not None and regions.same(a, b)
+
+    def relations(self, answer: Answer, gold: Answer) -> bool:
+        """At least one of the two is a relation."""
+        if isinstance(answer, Relation) and isinstance(gold, Relation):
+            return self.both_relations(answer, gold)
+        if isinstance(answer, Relation):
+            return self.named(answer, gold)
+        assert isinstance(gold, Relation)
+        pair = label_of(gold)
+        if pair is None or not (is_function(*pair) or is_number(pair[1])):
+            return self.tuple_of_names(gold, answer)
+        return self.same(answer, pair[1])
+
+    def tuple_of_names(self, gold: Relation, answer: Answer) -> bool:
+        """ "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"; "a:b = 1:2" beside "1:2"."""
+        names, row = gold.sides[0], gold.sides[1]
+        if gold.signs != ("=",) or not (isinstance(names, Row) and isinstance(row, Row)):
+            return False
+        if not all(map(is_label, names.parts)):
+            return False
+        if isinstance(answer, Collection) and len(names.parts) == len(row.parts):
+            pairs = zip(names.parts, row.parts, strict=True)
+            return self.any_order(answer.parts, [Relation(pair, ("=",)) for pair in pairs])
+        return self.same(answer, row)
+
+    def named(self, answer: Relation, gold: Answer) -> bool:
+        """ "x = 5" beside 5; also "x = 10/2 = 5", "10/2 = 5" and "\\sqrt2 \\approx 1.414"."""
+        if set(answer.signs) == {"to"} and isinstance(gold, Row) and gold.kind == "ratio":
+            return self.same(Row("ratio", answer.sides), gold)
+        if not set(answer.signs) <= {"=", "approx"}:
+            return False
+        sides, signs = answer.sides, answer.signs
+        first = sides[0]
+        is_name = is_label(first) and not (bound_letters(first) & letters(gold))
+        are_names = isinstance(first, Row) and all(map(is_label, first.parts))
+        is_exact = signs[0] == "=" or (isinstance(gold, Value) and gold.rounded)
+        if (is_name and is_exact) or are_names:
+            sides, signs = sides[1:], signs[1:]
+        elif not calculates(answer):
+            return False
+        if not isinstance(gold, Value) and signs:
+            return False
+        return self.same(sides[0], gold) and all(
+            self.same(side, gold) if sign == "=" else near(side, gold)
+            for side, sign in zip(sides[1:], signs, strict=True)
+        )
+
+    def both_relations(self, answer: Relation, gold: Relation) -> bool:
+        if answer.signs != gold.signs:  # "x = 10/2 = 5" beside "x = 5"
+            is_chain = {*answer.signs, *gold.signs} == {"="} and len(gold.sides) == 2
+            label, *values = answer.sides
+            each = [Relation((label, value), ("=",)) for value in values]
+            return is_chain and is_label(label) and all(self.same(part, gold) for part in each)
+        if self.sides(answer, gold, literally):
+            return True
+        if answer.signs in (("=",), ("<",), ("le",), ("ne",)):
+            a, b, c, d = map(plain_tree, (*answer.sides, *gold.sides))
+            if a and b and c and d:
+                difference, expected = add(a, negative(b)), add(c, negative(d))
+                is_order = gold.signs[0] in ("<", "le")
+                return proportional(difference, expected, self.imaginary, positive=is_order)
+            return answer.signs == ("=",) and self.labels(answer, gold)
+        if set(answer.signs) <= {"=", "<", "le", "ne"}:
+            return False
+        return self.sides(answer, gold, self.same)
+
+    def labels(self, answer: Relation, gold: Relation) -> bool:
+        """ "A = (1, 2)": the same name, and the same value."""
+        if all(isinstance(side, Row) for side in (*answer.sides, *gold.sides)):
+            return self.in_order(answer.sides, gold.sides)
+        return any(
+            literally(a[0], g[0]) and self.same(a[1], g[1])
+            for a in (answer.sides, answer.sides[::-1])
+            for g in (gold.sides, gold.sides[::-1])
+        )
+
+    def sides(
+        self, answer: Relation, gold: Relation, same: Callable[[Answer, Answer], bool]
+    ) -> bool:
+        """Side by side; those of one symmetric relation in any order."""
+        if len(answer.sides) != len(gold.sides):
+            return False
+        if len(set(answer.sides)) == 1 < len(set(gold.sides)):
+            return False  # "72 = 72" for "8 * 9 = 72"
+        orders = [answer.sides]
+        if set(answer.signs) <= _SYMMETRIC and len(set(answer.signs)) == 1:
+            orders.append(answer.sides[::-1])
+        return any(all(map(same, order, gold.sides)) for order in orders)

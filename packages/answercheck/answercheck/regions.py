@@ -1,0 +1,160 @@
+"""Sets of real numbers: unions of intervals with exact ends, and which answers are such sets."""
+
+import functools
+import itertools
+from collections.abc import Iterable
+from fractions import Fraction
+
+from answercheck.equality import equal, order
+from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, plain_tree
+from answercheck.tokens import Unreadable
+from answercheck.trees import Tree, add, negative, number
+from answercheck.values import exact
+
+PLUS_INFINITY: Tree = ("infinity", 1)
+MINUS_INFINITY: Tree = ("infinity", -1)
+LOWEST: Cut = (MINUS_INFINITY, True)
+HIGHEST: Cut = (PLUS_INFINITY, False)
+EVERYTHING: Intervals = ((LOWEST, HIGHEST),)
+TURNED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "ne": "ne"}
+_ALWAYS = {("<", 1), ("le", 1), (">", -1), ("ge", -1)}  # true of a number and an infinity
+_PROBES = (Fraction(0), Fraction(1), Fraction(-3), Fraction(17, 7), Fraction(1009))
+
+
+def cut(end: Tree, is_after: bool) -> Cut:
+    """The place before or after a number; an infinity is in no interval."""
+    return (end, end[1] < 0 if end[0] == "infinity" else is_after)
+
+
+def compared(a: Cut, b: Cut) -> int:
+    """Below 0, 0 or above 0. Unreadable where the numbers cannot be compared."""
+    sign = order(a[0], b[0])
+    if sign is None:
+        raise Unreadable("ends that cannot be compared")
+    return sign or a[1] - b[1]
+
+
+def point(value: Tree) -> tuple[Cut, Cut]:
+    return (value, False), (value, True)
+
+
+def union(parts: Iterable[tuple[Cut, Cut]]) -> Intervals:
+    """In order, without overlaps; a single interval may have letters in its ends."""
+    parts = tuple(parts)
+    if len(parts) == 1:
+        return parts
+    merged: list[tuple[Cut, Cut]] = []
+    filled = [part for part in parts if compared(*part) < 0]
+    for low, high in sorted(filled, key=functools.cmp_to_key(lambda a, b: compared(a[0], b[0]))):
+        if merged and compared(low, merged[-1][1]) <= 0:
+            low, before = merged.pop()
+            high = before if compared(before, high) > 0 else high
+        merged.append((low, high))
+    return tuple(merged)
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    return complement(union((*complement(a), *complement(b))))
+
+
+def complement(intervals: Intervals) -> Intervals:
+    """Of intervals in order without overlaps."""
+    cuts = [LOWEST, *itertools.chain(*intervals), HIGHEST]
+    return tuple(gap for gap in zip(cuts[::2], cuts[1::2], strict=True) if gap[0] != gap[1])
+
+
+def same(a: Intervals, b: Intervals) -> bool:
+    return len(a) == len(b) and all(
+        x[1] == y[1] and equal(x[0], y[0])
+        for x, y in zip(itertools.chain(*a), itertools.chain(*b), strict=True)
+    )
+
+
+def intervals_of(answer: Answer) -> Intervals | None:
+    """A set of real numbers as intervals; None where it is none."""
+    if isinstance(answer, Region):
+        return answer.intervals
+    tree = plain_tree(answer)
+    if tree is not None and tree[0] != "infinity":
+        return (point(tree),)
+    if isinstance(answer, Collection):
+        parts = [intervals_of(part) for part in answer.parts]
+        return None if None in parts else union(itertools.chain(*filter(None, parts)))
+    return row_intervals(answer) if isinstance(answer, Row) else None
+
+
+def row_intervals(row: Row) -> Intervals | None:
+    """ "(1, 2]" as an interval; None where its ends are no numbers in order."""
+    ends = [plain_tree(part) for part in row.parts]
+    if len(ends) != 2 or None in ends or row.kind not in ("()", "(]", "[)", "[]"):
+        return None
+    low, high = (end for end in ends if end is not None)
+    interval = cut(low, row.kind[0] == "("), cut(high, row.kind[1] == "]")
+    try:
+        return (interval,) if compared(*interval) < 0 else None
+    except Unreadable:
+        return (interval,)
+
+
+def region_of(answer: Answer) -> Intervals | None:
+    """The intervals of an answer that is compared as a region: a list is one of intervals."""
+    if isinstance(answer, Region | Row):
+        return intervals_of(answer)
+    are_intervals = isinstance(answer, Collection) and all(
+        isinstance(part, Row) or (isinstance(part, Region) and part.intervals)
+        for part in answer.parts
+    )
+    return intervals_of(answer) if are_intervals else None
+
+
+def region_names(answer: Answer) -> frozenset[str]:
+    """The variables of which an answer names regions."""
+    if isinstance(answer, Region):
+        return frozenset((answer.variable,) if answer.variable else ())
+    parts = answer.parts if isinstance(answer, Collection) else ()
+    return frozenset().union(*map(region_names, parts))
+
+
+def solve(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
+    """The numbers for which "left relation right" is true; None where it is not linear in the
+    variable with rational coefficients, nor the variable alone beside a constant."""
+    if right == ("symbol", variable) or left[0] == "infinity":
+        left, relation, right = right, TURNED[relation], left
+    if right[0] == "infinity":
+        return EVERYTHING if (relation, right[1]) in _ALWAYS else None
+    if left == ("symbol", variable):
+        return half_line(relation, right)
+    for one, sign, other in ((left, relation, right), (right, TURNED[relation], left)):
+        if one[:2] == ("call", "abs") or one[0] == "pow":
+            return solve_symmetric(one, sign, other, variable)
+    tree = add(left, negative(right))
+    at = [exact(tree, {variable: x}) for x in _PROBES]
+    if None in at:
+        return None
+    first, second, *_ = (value for value in at if value is not None)
+    slope = second - first
+    if not slope or any(y != first + slope * x for x, y in zip(_PROBES, at, strict=True)):
+        return None
+    return half_line(relation if slope > 0 else TURNED[relation], number(-first / slope))
+
+
+def solve_symmetric(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
+    """ "|u| < c" and "u^2 < c" for a positive constant c, as -c < u < c or -sqrt c < u < sqrt c."""
+    inner, end = (left[2], right) if left[0] == "call" else (left[1], None)
+    if end is None and left[2] == number(2):
+        end = ("pow", right, number(Fraction(1, 2)))
+    if end is None or relation == "ne" or order(right, number(0)) != 1:
+        return None
+    below = solve(inner, relation, end, variable)
+    above = solve(inner, TURNED[relation], negative(end), variable)
+    if below is None or above is None:
+        return None
+    is_inside = relation in ("<", "le")
+    return intersection(below, above) if is_inside else union((*below, *above))
+
+
+def half_line(relation: str, end: Tree) -> Intervals:
+    if relation == "ne":
+        return complement((point(end),))
+    edge = cut(end, is_after=relation in ("le", ">"))
+    return ((LOWEST, edge) if relation in ("<", "le") else (edge, HIGHEST),)

@@ -1,0 +1,236 @@
+"""An answer's cleaned text as tokens, and which of these belong together: brackets, parts."""
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from answercheck.cleaning import ESCAPED_DOLLAR, closing_brace
+from answercheck.unit_names import SYMBOLS, plain_units
+from answercheck.vocabulary import (
+    FONTS,
+    FUNCTIONS,
+    STYLING_COMMANDS,
+    SYNONYMS,
+    WORD_COMMANDS,
+    WORDS_AFTER_NUMBERS,
+    WORDS_BEFORE_UNITS,
+    is_word,
+)
+
+MAX_TOKENS, MAX_PARTS = 600, 60
+_LEXER = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<number>(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+(?![a-zA-Z\d.]))?)"
+    r"|\\(?P<begin>begin|end)\s*\{(?P<name>[a-zA-Z]*)\*?\}(?:\s*(?:\[[a-z]\]\s*)?\{[clr|@ ]*\})?"
+    r"|\\(?P<command>[a-zA-Z]+\*?|.)"
+    r"|(?P<word>[a-zA-Z]+(?:\.[a-z]\.)?)"
+    r"|(?P<sign>\*\*|<=|>=|!=|==|\.\.\.|.)",
+    re.DOTALL,
+)
+_UPRIGHT_LETTERS = set("deixyzPETR")  # these are variables or constants, not units
+_JOINING = re.compile(r"^(and|or|except)\s+|\s+(and|or|except(?: for)?)$")
+_FUNCTION_AND_LETTER = re.compile(
+    r"(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|ln|log|sqrt|pi)([a-zA-Z])"
+)
+_OPEN = {"(", "[", "{", "lset", "langle", "lfloor", "lceil"}
+_CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
+_CONNECTIVES = {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}  # of commands
+INTRODUCTION = re.compile(
+    r"((so|thus|therefore|hence),? )?(the )?((final|correct) )?"
+    r"(answer|result|solution|option|choice)s?( is| are|:)?:?",
+    re.IGNORECASE,
+)
+
+
+class Unreadable(ValueError):
+    """The text is not in a notation that is understood."""
+
+
+class Token(NamedTuple):
+    kind: str  # "number", "letter", "command", "text" or "sign"
+    value: str  # as written, commands without the backslash
+
+
+Tokens = Sequence[Token]
+
+
+_SIGNS = {
+    "<=": Token("command", "le"), ">=": Token("command", "ge"), "!=": Token("command", "ne"),
+    "...": Token("command", "ldots"), "**": Token("sign", "^"), "==": Token("sign", "="),
+}  # fmt: skip
+
+
+class Letters(Enum):
+    """How plain letters after a number are read where they may be a unit or a product."""
+
+    UNIT, SPACED_UNIT, PRODUCT = range(3)
+
+
+def tokenise(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) -> list[Token]:
+    """The tokens of cleaned text. Unreadable where it is too long or a brace does not close."""
+    result: list[Token] = []
+    at = 0
+    while match := _LEXER.match(text, at):
+        start, at = at, match.end()
+        kind = match.lastgroup or ""
+        value = SYNONYMS.get(match[kind], match[kind]) if kind == "command" else match[kind]
+        is_after_number = bool(result) and result[-1].kind == "number"
+        if match["begin"]:
+            result.append(Token("command", f"{match['begin']} {match['name']}"))
+        elif kind == "command" and value.rstrip("*") in STYLING_COMMANDS:
+            content, at = _argument(text, at)
+            result += _styled(value.rstrip("*"), content)
+        elif kind == "command" and value in {*"<>|[]()*':"}:
+            result.append(Token("sign", value))  # "\\lvert" is "|"
+        elif kind == "sign" and value in _SIGNS:
+            result.append(_SIGNS[value])
+        elif kind != "word":
+            result += [Token(kind, value)] if kind != "space" else []
+        elif (
+            not in_text
+            and letters is not Letters.PRODUCT
+            and (is_after_number or (result and result[-1].value in WORDS_BEFORE_UNITS))
+            and (unit := plain_units(text, start, letters is Letters.SPACED_UNIT))
+        ):
+            at = start + len(unit)
+            result += _styled("text", unit)
+        elif (in_text or is_after_number) and value in WORDS_AFTER_NUMBERS:
+            result.append(Token("text", value))
+        else:
+            result += [Token("text", value)] if in_text and value in SYMBOLS else _word(value)
+        if len(result) > MAX_TOKENS:
+            raise Unreadable("too long")
+    return result
+
+
+def _argument(text: str, at: int) -> tuple[str, int]:
+    """What stands in the braces from `at` on (or the one character there), and where it ends."""
+    at += len(text[at:]) - len(text[at:].lstrip(" "))
+    if text[at : at + 1] not in ("{", ""):
+        return text[at], at + 1
+    end = closing_brace(text, at)
+    if end is None:
+        raise Unreadable("a brace that does not close")
+    return text[at + 1 : end], end + 1
+
+
+def _styled(command: str, content: str) -> list[Token]:
+    """Words are text, but anything with digits or commands in it is read as if it were plain."""
+    content = content.replace("~", " ").strip()
+    function = content.replace(" ", "")
+    function = SYNONYMS.get(function, function)
+    if command in FONTS:
+        return tokenise(content)
+    if command in ("operatorname", "mathrm"):
+        if function in FUNCTIONS:
+            return [Token("command", function)]
+        if content in _UPRIGHT_LETTERS:
+            return [Token("letter", content)]
+    if any(character in content for character in "0123456789\\^=$+<>"):
+        return [
+            Token("text", token.value) if token.kind == "letter" else token
+            for token in tokenise(ESCAPED_DOLLAR.sub(" ", content), in_text=True)
+        ]
+    bare = content.strip(" ,;")
+    match = _JOINING.search(bare)
+    if match is None:
+        return [Token("text", content)] if content else []
+    joins = (match[1] or match[2]).removesuffix(" for")  # "cm and" as two texts
+    rest = (bare[: match.start()] + bare[match.end() :]).strip(" ,;")
+    first, second = (joins, rest) if match[1] else (rest, joins)
+    return [Token("text", first), Token("text", second)]
+
+
+def _word(word: str) -> list[Token]:
+    """A run of plain letters: a command, a text, or a product of letters ("sinx", "abc")."""
+    if word in WORD_COMMANDS:
+        return [Token("command", WORD_COMMANDS[word])]
+    if is_word(word):
+        return [Token("text", word)]
+    if split := _FUNCTION_AND_LETTER.fullmatch(word):
+        return [Token("command", split[1]), Token("letter", split[2])]
+    return [Token("letter", letter) for letter in word]
+
+
+def literal(tokens: Tokens) -> str:
+    """Tokens as a text that is equal for equal notation, words in any case."""
+    return " ".join(
+        token.value.casefold().strip() if token.kind == "text" else token.value for token in tokens
+    )
+
+
+def trimmed(tokens: Tokens) -> Tokens:
+    """Without separators at the ends, and without "the answer is" in front; "minus 7" as "-7"."""
+    while tokens and tokens[-1].value in (",", ";", ".", "\\", "quad"):
+        tokens = tokens[:-1]
+    while tokens and tokens[0].value == "quad":
+        tokens = tokens[1:]
+    if len(tokens) < 2 or tokens[0].kind != "text":
+        return tokens
+    sign = tokens[0].value.strip().casefold()
+    if sign in ("minus", "negative") and tokens[1].kind in ("number", "command"):
+        return [tokens[0]._replace(kind="sign", value="-"), *tokens[1:]]
+    words = next((i for i, token in enumerate(tokens) if token.kind != "text" or i == 5), None)
+    for end in (1, words or 1):
+        if INTRODUCTION.fullmatch(" ".join(token.value for token in tokens[:end]).strip()):
+            return trimmed(tokens[end + (tokens[end].value in (":", "=")) :])
+    return tokens
+
+
+def outside(tokens: Tokens) -> list[int]:
+    """Where the tokens are that stand in no brackets; brackets themselves are outside of them."""
+    depth, places = 0, []
+    for at, (kind, value) in enumerate(tokens):
+        depth -= kind != "text" and (value in _CLOSE or value.startswith("end "))
+        if depth == 0:
+            places.append(at)
+        depth += kind != "text" and (value in _OPEN or value.startswith("begin "))
+    return places
+
+
+def closes(tokens: Tokens) -> bool:
+    """Whether the first token is a bracket that the last one closes."""
+    are_brackets = len(tokens) > 1 and tokens[0].value in _OPEN and tokens[-1].value in _CLOSE
+    return are_brackets and outside(tokens) == [0, len(tokens) - 1]
+
+
+def connective(token: Token) -> str:
+    """ "and", "or" or "," where the token separates two parts, else ""."""
+    if token.kind == "text":
+        word = token.value.strip(" ,;").casefold()
+        return word if word in ("and", "or") else "," if not word else ""
+    if token.kind == "command":
+        return _CONNECTIVES.get(token.value, "")
+    return "," if token.value in (",", ";") else ""
+
+
+def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
+    """What stands before, between and after these places."""
+    return [
+        tokens[start + 1 : end]
+        for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
+    ]
+
+
+def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
+    """The parts of a list, and what stands between them."""
+    places = [i for i in outside(tokens) if connective(tokens[i])]
+    parts: list[Tokens] = []
+    words: list[str] = []
+    for part, at in zip(cut_at(tokens, places), [*places, None], strict=True):
+        word = "," if at is None else connective(tokens[at])
+        if part:
+            parts.append(part)
+            words.append(word)
+        elif words and word != ",":
+            words[-1] = word  # ", and"
+    if len(parts) > MAX_PARTS:
+        raise Unreadable("too many parts")
+    return parts, set(words[:-1])
+
+
+def split(tokens: Tokens, command: str) -> list[Tokens]:
+    """The rows (`\\\\`) or cells (`&`) of a matrix that are not empty."""
+    places = [i for i, token in enumerate(tokens) if token.value == command]
+    return [part for part in cut_at(tokens, places) if part]

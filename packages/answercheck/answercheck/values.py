@@ -1,0 +1,257 @@
+"""Values of expressions: exact where they are fractions, else to a given number of bits."""
+
+import functools
+import math
+import operator
+import random
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+from answercheck.trees import Tree, symbols
+
+FIRST_PRECISION = 96  # bits
+MAX_BITS = 40_000  # of a fraction's numerator and denominator together
+MAX_PRECISION = 24_000  # bits
+MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
+MAX_FACTORIAL = 3_000  # of what a factorial is computed
+_PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
+             "csch"}  # fmt: skip
+_INVERSE = {
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot", "arcsec": "asec",
+    "arccsc": "acsc", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+}  # fmt: skip
+MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
+
+Number = Any  # a Fraction, or an mpf or mpc of `MP`
+Point = Mapping[str, Fraction]  # a value for each variable
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value there, or none that can be computed."""
+
+
+def evaluated(tree: Tree, where: Point, bits: int, real: bool = True) -> tuple[Number, int]:
+    """-> (the value, `Evaluation.magnitude`). Undefined where there is no value."""
+    evaluation = Evaluation(where, bits, real)
+    try:
+        return evaluation.value(tree), evaluation.magnitude
+    except (ArithmeticError, ValueError, TypeError, mpmath.libmp.NoConvergence) as error:
+        raise Undefined("no value") from error
+
+
+def exact(tree: Tree, where: Point | None = None) -> Fraction | None:
+    """The value where it is a fraction, and not too long a one."""
+    try:
+        value, _ = evaluated(tree, where or {}, FIRST_PRECISION)
+    except Undefined:
+        return None
+    return value if isinstance(value, Fraction) else None
+
+
+def inexact(value: Number) -> Number:
+    """An mpf or mpc."""
+    return MP.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+
+
+def as_fraction(value: Number) -> Fraction:
+    """A real value without rounding."""
+    if isinstance(value, Fraction):
+        return value
+    sign, mantissa, exponent, _ = value._mpf_
+    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** exponent
+
+
+def differ(a: Number, b: Number, exponent: int) -> bool:
+    """Whether the difference is over 2 ** exponent."""
+    difference = inexact(a) - inexact(b)
+    return bool(difference) and MP.mag(difference) > exponent
+
+
+@functools.lru_cache(maxsize=4096)
+def coordinate(name: str, point: int) -> Fraction:
+    """Of the variable, at the numbered point. Every fourth is whole; the denominator of the others
+    is even, so that (-1)^n has no value there."""
+    draw = random.Random(f"{name} {point}")
+    if point % 4 == 3:
+        return Fraction(draw.randrange(2, 12 + point))
+    value = Fraction(draw.randrange(1, 1 << 17, 2), 1 << 17) * (1, 3, 41)[point % 3]
+    return -value if point % 4 == 2 else value
+
+
+def is_real(value: Number) -> bool:
+    return isinstance(value, Fraction | MP.mpf)
+
+
+class Evaluation:
+    """Computes values at a point: fractions as long as all parts are, then to a number of bits.
+
+    i squared is -1 where the point has no value for it. `real`: what has no real value is
+    undefined. `magnitude` is the most bits before or after the point that any part had: sums of
+    parts are wrong by up to 2 ** (magnitude - bits).
+    """
+
+    def __init__(self, where: Point, bits: int, real: bool):
+        self.where, self.real = where, real
+        MP.prec = bits  # one context for all, since it is large; numbers keep their digits
+        self.magnitude = 0
+
+    def value(self, tree: Tree, in_angle: bool = False) -> Number:
+        """Undefined. `in_angle`: of a trigonometric function, where degrees become radians."""
+        kind = tree[0]
+        if kind == "number":
+            return self.noted(tree[1])
+        if kind == "symbol":
+            return self.symbol(tree[1])
+        if kind == "pow":
+            return self.noted(self.power(tree[1], tree[2], in_angle))
+        if kind == "call":
+            return self.noted(self.call(tree[1], tree[2:], in_angle), small=False)
+        if kind not in ("add", "mul"):
+            raise Undefined(kind)
+        operation = operator.add if kind == "add" else operator.mul
+        total, *others = [self.value(part, in_angle) for part in tree[1:]]
+        for other in others:
+            if not (isinstance(total, Fraction) and isinstance(other, Fraction)):
+                total, other = inexact(total), inexact(other)
+            total = bounded(operation(total, other))
+        return self.noted(total, small=kind == "mul")
+
+    def noted(self, value: Number, small: bool = True) -> Number:
+        """Notes how large, or where `small` how near to 0, a value is."""
+        if isinstance(value, Fraction):
+            size = value.numerator.bit_length() - value.denominator.bit_length() if value else 0
+        elif not MP.isfinite(value):
+            raise Undefined("not finite")
+        else:
+            size = int(MP.mag(value)) if value else 0
+        self.magnitude = max(self.magnitude, abs(size) if small else size)
+        if self.magnitude > MAX_PRECISION and not isinstance(value, Fraction):
+            raise Undefined("too large")
+        return value
+
+    def symbol(self, name: str) -> Number:
+        if name in self.where:
+            return self.where[name]
+        if name == "\\pi":
+            return +MP.pi
+        if name == "e":
+            return +MP.e
+        if name == "i":
+            return MP.mpc(0, 1)
+        raise Undefined(name)
+
+    def power(self, base_tree: Tree, exponent_tree: Tree, in_angle: bool) -> Number:
+        base, power = self.value(base_tree, in_angle), self.value(exponent_tree)
+        is_exact = isinstance(power, Fraction)
+        if base == power == 0 and symbols(base_tree) | symbols(exponent_tree):
+            return Fraction(1)  # x^0 also at 0; but 0^0 alone has no value
+        if base == 0 and not (is_exact and power > 0):
+            raise Undefined("0 to a power that is not positive")
+        if base == 0:
+            return base
+        is_whole = is_exact and power.denominator == 1
+        is_short = isinstance(base, Fraction) and (
+            abs(base) == 1 or abs(power) * bits_of(base) <= MAX_BITS
+        )
+        if is_whole and is_short:
+            return base ** int(power)
+        base = inexact(base)
+        is_positive = is_real(base) and base > 0
+        if not is_exact:
+            if self.real and not is_positive:
+                raise Undefined("power of what is not positive")
+            self.limited(power * MP.log(base))
+            return base**power
+        if abs(power * MP.mag(base)) > MAX_PRECISION:
+            raise Undefined("too large")
+        if is_whole:
+            return base ** int(power)
+        if is_real(base) and not is_positive and power.denominator % 2:  # the real root
+            root = (-base) ** inexact(power)
+            return -root if power.numerator % 2 else root
+        if self.real and is_real(base) and not is_positive:
+            raise Undefined("root of a negative number")
+        return base ** inexact(power)
+
+    def limited(self, value: Number) -> Number:
+        """What a periodic or exponential function may be taken of."""
+        if abs(value) > MAX_MAGNITUDE:
+            raise Undefined("too large")
+        return value
+
+    def call(self, name: str, arguments: Tree, in_angle: bool) -> Number:
+        values = [self.value(argument, name in _PERIODIC) for argument in arguments]
+        if name in _EXACT and all(isinstance(value, Fraction) for value in values):
+            result = _EXACT[name](*values)
+            if result is not None and not (name == "degree" and in_angle):
+                return bounded(result)
+        values = [inexact(value) for value in values]
+        are_real = all(map(is_real, values))
+        if name in _PERIODIC:
+            return getattr(MP, name)(self.limited(*values))
+        if name in _INVERSE:
+            inverse = getattr(MP, _INVERSE[name])(*values)
+            if self.real and not is_real(inverse):
+                raise Undefined(name)
+            return inverse
+        if name in ("ln", "log"):
+            if self.real and not (are_real and min(values) > 0):
+                raise Undefined("logarithm of what is not positive")
+            base = values[1] if len(values) > 1 else 10
+            return MP.log(values[0]) / (1 if name == "ln" else self.noted(MP.log(base)))
+        if name == "degree":
+            return values[0] * MP.pi / 180 if in_angle else values[0]
+        if name in ("abs", "percent") or (name in ("max", "min") and are_real):
+            return _EXACT[name](*values)
+        if name in ("floor", "ceil") and are_real:
+            return getattr(MP, name)(*values)
+        if name in ("factorial", "binomial") and all(abs(x) < MAX_FACTORIAL for x in values):
+            return getattr(MP, name)(*values)
+        if name.startswith("of "):  # a function that is not known: any value, by its arguments
+            return inexact(coordinate(name + "".join(MP.nstr(x, 24) for x in values), 0))
+        raise Undefined(name)
+
+
+def bits_of(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def bounded(value: Number) -> Number:
+    """The value itself; not as a fraction where its digits are too many to go on with."""
+    is_long = isinstance(value, Fraction) and bits_of(value) > MAX_BITS
+    return inexact(value) if is_long else value
+
+
+def _factorial(n: Fraction, step: int = 1) -> Fraction | None:
+    if n.denominator != 1 or n > MAX_FACTORIAL:
+        return None
+    if n < 0:
+        raise Undefined("factorial of a negative number")
+    return Fraction(math.prod(range(int(n), 0, -step)))
+
+
+def _binomial(n: Fraction, k: Fraction) -> Fraction | None:
+    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= MAX_FACTORIAL or abs(n) > 1e9:
+        return None
+    top, bottom = int(n), int(k)
+    if top < 0:
+        return Fraction((-1) ** bottom * math.comb(bottom - top - 1, bottom))
+    return Fraction(math.comb(top, bottom))
+
+
+# What is exact of exact numbers; None: not of these.
+_EXACT: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "percent": lambda value: value / 100,
+    "degree": lambda value: value,
+    "floor": lambda value: Fraction(math.floor(value)),
+    "ceil": lambda value: Fraction(math.ceil(value)),
+    "factorial": _factorial,
+    "double factorial": functools.partial(_factorial, step=2),
+    "binomial": _binomial,
+    "max": max,
+    "min": min,
+}

@@ -1,1 +1,0 @@
-"""Whether an answer that was read is the gold answer."""

@@ -1,1 +1,0 @@
-"""Formulas as trees: how they are parsed, computed and compared."""

@@ -1,1 +1,0 @@
-"""From tokens to an answer of one of the kinds."""
