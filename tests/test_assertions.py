@@ -191,7 +191,7 @@ def test_names_are_the_tests_own_pythons_or_the_programs():
 def test_the_model_is_asked_for_a_function_with_its_name():
     row = {**FORGED}
     needs = rewards.needs_of(rewards.choose(("code",)))
-    from unslothrl.data.reader import Reader
+    from unslothrl.data.formats import Reader
 
     record = Reader(needs=needs).record(row)
     assert (

@@ -15,8 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from environment_files import Script, asked, ids_of, play_with, tokenizer, written
 
-from unslothrl.data.formats import Columns
-from unslothrl.data.reader import Reader
+from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped
 from unslothrl.environments.host import Setup
 from unslothrl.environments.hosted.shapes import OfTrl

@@ -177,7 +177,7 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output file/x", "output file/x: "),
         ("--adapter run --output link", "output link: it exists already"),
-        ("--adapter run --push a/b/c", "push 'a/b/c': not a name of the hub's"),
+        ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
         ("--adapter cut --push owner", "adapter cut/adapters"),
     ],
 )
@@ -212,22 +212,15 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
     import subprocess
     import sys
 
-    from unslothrl.export.staging import UNFINISHED, staged
+    from unslothrl.export.staging import staged
 
     target = tmp_path / "out[1]"
-    for name in ("out[1]", "other"):
-        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], timeout=60)
-    assert len([*tmp_path.glob("*/half")]) == 2
-    (tmp_path / f".out1-mine{UNFINISHED}").mkdir()  # what its name would mean as a pattern
-    with staged(target) as first:
-        (first / "whole").touch()
-        with pytest.raises(KeyboardInterrupt), staged(target):
-            assert first.exists()  # an export that lives keeps its folder
-            raise KeyboardInterrupt
+    subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=60)
+    assert len([*tmp_path.glob("*/half")]) == 1
+    with staged(target) as at:
+        (at / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
-    (left,) = tmp_path.glob("*/half")
-    assert left.parent.name.startswith(".other-")
-    assert (tmp_path / f".out1-mine{UNFINISHED}").exists()
+    assert [*tmp_path.iterdir()] == [target]
 
 
 def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
@@ -304,12 +297,14 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     import errno
     import os
 
+    from safetensors import SafetensorError
+
     from unslothrl.errors import RunError
     from unslothrl.export.staging import check_room, staged
 
     target = tmp_path / "new" / "er" / "out"
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    for error in (full, OSError("9 requested and 8 written"), RuntimeError("StorageFull")):
+    for error in (full, OSError("9 requested and 8 written"), SafetensorError("StorageFull")):
         with (
             pytest.raises(RunError, match=f"output {target}: .*nothing was kept"),
             staged(target) as at,
@@ -338,7 +333,7 @@ def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, tok
     assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: push me/mine: ")
-    assert ("not uploaded" in line) if token else ("no token of the hub's: log in" in line)
+    assert "not uploaded" in line and "log in" in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -1,12 +1,12 @@
 """A version's files on a node: written once, there as long as a process uses them, then gone."""
 
-import fcntl
 import os
 import signal
 import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from unslothrl.policy_version import Adapter
 from unslothrl.weights import node_files
@@ -33,7 +33,7 @@ def files(room):
 
 
 def names(room: Path) -> set[str]:
-    return {path.name for path in (room / "adapters").iterdir()} - {"in-use"}
+    return {path.name for path in (room / "adapters").iterdir()} - {"in-use", "changing"}
 
 
 def test_a_version_is_written_once_and_removed_by_the_last(files, room):
@@ -77,10 +77,10 @@ def killed(act) -> None:
 def test_what_a_killed_process_held_is_removed_by_the_next_to_come(files, room):
     mine = files[0].hold(version(1))
     killed(lambda: [NodeFiles(room).hold(version(n)) for n in (1, 2)])
-    assert len([name for name in names(room) if not name.endswith(".lock")]) == 2
+    assert len([name for name in names(room) if not name.endswith(".used")]) == 2
     newer = files[0].hold(version(3))
     assert (mine.folder / WEIGHTS_FILE).exists()  # it is used here
-    folders = {name for name in names(room) if not name.endswith(".lock")}
+    folders = {name for name in names(room) if not name.endswith(".used")}
     assert folders == {mine.folder.name, newer.folder.name}
 
 
@@ -93,7 +93,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_half(files, roo
         NodeFiles(room).hold(version(1))
 
     killed(write)
-    (left,) = [name for name in names(room) if not name.endswith(".lock")]
+    (left,) = [name for name in names(room) if not name.endswith(".used")]
     assert left.endswith(".writing")
     held = files[0].hold(version(1))
     assert (held.folder / WEIGHTS_FILE).read_bytes() == b"\x01" * 1000
@@ -107,12 +107,12 @@ def test_who_hangs_while_it_writes_holds_nobody_up(room):
     files = NodeFiles(room, patience_s=0.0)
     held = files.hold(version(1))
     files.release(held)
-    hanging = os.open(node_files.lock_of(held.folder), os.O_RDWR | os.O_CREAT)
-    fcntl.flock(hanging, fcntl.LOCK_EX)
+    hanging = FileLock(room / "adapters" / node_files.CHANGING)
+    hanging.acquire()
     own = files.hold(version(1))
     assert own.folder != held.folder
     assert (own.folder / WEIGHTS_FILE).read_bytes() == b"\x01" * 1000
-    os.close(hanging)
+    hanging.release()
     files.close()
     assert not room.exists()
 
@@ -122,7 +122,7 @@ def test_a_write_that_fails_leaves_nothing(files, room, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         files[0].hold(version(1))
     monkeypatch.undo()
-    assert {name for name in names(room) if not name.endswith(".lock")} == set()
+    assert {name for name in names(room) if not name.endswith(".used")} == set()
     files[0].hold(version(1))
 
 

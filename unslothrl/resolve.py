@@ -29,7 +29,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
-from unslothrl.mirror import address
+from unslothrl.mirror import fetching
 from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
@@ -153,7 +153,7 @@ def user_layers(
             )
         user = {**before, **user, **resumed_place(user["resume"])}
     if user.get("mirror") is not None:
-        user["mirror"] = address.canonical("mirror", user["mirror"])
+        user["mirror"] = fetching.canonical("mirror", user["mirror"])
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
     user = functions_in_full(user)

@@ -12,7 +12,7 @@ from unslothrl.config.reading import COMMAND, entries
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
-from unslothrl.mirror import address, fetching
+from unslothrl.mirror import fetching
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
@@ -72,8 +72,8 @@ def found(
     and the folder for it; without it only runs that are here are found."""
     layer: dict[str, Any] = {}
     chosen, mirror = user.get("resume"), user.get("mirror")
-    if mirror is not None and mirror != address.NONE:
-        layer["mirror"] = mirror = address.canonical("mirror", mirror)
+    if mirror is not None and mirror != fetching.NONE:
+        layer["mirror"] = mirror = fetching.canonical("mirror", mirror)
     else:
         mirror = None
     if chosen == AUTO:
@@ -85,14 +85,14 @@ def found(
         notes.append(f"resume auto: {chosen or none}")
     if chosen is not None and mirror is None and user.get("mirror") is None:
         mirror = holding(Path(chosen))
-    if chosen is not None and (address.is_url(chosen) or is_in(chosen, mirror)):
-        chosen = address.canonical("resume", chosen)
+    if chosen is not None and (fetching.is_url(chosen) or is_in(chosen, mirror)):
+        chosen = fetching.canonical("resume", chosen)
         if fetch is None:
             raise UserError(f"resume {chosen} has to be fetched, which only training does: set "
                             "--resume to a folder")  # fmt: skip
         layer.setdefault("mirror", chosen.rpartition("/")[0])
         chosen = str(fetch(chosen, output_dir))
-    if mirror is None and user.get("mirror") == address.NONE:
+    if mirror is None and user.get("mirror") == fetching.NONE:
         layer["mirror"] = None
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
@@ -172,7 +172,7 @@ def holding(folder: Path) -> str | None:
 
 def is_in(chosen: str, mirror: str | None) -> bool:
     """Whether a folder, or a URL, lies in a mirror."""
-    if mirror is None or address.is_url(mirror):
+    if mirror is None or fetching.is_url(mirror):
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()
 

@@ -17,7 +17,7 @@ from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, splits, tasks
-from unslothrl.data.reader import Reader
+from unslothrl.data.formats import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic

@@ -10,8 +10,7 @@ from unslothrl import answers, rewards
 from unslothrl.columns import UnusableRow, names_of
 from unslothrl.config.values import read_value
 from unslothrl.data import sources
-from unslothrl.data.formats import Columns, columns_as_they_stand
-from unslothrl.data.reader import Reader
+from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.rewards.scorer import Scorable, Scored, Scorer

@@ -29,15 +29,10 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
                     raise
                 splits = load_dataset(name, "main")
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
-        reason = reason_of(error)
-        if known is not None:
-            raise UserError(
-                f"dataset {known}: {name} could not be loaded from the hub ({reason}): check the "
-                f"network, or give a file: {known}=FILE.jsonl"
-            ) from None
+        what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
-            f"dataset {name}: not a local file, and could not be loaded from the hub ({reason}): "
-            "check the name and the network, or give a .jsonl file"
+            f"dataset {what} is not a local file, and could not be loaded from the hub "
+            f"({reason_of(error)}): check the name and the network, or give {instead}.jsonl"
         ) from None
     return {str(split): rows for split, rows in splits.items()}
 

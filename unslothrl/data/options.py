@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from unslothrl.columns import RowNeeds
-from unslothrl.data.formats import Columns
-from unslothrl.data.reader import Reader
+from unslothrl.data.formats import Columns, Reader
 from unslothrl.embedded import EMBEDDED
 
 

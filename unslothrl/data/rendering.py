@@ -4,12 +4,10 @@ import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
 
 from unslothrl.columns import UnusableRow
 from unslothrl.data import prompts
-from unslothrl.data.formats import Record, columns_as_they_stand
-from unslothrl.data.reader import Reader
+from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
 from unslothrl.types import Task
@@ -128,7 +126,12 @@ def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str
     """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
     check_unusable(name, skipped, source)
     if not kept:
-        raise_all_dropped(name, skipped.too_long, limit)
+        lengths = skipped.too_long
+        raise UserError(
+            f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer (the "
+            f"shortest has {min(lengths)} tokens): set --max_prompt_tokens {max(lengths)} to keep "
+            "every one"
+        )
 
 
 def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
@@ -136,21 +139,12 @@ def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
 
     `source` is what the rows were read from, if their `name` does not say so.
     """
-    if skipped.unusable_rows > skipped.rows / 2:
-        reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
-        counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
-        file = file_of(skipped.source, row)
-        where = f" of {file}" if file is not None and file.name not in name else ""
-        if file is None and source:
-            where = f" of {source}"
-        counts = counts if skipped.rows > 1 else ""
-        raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
-
-
-def raise_all_dropped(name: str, lengths: Sequence[int], limit: int) -> NoReturn:
-    raise UserError(
-        f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer (the shortest "
-        f"has {min(lengths)} tokens): set --max_prompt_tokens {max(lengths)} to keep every one"
-    )
+    if skipped.unusable_rows <= skipped.rows / 2:
+        return
+    reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
+    place = file_of(skipped.source, row) or source
+    where = f" of {place}" if place else ""
+    counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
+    raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unslothrl.data import files, hub, named
-from unslothrl.data.rows import PickedRows, Rows, joined
+from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
@@ -24,7 +24,6 @@ HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)
 TEST = ("test", "validation", "valid", "val", "dev", "eval")
-MOST_FILES = 100_000  # of a folder
 NOT_ROWS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 FORM = re.compile(
@@ -50,7 +49,7 @@ class Source:
         return (
             exists(self.name)
             or files.kind_of(self.name) is not None
-            or Path(self.name).suffix.lower() in files.ADVICE
+            or Path(self.name).suffix.lower() in files.NO_ROWS
             or self.name.startswith((".", "/", "~"))
         )
 
@@ -147,7 +146,7 @@ def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
-    by_split: dict[str, list[Rows]] = {}
+    by_split: dict[str, dict[Path, Rows]] = {}
     for file in files_below(path):
         if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
             if leads_out(file, path):
@@ -155,44 +154,33 @@ def local_splits(path: Path) -> dict[str, Rows]:
                     f"dataset {path}: {file.name} is a link that leads out of the folder: copy the "
                     "file there, or give it by itself"
                 )
-            by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
+            by_split.setdefault(split_of(file.relative_to(path)), {})[file] = files.read(file)
     if not by_split:
         raise UserError(
             f"dataset {path}: no file with rows in this folder: use {', '.join(files.READERS)}"
         )
-    return {name: joined(parts) for name, parts in by_split.items()}
+    return {name: JoinedRows(parts) for name, parts in by_split.items()}
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below it, in order, without hidden ones. UserError where there are
-    so many that it cannot be a data set."""
+    """All files in a folder and below it, in order, without hidden ones. OSError where some of them
+    would be left out without a word."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
     paths: list[Path] = []
-    seen = 0
-    for parent, folders, names in os.walk(folder, onerror=refuse_unreadable):
-        seen += len(folders) + len(names)
-        if seen > MOST_FILES:
-            raise UserError(
-                f"dataset {folder}: it has more than {MOST_FILES:,} files and folders in it: give "
-                "the folder that holds the rows"
-            )
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         paths += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
     return sorted(paths)
 
 
-def refuse_unreadable(error: OSError) -> None:
-    """UserError for a folder whose files would be left out without a word."""
-    raise UserError(f"dataset {error.filename}: it cannot be read ({error.strerror}): check it")
-
-
 def split_of(file: Path) -> str:
     """The split in the name of a file, such as train-00000-of-00002.parquet, or of its folders."""
-    words = [word for part in (file.stem, *file.parts[-2::-1]) for word in words_of(part)]
+    parts = (file.stem, *file.parts[-2::-1])
+    words = (word for part in parts for word in re.split(r"[^a-z]+", part.lower()))
     return next((word for word in words if word in (*TRAIN, *TEST)), WHOLE)
-
-
-def words_of(name: str) -> Iterator[str]:
-    yield from re.split(r"[^a-z]+", name.lower())
 
 
 def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:

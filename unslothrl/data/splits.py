@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,13 +12,6 @@ from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
 from unslothrl.types import seed_of
-
-
-class Reader(Protocol):
-    """Reads what makes a problem of a row."""
-
-    def prompt(self, row: Mapping, /) -> Sequence[Any]:
-        """In JSON's types, the same for the same problem. Raises UnusableRow."""
 
 
 class SplitOptions(Protocol):
@@ -34,7 +26,7 @@ class SplitOptions(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def reader(self) -> Reader: ...
+    def reader(self) -> Any: ...  # see `problem_keys`
 
 
 def split(options: SplitOptions, source: Source) -> tuple[Rows, Rows]:
@@ -53,12 +45,7 @@ def split(options: SplitOptions, source: Source) -> tuple[Rows, Rows]:
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
     keys = problem_keys(rows, options.reader, seed_of(options.seed, "held out"))
-    try:
-        held_out = least(keys, options.holdout, options.dataset)
-    except UserError:
-        check_readable(rows, options.reader, options.dataset)  # then that is why so few differ
-        raise
-    del keys
+    held_out = least(keys, options.holdout, options.dataset)
     return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
 
 
@@ -79,35 +66,27 @@ def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
     return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
 
 
-def check_readable(rows: Rows, reader: Reader, name: str) -> None:
-    """UserError, with the first reason, where more than half of the rows have no problem."""
-    reasons: list[tuple[int, str]] = []
-    for index in range(len(rows)):
-        try:
-            reader.prompt(rows[index])
-        except UnusableRow as error:
-            reasons.append((index + 1, str(error)))
-    if len(reasons) > len(rows) / 2:
-        row, reason = reasons[0]
-        raise UserError(
-            f"dataset {name} row {row}: {reason} ({len(reasons)} of {len(rows)} rows cannot be "
-            "used)"
-        )
-
-
 def indices(mask: np.ndarray) -> np.ndarray:
     """Where a mask holds, in half of the memory that NumPy takes."""
     return np.flatnonzero(mask).astype(np.uint32)
 
 
-def problem_keys(rows: Rows, reader: Reader, seed: int = 0) -> np.ndarray:
-    """A hash of the seed and each row's conversation, [rows]."""
+def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
+    """A hash of the seed and each row's conversation, [rows].
+
+    `reader.prompt(row)` is what makes a problem, in JSON's types; it raises UnusableRow. UserError,
+    with the first reason, where more than half of the rows have none.
+    """
     keys = np.empty(len(rows), np.uint64)
+    unusable, first = 0, ""
     for index in range(len(rows)):
         try:
             text = json.dumps(reader.prompt(rows[index]))
-        except UnusableRow:
-            text = ""  # reported when the row is rendered
+        except UnusableRow as error:
+            text = ""
+            unusable, first = unusable + 1, first or f"row {index + 1}: {error}"
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
         keys[index] = int.from_bytes(digest, "big")
+    if unusable > len(rows) / 2:
+        raise UserError(f"dataset {first} ({unusable} of {len(rows)} rows cannot be used)")
     return keys

@@ -18,7 +18,6 @@ from unslothrl.columns import UnusableRow, value_of
 from unslothrl.data import sources, splits
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
-from unslothrl.data.reader import Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
@@ -44,6 +43,12 @@ class LazyTasks:
     def __getitem__(self, index: int) -> Task | None:
         row = [(index + 1, self.rows[index])]
         return next(self.renderer.tasks(self.name, row, Skipped()), None)
+
+    def problems(self) -> Iterator[str]:
+        """Of every row that can be read."""
+        for index in range(len(self.rows)):
+            with suppress(UnusableRow):
+                yield self.renderer.reader.prompt(self.rows[index])[-1][1]
 
 
 def nothing() -> None:
@@ -151,7 +156,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         notes += notes_on(source.label, skipped, renderer)
     evals, more = evals_of(options, renderer, held_out)
     if isinstance(train, FiniteTasks):
-        more += notes_on_repeated(train, evals, renderer.reader)
+        more += notes_on_repeated(train, evals)
     return Data(train, evals, tuple(notes + more))
 
 
@@ -215,35 +220,23 @@ def notes_on(name: str, skipped: Skipped, renderer: Renderer) -> list[str]:
     return [f"{name}: of {skipped.rows} rows not used: {line}" for line in skipped.lines(limit)]
 
 
-def notes_on_repeated(
-    train: FiniteTasks, evals: Mapping[str, Sequence[Task]], reader: Reader
-) -> list[str]:
-    """A warning for each eval set with problems that are also trained on, but for their spaces."""
-    asked = {problem_text(task) for of_set in evals.values() for task in of_set}
-    trained = {text for text in problems_of(train.tasks, reader) if text in asked}
-    warnings = []
-    for name, of_set in evals.items():
-        count = sum(problem_text(task) in trained for task in of_set)
-        if count:
-            warnings.append(
-                f"warning: {count} of {len(of_set)} problems of eval set {name} are also trained "
-                "on: its figures say little about new problems"
-            )
-    return warnings
+def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:
+    """A warning for each eval set with problems that are also trained on, ignoring spaces."""
 
+    def plain(problem: str) -> str:
+        return " ".join(problem.split())
 
-def problem_text(task: Task) -> str:
-    return " ".join(task.problem.split())
-
-
-def problems_of(trained: Sequence[Task] | LazyTasks, reader: Reader) -> Iterator[str]:
-    """The problem of every task; of a set that is rendered as it is used, of every row."""
-    if not isinstance(trained, LazyTasks):
-        yield from map(problem_text, trained)
-        return
-    for index in range(len(trained)):
-        with suppress(UnusableRow):
-            yield " ".join(reader.prompt(trained.rows[index])[-1][1].split())
+    asked = {plain(task.problem) for of_set in evals.values() for task in of_set}
+    is_lazy = isinstance(train.tasks, LazyTasks)
+    problems = train.tasks.problems() if is_lazy else (task.problem for task in train.tasks)
+    trained = asked.intersection(map(plain, problems))
+    counts = {name: sum(plain(task.problem) in trained for task in evals[name]) for name in evals}
+    return [
+        f"warning: {count} of {len(evals[name])} problems of eval set {name} are also trained on: "
+        "its figures say little about new problems"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[Rows, Columns]:
@@ -252,22 +245,20 @@ def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[R
     Columns that are named for the training set count for an eval set as far as it has them.
     """
     columns = options.reader.columns
-    rows: Rows = held_out
     if (text or options.dataset) == EMBEDDED:
         # The seed is the set's, not the run's: every run is measured on the same problems.
         problems = arithmetic.problems("test", 0)
-        rows = list(itertools.islice(problems, options.eval_problems or EMBEDDED_EVAL))
-    elif text is not None:
+        rows: Rows = list(itertools.islice(problems, options.eval_problems or EMBEDDED_EVAL))
+    elif text is None:
+        rows = held_out
+    else:
         by_split = sources.load_splits(sources.parse(text))
         rows = by_split[sources.test_of(by_split) or sources.train_of(by_split)]
-    if text is None:
+    if text is None or not len(rows):
         return rows, columns
-    first = rows[0] if len(rows) else {}
-    prompt, answer = (
-        name if name is not None and value_of(first, name) is not None else None
-        for name in (columns.prompt, columns.answer)
-    )
-    return rows, Columns(prompt, answer)
+    named = (columns.prompt, columns.answer)
+    return rows, Columns(*(name if name and value_of(rows[0], name) is not None else None
+                           for name in named))  # fmt: skip
 
 
 def eval_tasks(

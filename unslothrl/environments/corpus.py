@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from unslothrl.data import files
-from unslothrl.data.lines import BOM, decoded, one_line
+from unslothrl.data.files import one_line
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, leads_out
-from unslothrl.untrusted import Unreadable, plain, read_bytes
+from unslothrl.untrusted import Unreadable, plain, read_text
 
 TEXT = ("text", "contents", "content", "passage", "body", "document")
 TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")
@@ -107,11 +107,9 @@ class Corpus:
 
     def text_of(self, file: Path) -> str:
         try:
-            data = read_bytes(file, MOST_TEXT)
+            return read_text(file, MOST_TEXT)
         except Unreadable as error:
             self.refuse(f"{error}: fix it, or take it out", file)
-        begin = len(BOM) if data.startswith(BOM) else 0
-        return decoded(file, data[begin:], begin)
 
     def of_row(self, row: Mapping[str, Any], place: str) -> Passage:
         self.columns = self.columns or f" (its columns: {plain(', '.join(row))})"

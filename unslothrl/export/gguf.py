@@ -6,7 +6,6 @@ halves of a head; that of Qwen is as it is here.
 """
 
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,28 +22,11 @@ TYPES = {
     F16: (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     Q8_0: (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
-FAMILIES = ("llama", "qwen2", "qwen3")  # of config.json's model_type, and llama.cpp's names
-LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
-OF_A_LAYER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+FAMILIES = {  # config.json's model_type, as llama.cpp calls it too
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
-OTHERS = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-BIASES = {"llama": ("attn_q", "attn_k", "attn_v", "attn_output"), "qwen2": ("attn_q", "attn_k",
-          "attn_v"), "qwen3": ()}  # fmt: skip
 NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is called so
 ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
@@ -111,7 +93,8 @@ def write(
         add_settings(writer, config, kind, name)
         add_tokenizer(writer, tokenizer, special, adds_bos, chat_template)
         for tensor, values, stored in tensors(model, kind):
-            size = stored_bytes(values.numel(), stored)
+            block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
+            size = values.numel() // block * block_bytes
             shape, dtype = list(values.shape), np.dtype(np.float32)  # what is packed
             writer.add_tensor_info(tensor, shape, dtype, size, raw_dtype=stored)
         writer.write_header_to_file()
@@ -186,22 +169,14 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
     factors = rope_factors(config)
     if factors is not None:
         yield ROPE_FACTORS, factors, gguf.GGMLQuantizationType.F32
-    is_tied = config.tie_word_embeddings
+    names = gguf.get_tensor_name_map(FAMILIES[config.model_type], config.num_hidden_layers)
     for name, values in model.state_dict().items():
-        if name == "lm_head.weight" and is_tied:
+        if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        yield named(name, config.model_type), in_order(name, values, config), type_of(values, kind)
-
-
-def named(name: str, family: str) -> str:
-    """llama.cpp's name of a weight. UserError where it has none."""
-    if name in OTHERS:
-        return OTHERS[name]
-    match = LAYER.fullmatch(name)
-    part = OF_A_LAYER.get(match[2]) if match is not None else None
-    if match is None or part is None or (match[3] == "bias" and part not in BIASES[family]):
-        raise refusal(f"it has {name}")
-    return f"blk.{match[1]}.{part}.{match[3]}"
+        stored_as = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if stored_as is None:
+            raise refusal(f"it has {name}")
+        yield stored_as, in_order(name, values, config), type_of(values, kind)
 
 
 def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
@@ -226,11 +201,6 @@ def type_of(values: torch.Tensor, kind: str) -> Any:
     wanted = TYPES[kind][0]
     block, _ = gguf.GGML_QUANT_SIZES[wanted]
     return wanted if values.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
-
-
-def stored_bytes(values: int, stored: Any) -> int:
-    block, size = gguf.GGML_QUANT_SIZES[stored]
-    return values // block * size
 
 
 def rope_factors(config: Any) -> torch.Tensor | None:

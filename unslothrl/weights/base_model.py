@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
+from filelock import FileLock
 
 from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
@@ -31,7 +32,6 @@ from unslothrl.weights import base_parts
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
-LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
 MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 QUANTISING = Path(__file__).parent / "quantise.py"
@@ -135,51 +135,17 @@ def read_config(folder: Path) -> dict:
 
 def _download(model: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
-        check_room(model, patterns)
         return Path(snapshot_download(model, allow_patterns=patterns))
-    except GatedRepoError:
+    except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
         raise UserError(
-            f"model {model}: access is granted only to those who accept the terms: do that on "
-            f"huggingface.co/{model}, then run `hf auth login`"
+            f"model {model}: neither a local folder nor to be had from the hub "
+            f"({first_line(error)}): check the name, the network, the room in HF_HOME, and whether "
+            f"access is granted on huggingface.co/{model} (`hf auth login`), or set --model "
+            "embedded"
         ) from None
-    except UserError:
-        raise
-    except Exception as error:  # of HTTP, of sockets, of the hub's own checks
-        raise UserError(
-            f"model {model}: neither a local folder nor on the hub ({first_line(error)}): check "
-            "the name and the network, or set --model embedded"
-        ) from None
-
-
-def check_room(model: str, patterns: list[str]) -> None:
-    """UserError where the hub's cache has no place for what would be downloaded. The hub is asked
-    for sizes only where a large model would find no place."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import DryRunError
-
-    cache = there = Path(constants.HF_HUB_CACHE).absolute()
-    while not there.is_dir():
-        there = there.parent
-    is_writable, free = os.access(there, os.W_OK | os.X_OK), shutil.disk_usage(there).free
-    if is_writable and free > LARGEST:
-        return
-    try:
-        files = snapshot_download(model, allow_patterns=patterns, dry_run=True)
-    except DryRunError:  # the hub does not answer: what is in the cache may do
-        return
-    needed = sum(file.file_size or 0 for file in files if file.will_download)
-    elsewhere = "set the variable HF_HOME to a folder with room for it"
-    if needed and not is_writable:
-        raise UserError(f"model {model}: the cache {cache} cannot be written: {elsewhere}")
-    if needed > free:
-        raise UserError(
-            f"model {model}: {needed / 1e9:.1f} GB to download, and {free / 1e9:.1f} GB free for "
-            f"{cache}: free some space, or {elsewhere}"
-        )
 
 
 def cache_folder() -> Path:
@@ -204,20 +170,11 @@ def quantise(source: Path, stage: Stage | None = None, progress: Progress | None
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if is_as_made(target):
         return target
-    import fcntl  # not on every system
-
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(target.parent, os.O_RDONLY)
-    except OSError as error:
-        raise cannot_be_written(source, target.parent, error) from None
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / ".lock"):
         if not is_as_made(target):
             shutil.rmtree(target, ignore_errors=True)
             _quantise(source, target, stage, progress)
-    finally:
-        os.close(folder)
     return target
 
 
@@ -233,10 +190,7 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
     """Writes the copy beside `target`, whole, and renames it."""
     doing = f"quantising {source.name}"
     stage(f"{doing} to 4 bit, once: it is kept in {target.parent}")
-    try:
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
-    except OSError as error:
-        raise cannot_be_written(source, target.parent, error) from None
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
     try:
         report = None if progress is None else functools.partial(progress, doing)
         command = [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)]
@@ -253,11 +207,7 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
         write_whole(temporary / MADE, json.dumps(base_parts.of(temporary)).encode())
-        try:
-            temporary.rename(target)
-        except OSError:  # a run on another host that shares the cache was first; it is the same
-            if not target.is_dir():
-                raise
+        temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -288,13 +238,6 @@ def run_reporting(
 def say(text: str) -> None:
     """What takes long, where nothing else shows it."""
     print(for_terminal(text), file=sys.stderr, flush=True)
-
-
-def cannot_be_written(source: Path, cache: Path, error: OSError) -> UserError:
-    return UserError(
-        f"model {source}: the cache {cache} cannot be written ({error.strerror}): set the variable "
-        "XDG_CACHE_HOME to a folder with room for its 4-bit copy"
-    )
 
 
 def first_line(error: Exception) -> str:

@@ -5,22 +5,21 @@ about it replaces its `WorkerLoRAManager._load_adapter`, which has changed with 
 folder in memory (/dev/shm) costs one copy a node, and serves several workers of one engine as well;
 vLLM maps the file, and changes nothing in it.
 
-Whoever needs a version first writes it. Everyone who uses it holds a shared lock on a file beside
-it (flock), which the kernel releases when the process ends, however it ends. What nobody holds is
-removed by the last to release it, or by the next to come.
+What exists is changed only under the lock of the folder. Everyone who uses a version holds a shared
+lock (flock) on a file beside it, which the kernel releases when the process ends, however it ends;
+what nobody holds is removed by whoever has the folder's lock next.
 """
 
-import contextlib
 import fcntl
 import itertools
 import os
 import shutil
-import time
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
+from filelock import FileLock, Timeout
 
 from unslothrl.policy_version import Adapter
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -29,7 +28,7 @@ PATIENCE_S = 5.0  # with another process that writes, or hangs while it writes
 POLL_S = 0.002
 ROOM = "unslothrl-"  # what the name of a run's folder begins with
 COPIES = itertools.count()  # that processes have had to make for themselves
-LOCK, WRITING, IN_USE, FOLDER = ".lock", ".writing", "in-use", "adapters"
+CHANGING, IN_USE, USED, WRITING, FOLDER = "changing", "in-use", ".used", ".writing", "adapters"
 
 
 @dataclass(frozen=True)
@@ -48,55 +47,41 @@ class NodeFiles:
     """
 
     def __init__(self, room: Path, patience_s: float = PATIENCE_S):
-        self.room, self.patience_s = room, patience_s
-        self.folder = room / FOLDER
+        self.room, self.folder, self.held = room, room / FOLDER, list[Held]()
         remove_abandoned(room)
-        self.in_use = self._join()
-        self.held: list[Held] = []
-
-    def _join(self) -> int:
-        """-> the lock that says that this room is used."""
+        path = self.folder / CHANGING
+        self.changing = FileLock(path, timeout=patience_s, poll_interval=POLL_S, mode=0o600)
         while True:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # removed in between
-                lock = opened(self.folder / IN_USE)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                if is_at(lock, self.folder / IN_USE):
-                    return lock
-                os.close(lock)
+            with suppress(FileNotFoundError), self.changing:  # removed in between
+                self.in_use = shared(self.folder / IN_USE)
+                return
 
     def hold(self, adapter: Adapter, is_own: bool = False) -> Held:
         """The version's folder in PEFT's format, until it is released; `is_own`: one that is not
         there yet, for this object alone. OSError if it cannot be written."""
         of_config = xxhash.xxh3_64_hexdigest(adapter.config.encode())[:8]
-        name = f"v{adapter.version:06d}-{adapter.checksum[:16]}-{of_config}"
-        self._remove_unused(name)
-        held = None if is_own else self._hold(name, adapter)
-        if held is None:  # another process hangs, and it may be for ever: a copy of one's own
-            held = self._hold(f"{name}-{os.getpid()}-{next(COPIES)}", adapter)
-        if held is None:
-            raise TimeoutError(f"{self.folder} is not to be locked within {self.patience_s:g} s")
+        folder = self.folder / f"v{adapter.version:06d}-{adapter.checksum[:16]}-{of_config}"
+        own = folder.with_name(f"{folder.name}-{os.getpid()}-{next(COPIES)}")
+        try:
+            with self.changing:
+                self._remove_unused()
+                held = self._written(adapter, own if is_own else folder)
+        except Timeout:  # another process hangs, and it may be for ever: a copy of one's own
+            held = self._written(adapter, own)
         self.held.append(held)
         return held
 
-    def _hold(self, name: str, adapter: Adapter) -> Held | None:
-        """None where that took too long."""
-        folder, deadline = self.folder / name, time.monotonic() + self.patience_s
-        while True:
-            lock = opened(lock_of(folder))
-            try:
-                is_shared = locked(lock, fcntl.LOCK_SH, deadline)
-                if is_shared and is_at(lock, lock_of(folder)) and folder.exists():
-                    held, lock = Held(folder, lock), -1
-                    return held
-                if not is_shared or not locked(lock, fcntl.LOCK_EX, deadline):
-                    return None
-                if is_at(lock, lock_of(folder)) and not folder.exists():
-                    write(adapter, folder)
-            finally:
-                if lock >= 0:
-                    os.close(lock)
-            # Now it is there, and perhaps gone again: nothing was locked for a moment.
+    def _written(self, adapter: Adapter, folder: Path) -> Held:
+        held = Held(folder, shared(used(folder)))
+        try:
+            if not folder.exists():
+                write(adapter, folder)
+        except BaseException:
+            os.close(held.lock)
+            used(folder).unlink()
+            raise
+        return held
 
     def is_whole(self, held: Held, adapter: Adapter) -> bool:
         """Whether the folder still has what was written, for who could not read it."""
@@ -110,27 +95,26 @@ class NodeFiles:
     def release(self, held: Held) -> None:
         """The folder is not used here any more."""
         self.held.remove(held)
-        try:
-            remove_if_unused(held.folder, held.lock)
-        finally:
-            os.close(held.lock)
+        os.close(held.lock)
+        with suppress(Timeout), self.changing:  # else it is removed by the next to come
+            self._remove_unused()
 
-    def _remove_unused(self, but: str) -> None:
-        """What processes have left that were killed."""
-        for path in self.folder.glob(f"*{LOCK}"):
-            if path.name != but + LOCK:
-                with contextlib.suppress(OSError), again(path) as lock:
-                    remove_if_unused(path.with_name(path.name.removesuffix(LOCK)), lock)
+    def _remove_unused(self) -> None:
+        for path in self.folder.glob(f"*{USED}"):
+            if is_unused(path):
+                for ending in ("", WRITING):
+                    shutil.rmtree(path.with_suffix(ending), ignore_errors=True)
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Releases everything; the last process to do so removes the room's files."""
         for held in list(self.held):
             self.release(held)
-        with contextlib.suppress(OSError):
-            if locked(self.in_use, fcntl.LOCK_EX):
+        os.close(self.in_use)
+        with suppress(Timeout, OSError), self.changing:
+            if is_unused(self.folder / IN_USE):
                 shutil.rmtree(self.folder, ignore_errors=True)
                 self.room.rmdir()  # if nothing else is in it
-        os.close(self.in_use)
 
 
 def write(adapter: Adapter, folder: Path) -> None:
@@ -152,55 +136,26 @@ def write(adapter: Adapter, folder: Path) -> None:
 
 def remove_abandoned(room: Path) -> None:
     """Removes the rooms of other runs that no process uses."""
-    for path in room.parent.glob(f"{ROOM}*/{FOLDER}/{IN_USE}"):
-        if path.parents[1] != room:
-            with contextlib.suppress(OSError), again(path) as lock:
-                if locked(lock, fcntl.LOCK_EX) and is_at(lock, path):
-                    shutil.rmtree(path.parents[1], ignore_errors=True)
+    for path in room.parent.glob(f"{ROOM}*/{FOLDER}"):
+        if path.parent != room and is_unused(path / IN_USE):
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def remove_if_unused(folder: Path, lock: int) -> None:
-    """Removes a version that no other process holds; `lock` is exclusive then."""
-    if locked(lock, fcntl.LOCK_EX) and is_at(lock, lock_of(folder)):
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(folder.with_name(folder.name + WRITING), ignore_errors=True)
-        lock_of(folder).unlink()
+def used(folder: Path) -> Path:
+    return folder.with_name(folder.name + USED)
 
 
-def lock_of(folder: Path) -> Path:
-    return folder.with_name(folder.name + LOCK)
+def shared(path: Path) -> int:
+    """A shared lock on a file, which is made if it is missing. -> its descriptor, which a program
+    that is started does not inherit."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
 
 
-def opened(path: Path) -> int:
-    """The file, made if it is missing; a program that is started does not inherit it."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-@contextlib.contextmanager
-def again(path: Path) -> Iterator[int]:
-    """A file that exists, opened anew: a lock is of one opening. OSError where it is gone."""
-    lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def locked(lock: int, kind: int, deadline: float = 0.0) -> bool:
-    """Whether the lock was taken by then, or at once. Where not, a lock that was held is lost."""
-    while True:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(POLL_S)
-
-
-def is_at(lock: int, path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(lock), path.stat())
-    except FileNotFoundError:
-        return False
+def is_unused(path: Path) -> bool:
+    """Whether no process holds a lock on a file."""
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -4,7 +4,6 @@ A run that goes on reads the copy, since the folder that was given may have been
 or be on another machine.
 """
 
-import contextlib
 import hashlib
 import re
 import shutil
@@ -30,14 +29,10 @@ KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
 
 
 class Options(Protocol):
-    """Of a run: what was given, and the folder of the run that goes on, None for a new one."""
-
-    @property
-    def model(self) -> str: ...
+    """Of a run or stage: what was given, and the folder of one that is resumed."""
 
     @property
     def adapter(self) -> str | None: ...
-
     @property
     def resume(self) -> str | None: ...
 
@@ -90,16 +85,12 @@ def check(options: Options, begun_with: str) -> None:
     start = folder(options)
     if options.resume is None or start is None or not begun_with:
         return
-    with contextlib.suppress(OSError):
-        paths = [expanded(start) / name for name in KEPT]
-        size = sum(path.stat().st_size for path in paths if is_file(path))
-        if begun_with.startswith(f"{size:,} ") and print_of(expanded(start)) == begun_with:
-            return
-    copy = expanded(options.resume) / START
-    raise UserError(
-        f"resume {options.resume}: {start} is not the adapter that the run began with: copy that "
-        f"({options.adapter}) into {copy}, or start a new run with --adapter"
-    )
+    if not is_file(expanded(start) / CONFIG_FILE) or print_of(expanded(start)) != begun_with:
+        copy = expanded(options.resume) / START
+        raise UserError(
+            f"resume {options.resume}: {start} is not the adapter that the run began with: copy "
+            f"that ({options.adapter}) into {copy}, or start a new run with --adapter"
+        )
 
 
 def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
