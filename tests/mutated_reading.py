@@ -46,7 +46,7 @@ from unslothrl.mirror import fetching
 from unslothrl.resolve import resolve
 from unslothrl.resuming import newest
 from unslothrl.tracking import card, tracked
-from unslothrl.tracking.run_lock import LOCK
+from unslothrl.tracking.run_folder import LOCK
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.boundary import Boundary, best
 from unslothrl.weights import adapter_check, adapter_use, base_model

@@ -6,10 +6,7 @@ import hashlib
 import json
 import math
 import os
-import platform
 import re
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -29,7 +26,6 @@ from unslothrl.tracking.report.page import evaluations_of, noting_errors, write_
 from unslothrl.tracking.report.steps import Tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.run_lock import start_of
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Group, Transcript
 
@@ -649,16 +645,13 @@ def test_the_runs_of_a_folder_are_listed(pair, capsys):
 
 
 def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
-    make_run(tmp_path / "a", 1)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    named = {"pid": child.pid, "host": platform.node(), "started": start_of(child.pid)}
-    (tmp_path / "a" / ".lock").write_text(json.dumps(named))
+    folder = make_run(tmp_path / "a", 1)
     for status in ("running", "killed"):
         assert cli.main(["report", str(tmp_path)]) == 0
         assert capsys.readouterr().out.splitlines()[1].split()[1] == status
         page = write_report(tmp_path / "a").read_text()
         assert f"<small class='{status}'>{status}</small>" in page
-        child.communicate()
+        folder.close()
 
 
 def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):

@@ -18,8 +18,7 @@ from unslothrl.mirror.mirror import MOST_ORIGIN
 from unslothrl.mirror.sending import STEP, stat_of, write_state
 from unslothrl.mirror.target import Entry, Refused, Target, asked, opened
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
-from unslothrl.tracking.run_lock import LOCK, RunLock
+from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, LOCK, ORIGIN, RunLock
 from unslothrl.untrusted import for_terminal
 
 RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")

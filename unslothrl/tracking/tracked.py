@@ -15,7 +15,7 @@ from unslothrl.files import write_whole
 from unslothrl.redaction import redacted
 from unslothrl.tracking import trackers
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.trackers.base import TrackedRun, Tracker
+from unslothrl.tracking.trackers import TrackedRun, Tracker
 from unslothrl.types import Group
 from unslothrl.untrusted import read_object
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.tracking import run_lock
+from unslothrl.tracking.run_folder import RunLock, lock_holder
 
 RUNNING = "running"
 KILLED = "killed"  # without a word: its process is gone
@@ -19,10 +19,8 @@ def status(summary: Mapping[str, Any], folder: Path) -> str:
     """What the summary says; of a run without one whether it runs."""
     if said := summary.get("status"):
         return str(said)
-    by = run_lock.holder(folder / run_lock.LOCK)
-    if by.get("host") == platform.node():
-        started = run_lock.start_of(by.get("pid") or 0)
-        return RUNNING if started and started == by.get("started") else KILLED
+    if lock_holder(folder).get("host") == platform.node():
+        return KILLED if RunLock.is_free(folder) else RUNNING
     return RUNNING if has_changed(folder, time.time() - SILENT_S) else SILENT
 
 

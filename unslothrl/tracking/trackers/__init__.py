@@ -7,21 +7,54 @@ cannot be used although it is installed, and what to set. Packages are imported 
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
+from typing import Any, Protocol
 
 from unslothrl.errors import UserError
 
+PROJECT = "unslothrl"  # where runs are put unless anything names another
 NONE = "none"  # what `--track` is to switch off what a resumed run had
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as its tracker begins or goes on with it."""
+
+    name: str
+    id: str  # this tracker's, the same after a resume
+    folder: Path  # of the run
+    config: Mapping[str, Any]  # all options as resolved, in JSON's types
+    resumed_at: int | None = None  # the step that it goes on after; None: it is new
+
+    def project(self, variable: str) -> str:
+        """`--project_name`, else what the tracker's own variable says."""
+        return self.config.get("project_name") or os.environ.get(variable) or PROJECT
+
+
+class Tracker(Protocol):
+    """One run in a tracker. Every method is called in the same thread, and may raise or take long:
+    see `tracked.Trackers`."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of a step; 0 is the evaluation before the first."""
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A few completions of an evaluation, as a table: see `tracked.sample_rows`."""
+
+    def close(self, status: str) -> None:
+        """Writes what is left. `status` is finished, interrupted or failed."""
 
 
 def names() -> tuple[str, ...]:
     """What `--track` may be besides."""
-    modules = pkgutil.iter_modules(__path__)
-    return tuple(sorted(module.name for module in modules if module.name != "base"))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def load(name: str) -> ModuleType:
@@ -38,18 +71,9 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        if why := problem_of(name):
+        problem = getattr(load(name), "problem", None)
+        if problem is not None and (why := problem()):
             raise UserError(f"track {name}: {why}")
-
-
-def problem_of(name: str) -> str | None:
-    """What the tracker's own file finds, or its package raises there."""
-    problem = getattr(load(name), "problem", None)
-    try:
-        return None if problem is None else problem()
-    except Exception as error:  # of a package that is broken, or refuses its variables
-        said = " ".join(str(error).split())
-        return f"it cannot be used ({type(error).__name__}: {said:.200}): set --track {NONE}"
 
 
 def wanted(chosen: Sequence[str]) -> tuple[str, ...]:
