@@ -135,7 +135,7 @@ def export_adapter(case: Case) -> None:
     with contextlib.ExitStack() as stack:
         folder, shown = stack.enter_context(export.folder_for(case.folder / "exported"))
         export.write_adapter(source, folder, shown)
-        text = card.card(found.title, use, name, card.Run.read(found.run))
+        text = card.card(found.title, use, name, card.history(found.run))
         (folder / "README.md").write_text(text, encoding="utf-8")
     mutations.clean(case.folder / "exported")
 

@@ -11,7 +11,7 @@
       adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
       checkpoints/                 all that resume needs: see `checkpoints.store`
       report.html                  see docs/report.md
-      report/tokens_000010.json    what it shows of the single tokens of a step's rollouts
+      tokens/step_000010.jsonl     the single tokens of the rollouts that the report shows
       error.txt                    the traceback of an unexpected error that ended the run
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
       trackers.json                the run's id in each tracker of --track, for a resume
@@ -56,7 +56,7 @@ from unslothrl.weights.starting_adapter import START, WRITING
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
-EVALS, LOCK = "evals", ".lock"
+EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
 MOST_SUMMARY = 1 << 20
@@ -91,9 +91,9 @@ class RunLock:
     def is_free(cls, folder: Path) -> bool:
         """Whether a run could train into the folder."""
         try:
-            cls.take(folder).release()
-            return True
-        except (UserError, OSError):
+            with cls(folder).lock:
+                return True
+        except (Timeout, OSError):
             return False
 
     def release(self) -> None:
@@ -211,7 +211,7 @@ class RunFolder:
             rows = self.read_metrics(lambda damaged: None)
             kept = [row for row in rows if row["step"] <= logged]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
-        for folder, last in ((ROLLOUTS, step), (EVALS, logged)):
+        for folder, last in ((ROLLOUTS, step), (TOKENS, step), (EVALS, logged)):
             for later in self.steps_of(folder):
                 if later > last:
                     self.step_file(folder, later).unlink()
@@ -268,13 +268,14 @@ class RunFolder:
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes the rollouts of a step: see `rows.rollout_rows`."""
-        return self._write_rows(self.step_file(ROLLOUTS, step), rows)
+        return self.write_rows(self.step_file(ROLLOUTS, step), rows)
 
     def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes what an evaluation drew: see `rows.evaluation_rows`."""
-        return self._write_rows(self.path / EVALS / f"{name}.jsonl", rows)
+        return self.write_rows(self.path / EVALS / f"{name}.jsonl", rows)
 
-    def _write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes a file of JSON lines, with its folder."""
         path.parent.mkdir(exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
         return path

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unslothrl.tracking.report.steps import MOST_COMPLETIONS, Tokens, chosen_groups
+from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
 from unslothrl.training.credit import Selected
 from unslothrl.types import Batch, Completion, Group, Sample, UpdateStats
 
