@@ -24,8 +24,7 @@ from unslothrl.policy_version import Adapter
 from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
-from unslothrl.tracking.schedule import Schedule
-from unslothrl.tracking.summary_lines import summary_lines
+from unslothrl.tracking.step_lines import Schedule, summary_lines
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Failure, Transcript
