@@ -45,7 +45,7 @@ from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
 from unslothrl.resolve import resolve
 from unslothrl.resuming import newest
-from unslothrl.tracking import card, tracked
+from unslothrl.tracking import card, trackers
 from unslothrl.tracking.run_folder import LOCK
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.boundary import Boundary, best
@@ -170,7 +170,7 @@ def resume(case: Case) -> None:
         earlier.check_data({"train": "problems without end"}, config.dataset)
         earlier.go_on(Resumed(), config, view)
         earlier.folder.log({"step": earlier.state.step + 1})
-        tracked.run_ids(earlier.folder.path, ["tensorboard"])
+        trackers.run_ids(earlier.folder.path, ["tensorboard"])
     rows = earlier.folder.read_metrics()
     assert rows[-1] == {"step": earlier.state.step + 1}
     kept = Checkpoints(case.path)

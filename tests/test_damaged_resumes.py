@@ -25,7 +25,7 @@ from unslothrl.earlier_run import EarlierRun
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.resolve import resolve
-from unslothrl.tracking import tracked
+from unslothrl.tracking import trackers
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.boundary import best
@@ -102,7 +102,7 @@ def test_a_pipe_is_waited_for_nowhere(run):
     for name in ("trackers.json", "summary.json"):
         (run / name).unlink()
         os.mkfifo(run / name)
-    assert set(tracked.run_ids(run, ["wandb"])) == {"wandb"}
+    assert set(trackers.run_ids(run, ["wandb"])) == {"wandb"}
     with pytest.raises(ValueError, match=r"summary\.json: it is not a regular file"):
         RunFolder(run).read_summary()
 

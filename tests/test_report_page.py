@@ -418,7 +418,7 @@ def test_a_comparison_has_no_browser_and_no_problem(page, run, tmp_path):
     at = box(browser, "figure .plot")
     browser.move_to(at["x"] + 2, at["y"] + 9)
     assert texts(browser, "figure .at")[0].strip() == "step 1"
-    assert len(texts(browser, "figure:first-of-type .legend b")) == 2
+    assert len(texts(browser, ".figures:first-of-type figure:first-of-type .legend b")) == 2
 
 
 LOOKS = {

@@ -36,7 +36,7 @@ from unslothrl.tracking import card as cards
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.tracked import Trackers
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import trial
 from unslothrl.training.pieces import Pieces
 from unslothrl.training.start_lines import facts, header

@@ -26,7 +26,7 @@ from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, REPORT, RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.tracked import Trackers
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use

@@ -75,8 +75,6 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     data = browser_data(runs[0].folder) if len(runs) == 1 else {"steps": [], "evals": []}
     body = [header(runs, path)]
     body += [section(name, make(runs), id) for name, id, make in SECTIONS]
-    if data["steps"] or data["evals"]:
-        body.insert(4, asset("browser.html"))
     script = asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
@@ -338,6 +336,12 @@ def differing_section(runs: Sequence[RunHistory]) -> str:
     )
 
 
+def rollouts_section(runs: Sequence[RunHistory]) -> str:
+    """What the script fills."""
+    has_some = any(runs[0].folder.steps_of(kind) for kind in (ROLLOUTS, EVALS))
+    return asset("browser.html") if len(runs) == 1 and has_some else ""
+
+
 def options_section(runs: Sequence[RunHistory]) -> str:
     return facts(runs[0].options, "options") if len(runs) == 1 else ""
 
@@ -366,6 +370,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Sequence[RunHistory]], str]], ...] = (
     ("Options that differ", "differing", differing_section),
     ("Evaluations: before and after", "before-after", evaluations_section),
     ("Over the steps", "curves", curves_section),
+    ("Rollouts", "rollouts", rollouts_section),
     ("Options", "options", options_section),
     ("Versions", "versions", versions_section),
     ("Files", "files", files_section),

@@ -413,7 +413,6 @@
     const link = event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) goTo(link.hash); // no event of the hash's comes
   });
-  section.hidden = false;
   if (!goTo(location.hash)) {
     const kind = kinds.step.length ? "step" : "eval";
     select(kind, kinds[kind].length - 1);
