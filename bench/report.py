@@ -23,6 +23,7 @@ from facts import facts, result_file  # noqa: E402
 from report_runs import make_run  # noqa: E402
 
 from unslothrl.tracking.report.page import write_report  # noqa: E402
+from unslothrl.tracking.report.rollout_data import browser_data  # noqa: E402
 from unslothrl.training.tracing import MOST_STEPS  # noqa: E402
 
 RUNS = {30: (4, 8), 2000: (5, 5)}  # steps -> prompts, candidates
@@ -78,7 +79,7 @@ def measure(browser: chromium.Chromium, path: Path, steps: int) -> dict[str, obj
         opened.append(browser.evaluate(READY))
         slid.append(browser.evaluate(SLIDE))
     searched = browser.evaluate(SEARCH)
-    scripts = [each.stat().st_size for each in (folder.path / "report").iterdir()]
+    shown = browser_data(folder)
     rollouts = sum(each.stat().st_size for each in (folder.path / "rollouts").iterdir())
     return {
         "completions": steps * prompts * candidates,
@@ -87,10 +88,9 @@ def measure(browser: chromium.Chromium, path: Path, steps: int) -> dict[str, obj
         "seconds to open, longest": round(max(opened) / 1000, 2),
         "seconds to show another step": round(statistics.median(slid) / 1000, 3),
         "seconds to search all steps": round(searched / 1000, 2),
-        "seconds to write, most scripts missing": round(first_s, 2),
+        "seconds to write": round(first_s, 2),
         "seconds to write again": round(again_s, 2),
-        "MB of the scripts beside it": round(sum(scripts) / 1e6, 1),
-        "MB of the largest script": round(max(scripts) / 1e6, 3),
+        "steps in the page": len(shown["steps"]),
         "MB of the rollouts": round(rollouts / 1e6, 1),
         "problems": browser.problems,
     }

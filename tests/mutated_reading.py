@@ -45,8 +45,8 @@ from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
 from unslothrl.resolve import resolve
 from unslothrl.resuming import newest
-from unslothrl.tracking import card, tracked
-from unslothrl.tracking.run_lock import LOCK
+from unslothrl.tracking import card, trackers
+from unslothrl.tracking.run_folder import LOCK
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import Boundary, best
 from unslothrl.weights import adapter_check, adapter_use, base_model
@@ -135,7 +135,7 @@ def export_adapter(case: Case) -> None:
     with contextlib.ExitStack() as stack:
         folder, shown = stack.enter_context(export.folder_for(case.folder / "exported"))
         export.write_adapter(source, folder, shown)
-        text = card.card(found.title, use, name, card.Run.read(found.run))
+        text = card.card(found.title, use, name, card.history(found.run))
         (folder / "README.md").write_text(text, encoding="utf-8")
     mutations.clean(case.folder / "exported")
 
@@ -170,7 +170,7 @@ def resume(case: Case) -> None:
         earlier.check_data({"train": "problems without end"}, config.dataset)
         earlier.go_on(Resumed(), config, view)
         earlier.folder.log({"step": earlier.state.step + 1})
-        tracked.run_ids(earlier.folder.path, ["tensorboard"])
+        trackers.run_ids(earlier.folder.path, ["tensorboard"])
     rows = earlier.folder.read_metrics()
     assert rows[-1] == {"step": earlier.state.step + 1}
     kept = Checkpoints(case.path)

@@ -12,8 +12,7 @@ from fakes import task
 from unslothrl.config.offline_options import TABLES
 from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.tracking import origin
-from unslothrl.tracking.report import steps
-from unslothrl.tracking.report.steps import Tokens
+from unslothrl.tracking.report.rollout_data import Tokens, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.metrics import episode_metrics
@@ -124,7 +123,7 @@ def make_run(
         folder.write_rollouts(step, rows)
         if (step % traced_every == 0 or step == 1) and not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
-            steps.write_step(folder, step, rows, dict(enumerate(of_rows)))
+            write_tokens(folder, step, dict(enumerate(of_rows)))
         metrics = metrics_of(draw, step, number_of_steps, groups)
         metrics |= episode_metrics([one for group in groups for one in group.completions])
         if step % eval_every == 0 or step == number_of_steps:

@@ -25,10 +25,8 @@ from unslothrl.earlier_run import EarlierRun
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.resolve import resolve
-from unslothrl.tracking import tracked
-from unslothrl.tracking.report import steps
+from unslothrl.tracking import trackers
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
-from unslothrl.tracking.run_lock import RunLock
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import best
 from unslothrl.untrusted import Unreadable
@@ -100,43 +98,13 @@ def test_a_damaged_summary_is_none(run, text):
     assert not (run / "summary.json").exists()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "summary.json", "trackers.json",
-                                  "rollouts", "checkpoints", "checkpoints/latest"])  # fmt: skip
-@pytest.mark.parametrize("kind", ["pipe", "folder or file", "link to nothing"])
-def test_what_has_another_kind_is_named_before_anything_is_loaded(run, name, kind):
-    path, was_folder = run / name, (run / name).is_dir()
-    shutil.rmtree(path) if was_folder else path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "link to nothing":
-        path.symlink_to("nowhere")
-    elif was_folder:
-        path.touch()
-    else:
-        path.mkdir()
-    assert f"{name} is no {'folder' if was_folder else 'file'}: remove it" in refused(run)
-
-
 def test_a_pipe_is_waited_for_nowhere(run):
-    for name in ("trackers.json", "summary.json", "report/step_000001.js"):
+    for name in ("trackers.json", "summary.json"):
         (run / name).unlink()
         os.mkfifo(run / name)
-    assert set(tracked.run_ids(run, ["wandb"])) == {"wandb"}
-    assert steps.read_header(RunFolder(run), "step_000001") is None
+    assert set(trackers.run_ids(run, ["wandb"])) == {"wandb"}
     with pytest.raises(ValueError, match=r"summary\.json: it is not a regular file"):
         RunFolder(run).read_summary()
-
-
-def test_what_a_lock_that_is_a_link_leads_to_stays_as_it_is(run, tmp_path):
-    kept = tmp_path / "kept.txt"
-    kept.write_text("mine")
-    (run / ".lock").unlink(missing_ok=True)
-    (run / ".lock").symlink_to(kept)
-    assert ".lock is a link: remove it" in refused(run) and kept.read_text() == "mine"
-    (run / ".lock").unlink()
-    os.mkfifo(run / ".lock")
-    with pytest.raises(UserError, match=r"\.lock is not a regular file"):
-        RunLock.take(run)
 
 
 def test_a_checkpoint_folder_that_is_a_link_loses_nothing_that_is_the_users(tmp_path):

@@ -12,9 +12,10 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.earlier_run import EarlierRun
-from unslothrl.tracking import charts, metrics
-from unslothrl.tracking.charts import Curve
-from unslothrl.tracking.report import document, overview, page, signs, steps
+from unslothrl.tracking import metrics
+from unslothrl.tracking.report import charts, page, rollout_data, signs
+from unslothrl.tracking.report.charts import Curve
+from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -58,11 +59,10 @@ def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp
     assert carried and all("Infinity" not in values and "NaN" not in values for values in carried)
 
 
-def test_numbers_are_finite_and_no_larger_than_a_float():
+def test_numbers_are_finite_and_can_be_summed():
     assert not metrics.is_number(10**400) and not metrics.is_number(float("nan"))
     assert metrics.is_number(10**300) and metrics.is_number(True)
-    assert charts.rounded(LARGEST) == LARGEST and charts.rounded(1.234567) == 1.2346
-    assert "Infinity" not in charts.lines("x", [Curve("x", [(1, LARGEST), (2, 0.0)])])
+    assert not metrics.is_number(LARGEST) and charts.rounded(1.234567) == 1.2346
 
 
 def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
@@ -72,8 +72,8 @@ def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
         original = run.path / folder / "step_000002.jsonl"
         (run.path / folder / "step_000002 (copy).jsonl").write_bytes(original.read_bytes())
         (run.path / folder / "step_x.jsonl").write_text("rubbish\n" if folder == "rollouts" else "")
-    assert run.rollout_steps() == [1, 2] and run.evaluation_steps() == [0, 2]
-    assert "Evaluation after step 2" in write_report(run).read_text()
+    assert run.rollout_steps() == [1, 2] and run.steps_of("evals") == [0, 2]
+    assert "evals/step_000002.jsonl" in write_report(run).read_text()
     run.truncate_after(1)
     assert run.rollout_steps() == [1]
     assert (run.path / "rollouts" / "step_000002 (copy).jsonl").exists()
@@ -93,60 +93,24 @@ def test_the_newest_checkpoint_is_a_folder_of_the_runs_own(tmp_path):
     assert checkpoints.steps() == [1_000_000, 1_000_001]
 
 
-def test_scripts_of_others_are_not_deleted(tmp_path, capsys):
+def test_scripts_in_a_runs_folder_are_never_loaded(tmp_path):
+    """A run's folder may come from elsewhere, with scripts that an older version loaded."""
     run = make_run(tmp_path / "run", 1)
-    write_report(run)
-    (run.path / "report" / "mine.js").write_text("1")
-    (run.path / "report" / "step_000777.js").write_text("1")  # of a step that is no more
-    write_report(run)
-    names = {path.name for path in (run.path / "report").iterdir()}
-    assert "mine.js" in names and "step_000777.js" not in names
-    elsewhere = tmp_path / "elsewhere"
-    (run.path / "report").rename(elsewhere)
-    (run.path / "report").symlink_to(elsewhere)
-    (elsewhere / "step_000777.js").write_text("1")
-    assert cli.main(["report", str(run.path)]) == 2
-    assert f"{run.path / 'report'} is a link: remove it" in capsys.readouterr().err
-    assert (elsewhere / "step_000777.js").exists()
+    (run.path / "report").mkdir()
+    (run.path / "report" / "step_000001.js").write_text("window.hacked = 1")
+    text = write_report(run).read_text()
+    assert "hacked" not in text and "src=" not in text
+    policy = re.search('content="(default-src[^"]*)"', text)[1]
+    assert re.search(r"script-src 'sha256-[\w+/=]+';", policy)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda first, call: f"{first}\nalert(1);{call}\n",
-        lambda first, call: f"{first}\n{call}alert(1);\n",
-        lambda first, call: f"{first}\n{call}\nalert(1);\n",
-        lambda first, call: f"{first}\ralert(1);\n{call}\n",
-        lambda first, call: f"{first}\n{call[:-2]}, alert(1));\n",
-        lambda first, call: f"{first}\n{call.replace('{', '{[alert(1)]:0,', 1)}\n",
-        lambda first, call: f"{first}\n{call[:-2]}\u2028);\n",
-        lambda first, call: f"{first}\nunslothrlShow('x', {'[' * 100_000});\n",
-    ],
-)
-def test_a_script_that_does_more_than_to_hand_over_its_value_is_written_again(tmp_path, change):
-    """A run's folder may come from elsewhere, with scripts that look as new as their files."""
+def test_tokens_that_are_not_a_runs_stay_data(tmp_path):
+    """What they hold is shown as text, or the page says that the run is damaged."""
     run = make_run(tmp_path / "run", 1)
-    script = run.path / "report" / "step_000001.js"
-    script.unlink(missing_ok=True)  # that of a run has tokens, which its files lack
-    write_report(run)
-    own = script.read_text()
-    first, call = own.splitlines()
-    script.write_text(change(first, call), encoding="utf-8")
-    write_report(run)
-    assert script.read_text() == own
-    (tmp_path / "elsewhere.js").write_text(own)
-    script.unlink()
-    script.symlink_to(tmp_path / "elsewhere.js")
-    write_report(run)
-    assert script.read_text() == own and not script.is_symlink()
-
-
-def test_a_file_that_a_resume_deletes_meanwhile_is_left_out(tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", 2)
-    listed = steps._sources(run)
-    run.truncate_after(1)
-    monkeypatch.setattr(steps, "_sources", lambda folder: listed)
-    assert list(steps.update(run)) == ["step_000001", "eval_000000"]
+    row = {"row": 0, "pieces": ["</script><b>"], "logprobs": ["<i>"], "left_out": 0, "x": "<u>"}
+    (run.path / "tokens" / "step_000001.jsonl").write_text(json.dumps(row) + "\n")
+    text = write_report(run).read_text()
+    assert "</script><b>" not in text and "<i>" not in text and "<u>" not in text
 
 
 def test_a_fifo_is_not_waited_for(tmp_path):
@@ -188,8 +152,8 @@ def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
 
 
 def test_links_name_files_whatever_they_are_called(tmp_path):
-    assert document.address("a b/c#d?e%f.html") == "a%20b/c%23d%3Fe%25f.html"
-    assert document.address("\udcff/x") == "%FF/x" and document.address("a:b") == "a%3Ab"
+    assert page.address("a b/c#d?e%f.html") == "a%20b/c%23d%3Fe%25f.html"
+    assert page.address("\udcff/x") == "%FF/x" and page.address("a:b") == "a%3Ab"
     runs = [make_run(tmp_path / name, 1) for name in ("a#1?", "50% b")]
     for run in runs:
         write_report(run)
@@ -226,17 +190,19 @@ def test_an_evaluation_is_read_once_however_many_sets_it_has(tmp_path, monkeypat
         run.write_evaluation(f"step_{step:06d}", [{**row, "set": name} for name in names])
         run.log({"step": step, **{f"eval/{name}/pass@1": step / 2 for name in names}})
     reads = []
-    real = overview.read_jsonl
-    monkeypatch.setattr(overview, "read_jsonl", lambda path: reads.append(path) or real(path))
+    real = rollout_data.read_jsonl
+    monkeypatch.setattr(rollout_data, "read_jsonl", lambda path: reads.append(path) or real(path))
+    evaluations = RunHistory.read(run).evaluations
+    assert len(reads) == 2 and all(name in evaluations[1] for name in names)
     started = time.perf_counter()
-    text = page.report(run, page.Written.read(run), page.steps.update(run)).decode()
-    assert len(reads) == 2 and all(f"<small>{name}</small>" in text for name in names)
+    text = write_report(run).read_text()
+    assert all(f"<small>{name}</small>" in text for name in names)
     assert time.perf_counter() - started < 30
 
 
 def test_the_name_of_a_set_cannot_reverse_its_chart():
     drawn = charts.lines("set \u202e", [Curve("a\u202eb<i>", [(1, 1.0)]), Curve("c", [(1, 2.0)])])
-    assert "\u202e" not in drawn and "a?b&lt;i&gt;" in drawn
+    assert "\u202e" not in drawn and "a⟨202e⟩b&lt;i&gt;" in drawn
 
 
 def test_a_very_long_run_is_judged_at_once():
@@ -244,11 +210,11 @@ def test_a_very_long_run_is_judged_at_once():
     count = 100_000
     rising = [{"step": i, "reward/mean": i / count} for i in range(count)]
     started = time.process_time()
-    assert signs.collapse(rising, {}) is None
+    assert signs.collapse(RunHistory(rising)) is None
     fallen = [*rising, *({"step": count + i, "reward/mean": 0.1} for i in range(count // 4))]
-    found = signs.collapse(fallen, {})
+    found = signs.collapse(RunHistory(fallen))
     assert time.process_time() - started < 10
-    assert re.search(r"from 0\.9\d\d at about step 99\d\d\d to 0\.100\.", found.seen)
+    assert 99_000 <= found["step"] < 100_000 and found["last"] == "0.100"
 
 
 @pytest.mark.parametrize("name", ["config.toml", "summary.json", "metrics.jsonl"])

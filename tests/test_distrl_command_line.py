@@ -8,7 +8,7 @@ from test_fit import gpus
 from unslothrl.commands import cli
 from unslothrl.config.reading import read_toml
 from unslothrl.resolve import resolve
-from unslothrl.tracking.trackers.base import TrackedRun
+from unslothrl.tracking.trackers import TrackedRun
 
 DEFAULTS = {  # as it documents them
     "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "dataset": "HuggingFaceH4/MATH-500",

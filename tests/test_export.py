@@ -265,10 +265,11 @@ def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypa
 def test_names_in_a_card_are_no_markup(tmp_path):
     """Of a run that came from elsewhere, or was renamed; and of a file that others have named."""
     from unslothrl.tracking import card
+    from unslothrl.tracking.report.history import RunHistory
 
     name = "<img src=x onerror=alert(1)>[a](javascript:b)|`c`\n# d\x1b[2J"
     rows = [{"step": 0, f"eval/{name}/pass@1": 0.5}, {"step": 1, f"eval/{name}/pass@1": 0.75}]
-    run = card.Run({"dataset": "https://me:pass-word@host.example/x"}, rows, 1)
+    run = RunHistory(rows, {"dataset": "https://me:pass-word@host.example/x"})
     lines = card.card(name, None, f"/models/{name}", run).splitlines()
     shown = "&lt;img src=x onerror=alert(1)&gt;\\[a\\](javascript:b)\\|\\`c\\` # d?\\[2J"
     assert f"# {shown}" in lines
@@ -283,14 +284,12 @@ def test_a_card_of_a_run_with_odd_options(tmp_path):
 
     (tmp_path / "config.toml").write_text(
         "lr = 1979-05-27\nlearner = 'grpo'\nreward = [['x']]\nbatch_size = {a = 1}\nseed = 7\n"
-        + f"topk = 0x{'f' * 8000}\n"  # more digits than Python writes
     )
-    (tmp_path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n')
-    (tmp_path / "summary.json").write_text("[" * 100_000)
-    run = card.Run.read(tmp_path)
-    text = card.card("t", None, "embedded", run)
+    text = card.card("t", None, "embedded", card.history(tmp_path))
     assert "\nseed = 7\n" in text and "lr = " not in text and "batch_size" not in text
-    assert run.rows == [{"step": 3}] and "1979" not in text
+    assert "1979" not in text
+    (tmp_path / "summary.json").write_text("[" * 100_000)
+    assert "seed" not in card.card("t", None, "embedded", card.history(tmp_path))
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):

@@ -1,4 +1,4 @@
-"""The report: what it says of a run, the scripts beside it, comparisons. Its script is tested in a
+"""The report: what it says of a run, the rollouts in it, comparisons. Its script is tested in a
 browser, by test_report_page.py."""
 
 import base64
@@ -6,10 +6,7 @@ import hashlib
 import json
 import math
 import os
-import platform
 import re
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -23,13 +20,13 @@ from hypothesis import strategies as st
 from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
-from unslothrl.tracking import charts, origin
-from unslothrl.tracking.report import compare, document, episodes, overview, samples, signs, steps
-from unslothrl.tracking.report.page import evaluations_of, noting_errors, write_report
-from unslothrl.tracking.report.steps import Tokens
+from unslothrl.tracking import origin
+from unslothrl.tracking.report import charts, page, rollout_data, signs
+from unslothrl.tracking.report.history import RunHistory, read_all
+from unslothrl.tracking.report.page import noting_errors, write_report
+from unslothrl.tracking.report.rollout_data import Tokens, browser_data, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.run_lock import start_of
 from unslothrl.turn import Call, Turn
 from unslothrl.types import Group, Transcript
 
@@ -104,7 +101,6 @@ def test_the_page_says_what_the_run_is(shown):
         "steps12",
         "torch2.13.0",
         "shuffle_rewardsfalse",
-        "Gold answer",
     ):
         assert part.replace(" ", "") in shown.words.replace(" ", ""), part
 
@@ -113,12 +109,13 @@ def test_every_chart_of_the_issue_is_there(shown):
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown.source)
     for part in (
         "Reward", "Evaluation", "Completion length", "Truncated", "Entropy", "Sampler gap",
-        "Staleness", "Groups without signal", "Learning rate", "Peak memory", "Seconds of a step",
+        "Groups without signal", "Learning rate", "Peak memory", "Seconds of a step",
         "Loss", "KL", "Gradient norm", "tokens per second",
     ):  # fmt: skip
         assert any(part in caption for caption in captions), part
     assert shown.tags.count("svg") == len(captions)
     assert not any("Failed" in caption for caption in captions)  # there was none
+    assert not any("Staleness" in caption for caption in captions)  # it was 0
 
 
 def test_before_and_after_have_intervals_and_a_paired_difference(run, shown):
@@ -142,7 +139,7 @@ def test_before_and_after_have_intervals_and_a_paired_difference(run, shown):
 def test_the_policy_allows_this_script_alone(shown):
     (policy,) = [v for k, v in shown.attributes if k == "content" and "default-src" in v]
     digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}' " in policy and "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}';" in policy and "default-src 'none'" in policy
     assert "unsafe-inline" not in policy.partition("script-src")[2]
     assert "unsafe-eval" not in policy and "require-trusted-types-for 'script'" in policy
     assert len(shown.scripts) == 2 and "innerHTML" not in shown.scripts[1]
@@ -167,6 +164,10 @@ def test_what_a_model_wrote_stays_text(tmp_path):
     body = page.source.partition("<body>")[2]
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
     assert "␀␛[2J⟨202e⟩reversed" in body
+    texts = [c["text"] for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
+    assert texts and all(text == [HOSTILE] for text in texts)
+    data = re.search('id="data">(.*?)</script>', page.source)[1]
+    assert data.isascii() and not re.search("[<>&]", data)
 
 
 def test_episodes_have_charts_and_turns(tmp_path, shown):
@@ -174,42 +175,26 @@ def test_episodes_have_charts_and_turns(tmp_path, shown):
     page = page_of(folder)
     captions = set(re.findall(r"<figcaption>(.*?)</figcaption>", page.source))
     assert captions >= {"Turns of an episode", "Tool calls of an episode", "Lost episodes"}
-    assert "<h4>Turn 1, reward 0.250" in page.source and "<h4>Turn 2" in page.source
-    assert re.search(r"<h4 class=said>Observation</h4><pre class=said>= \w", page.source)
-    assert re.search(r"<p class=call><code>multiply \{&quot;a&quot;: 6, ", page.source)
-    lost = next(row for i in range(1, 7) for row in folder.read_rollouts(i) if "lost" in row)
-    said = samples.sample(lost, is_open=True)
-    assert f"lost: its environment failed: {document.text(lost['lost'])}" in said
-    for part in ("Turns of an episode", "Turn 1", "class=turns", "class=call"):
-        assert part not in shown.source.partition("</style>")[2]
+    assert "Turns of an episode" not in shown.source
+    every = [c for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
+    lost = [row["lost"] for i in range(1, 7) for row in folder.read_rollouts(i) if "lost" in row]
+    assert lost and [each["lost"] for each in every if "lost" in each] == lost
 
 
-def test_what_an_environment_said_stays_text(tmp_path):
-    folder = make_run(tmp_path / "hostile", 3, write=lambda draw, length: HOSTILE, has_turns=True)
-    page = page_of(folder)
-    assert page.tags.count("script") == 2
-    assert not {"img", "iframe", "link"} & set(page.tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    body = page.source.partition("<body>")[2]
-    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
-    assert body.count("class=said") > 2 and "␀␛[2J⟨202e⟩reversed" in body
-
-
-def test_a_script_has_the_turns_of_an_episode():
+def test_the_turns_of_an_episode():
     """Cut to a length that all its texts share; of many turns the first ones and the last."""
     calls = [{"name": "n" * 300, "arguments": "a" * 300, "error": ""}] * 6
     turn = {"reply": "r" * 300, "observation": "o" * 300, "reward": 0.5, "calls": 6,
             "failed_calls": 2, "tool_calls": calls}  # fmt: skip
     last = {"reply": "end", "observation": "", "reward": 1.0, "calls": 0, "failed_calls": 0}
-    found = episodes.shown([turn] * 30 + [last], 24 * 100)
+    found = rollout_data.episode([turn] * 30 + [last], 24 * 100)
     assert (len(found["turns"]), found["turns_left_out"]) == (12, 31 - 12)
     first = found["turns"][0]
     assert first["text"] == ["r" * 75, 200, "r" * 25] and first["said"][1] == 200
     assert (len(first["calls"]), first["calls_left_out"], first["failed"]) == (4, 2, 2)
     name, arguments, error = first["calls"][0]
     assert (name[1], arguments[1], error) == (200, 200, [""])
-    assert found["turns"][-1] == {"text": ["end"], "said": [""], "reward": 1.0}
-    assert episodes.shown([last], 100) == {"turns": [found["turns"][-1]]}
+    assert found["turns"][-1]["text"] == ["end"]
 
 
 @pytest.mark.real
@@ -221,20 +206,7 @@ def test_a_step_of_long_episodes_is_bounded(folder):
                         for one in made.completions)  # fmt: skip
     rows = list(rollout_rows([replace(made, completions=completions)]))
     folder.write_rollouts(1, rows)
-    path = steps.write_step(folder, 1, rows)
-    assert path.stat().st_size < steps.MOST_BYTES + 100_000
-
-
-def test_a_script_is_ascii_and_one_statement_whatever_it_holds(tmp_path):
-    folder = make_run(tmp_path / "hostile", 1, write=lambda draw, length: HOSTILE)
-    (script,) = (folder.path / "report").glob("step_*.js")
-    first, second, rest = script.read_bytes().decode("ascii").split("\n")
-    assert first.startswith("//{") and rest == ""
-    assert not re.search("[<>\u2028]", script.read_text())
-    value = json.loads(second.removeprefix('unslothrlShow("step_000001", ').removesuffix(");"))
-    assert value["prompts"][0]["candidates"][0]["text"] == [HOSTILE]
-    pieces = value["prompts"][0]["candidates"][0]["tokens"]["pieces"]
-    assert "".join(pieces) == HOSTILE
+    assert write_report(folder).stat().st_size < rollout_data.MOST_BYTES_OF_STEP + 200_000
 
 
 @pytest.mark.parametrize("number_of_steps", [0, 1])
@@ -254,7 +226,8 @@ def test_a_run_of_an_older_version_has_a_report(tmp_path):
     rows = list(rollout_rows([group("a", [1.0, 0.0])]))
     folder.write_rollouts(1, [{k: v for k, v in row.items() if k != "answer"} for row in rows])
     page = page_of(folder)
-    assert page.data["steps"] == ["step_000001"] and page.data["traced"] == []
+    (step,) = page.data["steps"]
+    assert step["name"] == "1" and not step["traced"]
 
 
 def test_resumes_are_recorded_and_marked(run, tmp_path):
@@ -299,68 +272,6 @@ def rows_of(**curves) -> list[dict]:
     ]
 
 
-UP = [0.1 * i for i in range(10)]
-FOUND = [
-    (signs.never_right, {"rollout_score": [0.0] * 5}, "in all 5 steps"),
-    (signs.always_right, {"rollout_score": [0.98] * 5}, "never below 0.980"),
-    (signs.no_signal, {"reward_zero_signal_groups": [1, 2, 7, 8, 9]}, "In 80% of"),
-    (
-        signs.collapse,
-        {"reward_mean": [*UP, 0.9, 0.2, 0.1, 0.1]},
-        "from 0.867 at about step 11 to 0.133",
-    ),
-    (
-        signs.entropy_collapse,
-        {"train_entropy": [1, 1, 1, 0.05, 0.05, 0.05]},
-        "from 1.000 to 0.0500",
-    ),
-    (signs.length_drift, {"rollout_mean_length": [100.0] * 3 + [200.0] * 3}, "from 100 to 200"),
-    (signs.length_drift, {"rollout_mean_length": [100.0] * 3 + [40.0] * 3}, "from 100 to 40.0"),
-    (signs.truncated, {"rollout_truncated": [0.0, 0.3, 0.3, 0.3]}, "30% of"),
-    (signs.growing_gap, {"train_sampler_gap": [0.01] * 3 + [0.09] * 3}, "from 0.0100 to 0.0900"),
-    (signs.large_gap, {"train_sampler_gap": [0.2] * 3}, "0.200 nats"),
-    (
-        signs.not_finite,
-        {"train_skipped_updates": [0, 1, 2]},
-        "3 updates were skipped, the first in step 2",
-    ),
-    (
-        signs.failed_rewards,
-        {"reward_failed": [0, 3, 0, 2]},
-        "5 could not be computed and counted as 0, in 2 steps",
-    ),
-    (
-        signs.silent_reward,
-        {"reward_mean": [1] * 3, "reward_a": [1] * 3, "reward_b": [0] * 3},
-        "contributed nothing",
-    ),
-    (
-        signs.eval_fell,
-        {"reward_mean": UP, "eval_s/pass@1": [0.5] * 9 + [0.3]},
-        "from 0.500 to 0.300",
-    ),
-    (signs.few_effective, {"train_ess": [0.99, 0.7, 0.5, 0.6]}, "only 60%"),
-    (signs.too_short, {"reward_mean": [0.5]}, "There is 1 step"),
-]
-
-
-@pytest.mark.parametrize(
-    ("rule", "curves", "seen"), FOUND, ids=lambda v: getattr(v, "__name__", "")
-)
-def test_a_sign_is_seen(rule, curves, seen):
-    sign = rule(rows_of(**curves), {"batch_size": 10, "max_new_tokens": 64})
-    assert seen in sign.seen and sign.title and sign.advice
-
-
-@pytest.mark.parametrize(
-    ("score", "level"), [(0.95, signs.NOTE), (0.9, signs.NOTE), (0.1, signs.WARNING)]
-)
-def test_groups_without_signal_are_no_warning_near_the_best_score(score, level):
-    rows = rows_of(reward_zero_signal_groups=[1, 5, 8, 8, 8], rollout_score=[0.1] * 2 + [score] * 3)
-    sign = signs.no_signal(rows, {"batch_size": 10})
-    assert sign is not None and sign.level == level
-
-
 HEALTHY = {
     "reward_mean": [0.3 + 0.05 * i for i in range(12)],
     "reward_accuracy": [0.2 + 0.05 * i for i in range(12)],
@@ -378,16 +289,59 @@ HEALTHY = {
 }
 
 
-def test_a_healthy_run_has_no_sign_and_every_rule_is_tested():
-    assert signs.found(rows_of(**HEALTHY), {"batch_size": 10}) == []
-    assert {rule for rule, *_ in FOUND} == set(signs.RULES)
-    for rule in signs.RULES[:-1]:
-        assert rule([], {}) is None
+UP = [0.1 * i for i in range(10)]
+FOUND = {
+    "No completion was ever right": ({"rollout_score": [0.0] * 5}, "in all 5 steps"),
+    "Nearly everything was right from the start": (
+        {"rollout_score": [0.98] * 5}, "never below 0.980"),
+    "Most groups had nothing to learn from": (
+        {"reward_zero_signal_groups": [1, 2, 7, 8, 9]}, "In 80% of"),
+    "Most problems are solved by now": (
+        {"reward_zero_signal_groups": [8] * 4, "rollout_score": [0.9] * 4}, "at a score of 0.900"),
+    "The reward collapsed": (
+        {"reward_mean": [*UP, 0.9, 0.2, 0.1, 0.1]}, "from 0.867 at about step 11 to 0.133"),
+    "Candidates have become alike": (
+        {"train_entropy": [1, 1, 1, 0.05, 0.05, 0.05]}, "from 1.000 to 0.0500"),
+    "Completions became longer": (
+        {"rollout_mean_length": [100.0] * 3 + [200.0] * 3}, "from 100 to 200"),
+    "Completions became shorter": (
+        {"rollout_mean_length": [100.0] * 3 + [40.0] * 3}, "from 100 to 40.0"),
+    "Many completions were cut off": ({"rollout_truncated": [0.0, 0.3, 0.3, 0.3]}, "30% of"),
+    "The sampler gap grew": (
+        {"train_sampler_gap": [0.01] * 3 + [0.09] * 3}, "from 0.0100 to 0.0900"),
+    "Sampler and learner disagree": ({"train_sampler_gap": [0.2] * 3}, "0.200 nats"),
+    "Updates were not finite": (
+        {"train_skipped_updates": [0, 1, 2]}, "skipped: 3, the first in step 2"),
+    "Rewards failed": (
+        {"reward_failed": [0, 3, 0, 2]}, "5 could not be computed and counted as 0"),
+    "A reward was never earned": (
+        {"reward_mean": [1] * 3, "reward_a": [1] * 3, "reward_b": [0] * 3}, "b was 0"),
+    "Held-out problems are solved less often": (
+        {"reward_mean": UP, "eval_s/pass@1": [0.5] * 9 + [0.3]}, "from 0.500 to 0.300"),
+    "Few tokens count": ({"train_ess": [0.99, 0.7, 0.5, 0.6]}, "only 60%"),
+    "Too early to say": ({"reward_mean": [0.5]}, "so far: 1;"),
+}  # fmt: skip
+
+
+def signs_of(curves: dict, **options) -> list[signs.Sign]:
+    return signs.found(RunHistory(rows_of(**curves), options))
+
+
+@pytest.mark.parametrize("title", FOUND)
+def test_a_sign_is_seen(title):
+    curves, seen = FOUND[title]
+    found = {sign.rule.title: sign for sign in signs_of(curves, batch_size=10)}
+    assert seen in found[title].seen and found[title].rule.advice
+
+
+def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign():
+    assert set(FOUND) == {rule.title for rule in signs.rules_of("train")}
+    assert signs_of(HEALTHY, batch_size=10) == []
+    assert [sign.rule.title for sign in signs.found(RunHistory(()))] == ["Too early to say"]
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_share():
-    rows = rows_of(rollout_score=[1.0, 1.2, 1.6, 1.9])
-    assert signs.always_right(rows, {}) is None
+    assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
 
 
 def test_warnings_come_first_and_are_on_the_page(folder):
@@ -396,47 +350,44 @@ def test_warnings_come_first_and_are_on_the_page(folder):
                     "rollout/mean_length": 10.0 * step})  # fmt: skip
     page = page_of(folder)
     assert page.words.index("No completion was ever right") < page.words.index("became longer")
-    assert [sign.level for sign in signs.found(folder.read_metrics(), {})] == ["warning", "note"]
+    found = signs.found(RunHistory.read(folder))
+    assert [sign.rule.level for sign in found] == ["warning", "note"]
 
 
-# The scripts beside the page
+# The rollouts in the page
 
 
-def script_of(folder: RunFolder, name: str) -> dict:
-    line = (folder.path / "report" / f"{name}.js").read_text().split("\n")[1]
-    return json.loads(line.removeprefix(f'unslothrlShow("{name}", ').removesuffix(");"))
+def shown_step(folder: RunFolder, step: int) -> dict:
+    return next(each for each in browser_data(folder)["steps"] if each["name"] == str(step))
 
 
-def test_a_script_has_prompts_with_their_candidates_and_tokens(folder):
+def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     rows = list(
         rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
     )
     folder.write_rollouts(3, rows)
     known = Tokens(["He", "llo"], [-0.5, None], [0.01234, None], left_out=4)
-    steps.write_step(folder, 3, rows, {1: known})
-    value = script_of(folder, "step_000003")
-    assert [prompt["name"] for prompt in value["prompts"]] == ["a", "b"]
-    first, second = value["prompts"][0]["candidates"]
+    write_tokens(folder, 3, {1: known})
+    step = shown_step(folder, 3)
+    assert step["traced"] and step["file"] == "rollouts/step_000003.jsonl"
+    assert [prompt["name"] for prompt in step["prompts"]] == ["a", "b"]
+    first, second = step["prompts"][0]["candidates"]
     assert (first["advantage"], first["selected"], second["selected"]) == (0.7, True, False)
-    assert "tokens" not in first
-    assert second["tokens"] == {
+    assert "traced" not in first
+    assert second["traced"] == {
         "pieces": ["He", "llo"], "logprobs": [-50, None], "left_out": 4, "gaps": [123, None],
     }  # fmt: skip
-    header = steps.read_header(folder, "step_000003")
-    assert header.prompts == [["a", 0.5, 1, 2, 0, 0], ["b", 0.5, 0, 1, 0, 0]] and header.traced
 
 
 def test_numbers_that_json_lacks_are_none(folder):
     (row,) = rollout_rows([group("a", [1.0])])
     row |= {"rewards": {"accuracy": math.nan, "b": np.float32(0.5)}, "score": math.inf}
     folder.write_rollouts(1, [row])
-    steps.write_step(folder, 1, [row])
-    (shown,) = script_of(folder, "step_000001")["prompts"][0]["candidates"]
+    (shown,) = shown_step(folder, 1)["prompts"][0]["candidates"]
     assert shown["rewards"] == [None, 0.5] and shown["score"] is None
-    assert steps.read_header(folder, "step_000001").prompts == [["a", 0.0, 0, 1, 0, 0]]
 
 
-def test_long_texts_are_cut_in_the_middle_and_the_script_is_bounded(folder):
+def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
     texts = [("x" * 50_000) + f"end {i}" for i in range(40)]
     made = Group(
         group("a", [1.0]).task,
@@ -444,22 +395,19 @@ def test_long_texts_are_cut_in_the_middle_and_the_script_is_bounded(folder):
         {"accuracy": (1.0,) * 40},
         (1.0,) * 40,
     )
-    rows = list(rollout_rows([made]))
-    folder.write_rollouts(1, rows)
-    path = steps.write_step(folder, 1, rows)
-    assert path.stat().st_size <= steps.MOST_BYTES + 10_000
-    begin, left_out, end = script_of(folder, "step_000001")["prompts"][0]["candidates"][7]["text"]
+    folder.write_rollouts(1, rollout_rows([made]))
+    step = shown_step(folder, 1)
+    assert len(json.dumps(step)) <= rollout_data.MOST_BYTES_OF_STEP
+    begin, left_out, end = step["prompts"][0]["candidates"][7]["text"]
     assert begin == "x" * len(begin) and end.endswith("end 7")
     assert len(begin) + left_out + len(end) == len(texts[7])
 
 
 def test_of_a_large_step_some_prompts_are_shown(folder):
-    rows = list(rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
-    folder.write_rollouts(1, rows)
-    steps.write_step(folder, 1, rows)
-    value = script_of(folder, "step_000001")
-    assert (value["completions"], value["shown"], value["prompts_in_all"]) == (800, 96, 100)
-    assert [prompt["name"] for prompt in value["prompts"]][::5] == ["0", "41", "83"]
+    folder.write_rollouts(1, rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
+    step = shown_step(folder, 1)
+    assert (step["completions"], step["shown"]) == (800, 96)
+    assert [prompt["name"] for prompt in step["prompts"]][::5] == ["0", "41", "83"]
 
 
 @pytest.mark.parametrize(
@@ -467,45 +415,54 @@ def test_of_a_large_step_some_prompts_are_shown(folder):
     [([], 4, []), ([2, 2], 4, [0, 1]), ([2] * 5, 4, [0, 2]), ([9], 4, [0]), ([1, 9], 4, [0])],
 )
 def test_the_groups_that_are_shown(sizes, most, shown):
-    assert steps.chosen_groups(sizes, most) == shown
+    assert rollout_data.chosen_groups(sizes, most) == shown
 
 
-def test_a_task_that_is_drawn_twice_is_two_prompts():
-    rows = list(rollout_rows([group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]))
-    assert steps.grouped(rows) == [[0, 1], [2, 3], [4]]
-    assert steps.by_set([{**row, "set": "s"} for row in rows]) == {
-        "s": {"a": [1.0, 0.0], "a'": [0.0, 0.0], "a''": [1.0]}
+@pytest.mark.parametrize(
+    ("count", "preferred", "shown"),
+    [
+        (8, (), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (100, (), [0, 19, 38, 58, 77, 97, 98, 99]),
+        (100, (5, 50), [5, 50, 98, 99]),
+    ],
+)
+def test_the_steps_of_a_long_run_that_are_shown(count, preferred, shown):
+    assert rollout_data.spread(range(count), 8, preferred) == shown
+
+
+def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
+    monkeypatch.setattr(rollout_data, "MOST_BYTES", 600_000)
+    for step in range(1, 101):
+        made = group("a", [1.0] * 4)
+        texts = tuple(completion(3, text=f"{step} " * 2000) for _ in range(4))
+        folder.write_rollouts(step, rollout_rows([replace(made, completions=texts)]))
+    data = browser_data(folder)["steps"]
+    assert len(data) == rollout_data.MOST_STEPS and data[-1]["name"] == "100"
+    assert len(json.dumps(data)) < 700_000
+
+
+def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
+    drawn = [group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]
+    assert rollout_data.grouped(list(rollout_rows(drawn))) == [[0, 1], [2, 3], [4]]
+    path = folder.write_evaluation("step_000001", evaluation_rows({"s": drawn}))
+    assert rollout_data.evaluation_scores(path) == {
+        "s": {"a: 7": [1.0, 0.0], "a: 7'": [0.0, 0.0], "a: 7''": [1.0]}
     }
 
 
-def test_scripts_follow_their_files(run, tmp_path):
+def test_tokens_go_with_their_rollouts(tmp_path):
     folder = make_run(tmp_path / "run", 4, eval_every=2)
-    headers = steps.update(folder)
-    assert list(headers) == [
-        "step_000001", "step_000002", "step_000003", "step_000004",
-        "eval_000000", "eval_000002", "eval_000004",
-    ]  # fmt: skip
-    assert all(headers[name].traced for name in headers if name.startswith("step"))
-    (figures,) = headers["eval_000004"].sets
-    measured = folder.read_metrics()[-1]["eval/held_out/pass@1"]
-    assert figures.pass_at_1[0] == pytest.approx(measured)
-    before = {p.name: p.stat().st_mtime_ns for p in (folder.path / "report").iterdir()}
-    assert steps.update(folder) == headers
-    assert {p.name: p.stat().st_mtime_ns for p in (folder.path / "report").iterdir()} == before
+    assert all(step["traced"] for step in browser_data(folder)["steps"])
     folder.truncate_after(2)  # as a resumed run does
-    folder.write_rollouts(2, list(rollout_rows([group("other", [1.0])])))
-    headers = steps.update(folder)
-    assert list(headers) == ["step_000001", "step_000002", "eval_000000", "eval_000002"]
-    assert headers["step_000002"].prompts[0][0] == "other" and not headers["step_000002"].traced
-
-
-@pytest.mark.parametrize("text", ["", "//", "//{}\n", "//[]\n", '//{"form": 0}\n', "\xff\n"])
-def test_a_damaged_script_is_written_again(tmp_path, text):
-    folder = make_run(tmp_path / "run", 1)
-    path = folder.path / "report" / "step_000001.js"
-    path.write_text(text)
-    assert steps.update(folder)["step_000001"].prompts
-    assert path.read_text().startswith("//{")
+    folder.write_rollouts(3, list(rollout_rows([group("other", [1.0])])))
+    data = browser_data(folder)
+    assert [(step["name"], step["traced"]) for step in data["steps"]] == [
+        ("1", True), ("2", True), ("3", False),
+    ]  # fmt: skip
+    assert [each["name"] for each in data["evals"]] == ["000000", "000002"]
+    rollout_data.delete_up_to(folder, 2)
+    assert [step["name"] for step in browser_data(folder)["steps"]] == ["3"]
+    assert folder.steps_of("tokens") == []
 
 
 def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path):
@@ -513,12 +470,11 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
     groups = {"held_out": [group("a", [1.0, 0.0])]}
     rows = [r for p in ("base", "adapter") for r in evaluation_rows(groups, policy=p)]
     folder.write_evaluation("v000001", rows)
-    headers = steps.update(folder)
-    assert [each.name for each in headers["eval_v000001"].sets] == [
-        "held_out, base", "held_out, adapter",
+    shown = browser_data(folder)["evals"][-1]
+    assert [prompt["name"] for prompt in shown["prompts"]] == [
+        "held_out, base: a", "held_out, adapter: a",
     ]  # fmt: skip
-    assert headers["eval_v000001"].prompts[1][0] == "held_out, adapter: a"
-    assert sorted(evaluations_of(headers)) == [0, 1]
+    assert sorted(RunHistory.read(folder).evaluations) == [0, 1]
 
 
 # Charts
@@ -545,7 +501,7 @@ def test_any_values_can_be_drawn(values):
 def test_values_that_are_equal_but_for_rounding_can_be_drawn():
     assert charts.nice_ticks(0.9900000000000001, 0.9900000000000002)[0] < 0.99
     rows = [{"step": i, "reward/mean": 0.1 + i * 1e-17} for i in range(1000)]
-    assert signs.found(rows, {}) == []
+    assert signs.found(RunHistory(rows)) == []
 
 
 def test_a_fault_of_the_report_ends_no_run(folder):
@@ -594,7 +550,7 @@ def test_a_figure_carries_its_values():
     }
     assert figure.count('class="mark"') == 1 and figure.count('class="band"') == 1
     bars = charts.stacked("t", [charts.Curve("a", [(1, 2.0)]), charts.Curve("b", [(1, 3.0)])])
-    assert values_of(bars) == {"steps": [1], "values": [[2.0], [3.0]], "bars": True}
+    assert values_of(bars)["values"] == [[2.0], [3.0]] and values_of(bars)["bars"]
 
 
 def test_the_report_of_a_long_run_stays_small():
@@ -610,7 +566,7 @@ def test_the_report_of_a_long_run_stays_small():
      ("<&\"'", "&lt;&amp;&quot;&#x27;"), (True, "true")],
 )  # fmt: skip
 def test_text_is_escaped_and_every_character_is_seen(text, shown):
-    assert document.text(text) == shown
+    assert charts.text(text) == shown
 
 
 # Several runs
@@ -628,7 +584,7 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     assert path == pair[0].parent / "a-vs-b__u_.html"
     page = Page(path.read_text())
     assert "u" not in page.tags and "b <u>" in page.words
-    differing = page.source.partition("Options that differ")[2].partition("Evaluations")[0]
+    differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
     cells = re.findall("<t[hd]>([^<]+)", differing)
     assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
     for figure in re.findall("<figure.*?</figure>", page.source, re.DOTALL):
@@ -645,20 +601,17 @@ def test_the_runs_of_a_folder_are_listed(pair, capsys):
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["run", "status", "started"]
     assert [line.split()[0] for line in lines] == ["a", "b"]
-    assert "running" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
+    assert "killed" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
 
 
 def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
-    make_run(tmp_path / "a", 1)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    named = {"pid": child.pid, "host": platform.node(), "started": start_of(child.pid)}
-    (tmp_path / "a" / ".lock").write_text(json.dumps(named))
+    folder = make_run(tmp_path / "a", 1)
     for status in ("running", "killed"):
         assert cli.main(["report", str(tmp_path)]) == 0
         assert capsys.readouterr().out.splitlines()[1].split()[1] == status
         page = write_report(tmp_path / "a").read_text()
         assert f"<small class='{status}'>{status}</small>" in page
-        child.communicate()
+        folder.close()
 
 
 def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):
@@ -681,7 +634,7 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):
     (tmp_path / "bad" / "metrics.jsonl").write_text("rubbish\n{}\n")
     assert cli.main(["report", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert {tuple(line.split()[:2]) for line in lines} == {("good", "running"), ("bad", "damaged")}
+    assert {tuple(line.split()[:2]) for line in lines} == {("good", "killed"), ("bad", "damaged")}
 
 
 def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, capsys):
@@ -692,7 +645,7 @@ def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, caps
 
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [make_run(tmp_path / parent / "same", 1).path for parent in ("x", "y")]
-    assert [run.name for run in compare.read(runs)] == [str(path) for path in runs]
+    assert [run.name for run in read_all(runs)] == [str(path) for path in runs]
 
 
 @pytest.mark.parametrize(
@@ -706,7 +659,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["broken"], "broken/metrics.jsonl, line 1 is not JSON"),
         (["odd"], "a file of the run is damaged"),
         (["toml"], "a file of the run is damaged"),
-        (["rows"], "rollouts/step_000001.jsonl is not what a run writes (KeyError: 'rewards')"),
+        (["rows"], "a file of the run is damaged"),
         (["run", "other", "--output", "empty"], "Is a directory"),
     ],
 )
@@ -729,54 +682,46 @@ def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, argu
     assert line.startswith("unslothrl: ") and message in line
 
 
+def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
+    return re.sub("<.*?>", "", page.difference(before, after, key))
+
+
 def test_the_difference_of_evaluations_by_hand():
     before = {str(i): [0.0, 1.0] for i in range(4)}
     after = {str(i): [1.0, 1.0] for i in range(4)}
-    found = re.sub("<.*?>", "", overview.difference(before, after, lambda v: sum(v) / len(v)))
     # every problem gains a half; of the 16 ways to give signs two are as far from 0
-    assert found == "+0.500 (+0.500 to +0.500), p = 0.125"
-    assert overview.difference(before, {"0": [1.0]}, max) == ""
+    assert plain_difference(before, after) == "+0.500 (+0.500 to +0.500), p = 0.125"
+    assert plain_difference(before, {"0": [1.0]}) == ""  # other problems
+    assert plain_difference(before, after, "best_of_n").startswith("+0.000")
+    more = {name: scores * 2 for name, scores in after.items()}
+    assert plain_difference(before, more, "best_of_n") == ""  # the best of more completions
+    assert plain_difference(before, after, "loss") == ""
 
 
 def test_problems_are_paired_by_name_in_whatever_order():
     scores = {str(i): [float(i % 2)] for i in range(6)}
     turned = dict(reversed(scores.items()))
-    found = re.sub("<.*?>", "", overview.difference(scores, turned, max))
-    assert found == "+0.000 (+0.000 to +0.000), p = 1.000"
+    assert plain_difference(scores, turned) == "+0.000 (+0.000 to +0.000), p = 1.000"
 
 
-def evaluated(path: Path, answers: list[str], candidates: int = 2) -> compare.Run:
+def evaluated(path: Path, answers: list[str]) -> RunHistory:
     """A run with one evaluation: tasks of the same names, whatever their problems are."""
     folder = RunFolder.create(path.parent, path.name, "")
     groups = [
         replace(one, task=replace(one.task, answer=answer))
-        for answer, one in zip(
-            answers, [group(f"eval/s/{i}", [1.0] * candidates) for i in range(3)], strict=True
-        )
+        for i, answer in enumerate(answers)
+        for one in [group(f"eval/s/{i}", [1.0])]
     ]
     folder.write_evaluation("step_000000", evaluation_rows({"s": groups}))
     folder.log({"step": 0, "eval/s/pass@1": 1.0, "eval/s/best_of_n": 1.0})
-    (run,) = compare.read([path])
-    return run
+    return RunHistory.read(folder)
 
 
 def test_other_problems_under_the_same_names_are_not_paired(tmp_path):
     """What a seed holds out is numbered from 0 in every run."""
     one, same, other = (
-        evaluated(tmp_path / name, answers)
-        for name, answers in (
-            ("a", ["1", "2", "3"]),
-            ("b", ["1", "2", "3"]),
-            ("c", ["1", "2", "4"]),
-        )
+        evaluated(tmp_path / name, list(answers))
+        for name, answers in (("a", "123"), ("b", "123"), ("c", "124"))
     )
-    assert compare.last_difference([one, same], "s", "pass@1").startswith("+0.000")
-    assert compare.last_difference([one, other], "s", "pass@1") == "-"
-
-
-def test_the_best_of_more_completions_is_not_compared(tmp_path):
-    two = evaluated(tmp_path / "a", ["1"] * 3)
-    four = evaluated(tmp_path / "b", ["1"] * 3, candidates=4)
-    assert compare.last_difference([two, four], "s", "pass@1").startswith("+0.000")
-    assert compare.last_difference([two, four], "s", "best_of_n") == "-"
-    assert compare.last_difference([two, two], "s", "best_of_n").startswith("+0.000")
+    assert page.last_difference([one, same], "s", "pass@1").startswith("+0.000")
+    assert page.last_difference([one, other], "s", "pass@1") == "-"

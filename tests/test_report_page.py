@@ -15,8 +15,8 @@ import pytest
 from report_runs import HOSTILE, make_run, make_stage
 
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.compare import read, write_comparison
-from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.report.history import read_all
+from unslothrl.tracking.report.page import write_page, write_report
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def box(browser, selector: str) -> dict[str, float]:
 
 
 def wait_for_step(browser, name: str) -> None:
-    """Until the rollouts of `name`, a script, are shown."""
+    """Until the rollouts of `name`, such as step=12, are shown."""
     browser.wait_for(f"document.getElementById('prompts').dataset.name === '{name}'")
 
 
@@ -139,11 +139,11 @@ def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
         at = box(browser, "figure .plot")
         browser.move_to(x, at["y"] + 20)
         browser.click(x, at["y"] + 20)
-        wait_for_step(browser, "step_000005")
+        wait_for_step(browser, "step=5")
         prompts = texts(browser, ".prompt h3")
         assert prompts[0].startswith(rows(run, 5)[0]["task"] + " ")
         browser.evaluate("document.getElementById('next').click()")
-        wait_for_step(browser, "step_000006")
+        wait_for_step(browser, "step=6")
     assert y and box(browser, "#rollouts")["width"] > 0
 
 
@@ -153,7 +153,7 @@ def test_the_keyboard_reads_charts_too(page, run):
     browser.evaluate("document.querySelector('.plot').focus()")
     for key in ("ArrowLeft", "ArrowLeft", "Enter"):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-    wait_for_step(browser, "step_000011")
+    wait_for_step(browser, "step=11")
 
 
 def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
@@ -163,7 +163,7 @@ def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
     for index in (0, 5, 11):
         set_value(browser, "slider", index, "input")
         known = rows(run, index + 1)
-        wait_for_step(browser, f"step_{index + 1:06d}")
+        wait_for_step(browser, f"step={index + 1}")
         assert texts(browser, ".candidate pre") == [row["completion"] for row in known]
     places = browser.evaluate(
         "[...document.querySelector('.candidates').children]"
@@ -220,7 +220,7 @@ def test_search_and_filters_over_all_steps(page, run):
     (hit,) = texts(browser, "#hits li")
     assert hit.startswith(f"step 3, {rows(run, 3)[6]['task']} ")
     browser.evaluate("document.querySelector('#hits a').click()")
-    wait_for_step(browser, "step_000003")
+    wait_for_step(browser, "step=3")
     set_value(browser, "search", "", "input")
     set_value(browser, "filter", "wrong")
     set_value(browser, "everywhere", True)
@@ -276,13 +276,13 @@ def test_evaluations_are_browsed_too(page, run):
 @pytest.mark.parametrize("hash", ["#eval=50%25%20%231%3F", "#eval=%E0%A4%A"])
 def test_an_evaluation_is_found_whatever_its_file_is_called(page, tmp_path, hash):
     folder = make_run(tmp_path / "run", 1, eval_every=100)
-    drawn = folder.evaluation_file(0)
+    drawn = folder.step_file("evals", 0)
     drawn.rename(drawn.with_name("50% #1?.jsonl"))
     browser = page(write_report(folder), hash)
     browser.wait_for(READY)  # also by a hash that is no text
     set_value(browser, "kind", "eval")
     set_value(browser, "slider", 0, "input")
-    wait_for_step(browser, "eval_50% #1?")
+    wait_for_step(browser, "eval=50% #1?")
     link = "document.querySelector('#said a').getAttribute('href')"
     assert browser.evaluate(link) == "evals/50%25%20%231%3F.jsonl"
     set_value(browser, "everywhere", True)
@@ -290,7 +290,7 @@ def test_an_evaluation_is_found_whatever_its_file_is_called(page, tmp_path, hash
     hashes = browser.evaluate("[...document.querySelectorAll('#hits a')].map((a) => a.hash)")
     assert "#eval=50%25%20%231%3F" in hashes
     browser.evaluate("document.querySelector('#hits a').click()")
-    wait_for_step(browser, "eval_50% #1?")
+    wait_for_step(browser, "eval=50% #1?")
 
 
 def test_hostile_completions_stay_text(page, tmp_path):
@@ -320,7 +320,7 @@ def episodes(tmp_path_factory):
 
 def test_episodes_are_browsed_turn_by_turn(page, episodes):
     browser = page(report(episodes), "#step=4")
-    wait_for_step(browser, "step_000004")
+    wait_for_step(browser, "step=4")
     known = rows(episodes, 4)
     turns = [turn for row in known for turn in row["turns"]]
     written = texts(browser, ".candidate pre:not(.said)")
@@ -339,7 +339,7 @@ def test_episodes_are_browsed_turn_by_turn(page, episodes):
     assert any("lost" in row for row in everyone)
     step = next(step for step in range(1, 7) if any("lost" in row for row in rows(episodes, step)))
     browser.evaluate(f"location.hash = 'step={step}'")
-    wait_for_step(browser, f"step_{step:06d}")
+    wait_for_step(browser, f"step={step}")
     reasons = [f"lost: {row['lost']}" for row in rows(episodes, step) if "lost" in row]
     assert texts(browser, ".candidate .lost") == reasons
     sought = next(turn for row in rows(episodes, step) for turn in row["turns"]
@@ -398,16 +398,6 @@ def test_no_other_script_runs(browser, run, tmp_path):
     browser.problems.clear()
 
 
-def test_a_page_that_was_copied_without_its_scripts_says_so(browser, run, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_bytes(report(run).read_bytes())
-    browser.open("about:blank")
-    browser.open(path.as_uri())
-    browser.wait_for("document.getElementById('said').textContent.includes('is not beside')")
-    assert len(texts(browser, "figure")) >= 14
-    browser.problems.clear()  # the file that is missing
-
-
 def test_the_page_works_from_a_server_too(browser, run):
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -424,11 +414,11 @@ def test_the_page_works_from_a_server_too(browser, run):
 
 def test_a_comparison_has_no_browser_and_no_problem(page, run, tmp_path):
     other = make_run(tmp_path / "other", 8, lr=1e-4)
-    browser = page(write_comparison(read([run.path, other.path]), tmp_path / "both.html"))
+    browser = page(write_page(read_all([run.path, other.path]), tmp_path / "both.html"))
     at = box(browser, "figure .plot")
     browser.move_to(at["x"] + 2, at["y"] + 9)
-    assert texts(browser, "figure .at")[0].strip() == "step 0"
-    assert len(texts(browser, "figure:first-of-type .legend b")) == 2
+    assert texts(browser, "figure .at")[0].strip() == "step 1"
+    assert len(texts(browser, ".figures:first-of-type figure:first-of-type .legend b")) == 2
 
 
 LOOKS = {

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import yaml
 
 from unslothrl.config.offline_options import TABLES, DpoOptions
 from unslothrl.offline.resolve import Stage, to_toml
-from unslothrl.tracking import card, methods
+from unslothrl.tracking import card, origin
+from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
@@ -42,12 +44,12 @@ def run_of(command, folder, **options):
 
 @pytest.mark.parametrize("command", TABLES)
 def test_a_card_is_of_its_stage(command, tmp_path):
-    run = card.Run.read(run_of(command, tmp_path, lr=0.5))
+    run = card.history(run_of(command, tmp_path, lr=0.5))
     stages = ("SFT on me/examples, run first", f"{command} on me/data, run mine")
     use = Use("me/base", "Be brief.", chat_template="{{ messages }}", stages=stages)
     text = card.card("mine v000002", use, "me/base", run)
     head, _, body = text.removeprefix("---\n").partition("\n---\n")
-    meta = {key: json.loads(value) for key, value in (x.split(": ", 1) for x in head.splitlines())}
+    meta = yaml.safe_load(head)
     assert meta == {
         "library_name": "peft",
         "pipeline_tag": "text-classification" if command == "rm" else "text-generation",
@@ -58,7 +60,7 @@ def test_a_card_is_of_its_stage(command, tmp_path):
             "unslothrl",
         ],
     }  # fmt: skip
-    assert methods.METHODS[command].name in body and not any(word in body for word in OF_RL)
+    assert origin.METHODS[command].name in body and not any(word in body for word in OF_RL)
     assert "1. SFT on me/examples, run first\n2. " in body and "Be brief." in body
     assert f"`unslothrl {command} --recipe FILE.toml`" in body and "\nlr = 0.5\n" in body
     first, last = ("2.250", "1.125 (step 2)") if command == "sft" else ("0.250", "0.125 (step 2)")
@@ -70,21 +72,22 @@ def test_a_card_is_of_its_stage(command, tmp_path):
 
 def test_a_run_of_rl_keeps_its_card(tmp_path):
     (tmp_path / "config.toml").write_text('learner = "grpo"\ndataset = "me/data"\nlr = 0.5\n')
-    text = card.card("t", Use("me/base", ""), "me/base", card.Run.read(tmp_path))
+    text = card.card("t", Use("me/base", ""), "me/base", card.history(tmp_path))
     assert "trained by reinforcement learning over" in text and "`unslothrl train --recipe" in text
-    assert '["reinforcement-learning", "lora", "unslothrl", "grpo"]' in text
+    meta = yaml.safe_load(text.split("---\n")[1])
+    assert meta["tags"] == ["reinforcement-learning", "lora", "unslothrl", "grpo"]
 
 
 def test_names_of_stages_are_no_markup():
     use = Use("me/base", "", stages=("SFT on [a](b)", "<img src=x>"))
-    lines = card.card("t", use, "me/base", card.Run({}, [], 0)).splitlines()
+    lines = card.card("t", use, "me/base", RunHistory(())).splitlines()
     assert "1. SFT on \\[a\\](b)" in lines and "2. &lt;img src=x&gt;" in lines
 
 
 def test_an_adapter_knows_the_stages_before_it(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
-    own = methods.described("sft", str(rows), "first")
+    own = origin.described("sft", str(rows), "first")
     assert own == "SFT on rows.jsonl, run first"  # no path of this machine
     assert starting_adapter.stages(DpoOptions(), own) == (own,)
     start = tmp_path / "v000020"
@@ -95,7 +98,7 @@ def test_an_adapter_knows_the_stages_before_it(tmp_path):
     (start / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
     assert adapter_use.read(start) == use
     assert starting_adapter.stages(options, "DPO on x, run y") == (own, "DPO on x, run y")
-    assert methods.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
+    assert origin.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
 
 
 @pytest.mark.parametrize("stages", ["SFT", [1], ["x"] * 65, {"a": 1}])

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 PROGRAM = """
 import signal, sys, time
 from unslothrl import stopping
-from unslothrl.tracking.output import Output
+from unslothrl.tracking.terminal import Output
 stopping.listen()
 out = Output()
 try:

@@ -21,12 +21,9 @@ from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError
-from unslothrl.tracking import samples
-from unslothrl.tracking.printer import clipped, of_width
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.schedule import Phase
-from unslothrl.tracking.step_lines import StepTable, plain_step
-from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
+from unslothrl.tracking.terminal import Terminal, clipped
 from unslothrl.training.start_lines import facts, header
 from unslothrl.turn import Turn
 from unslothrl.types import Group, Transcript
@@ -65,9 +62,9 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x00\r\nanswer [bold]2[/bold] \U0
 
 
 def test_the_best_completion_of_all_groups_is_shown_the_first_of_equals():
-    best = samples.BestCompletion.of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))])
+    best = BestCompletion.of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))])
     assert best is not None and (best.text, best.reward) == ("b", 1.0)
-    assert samples.BestCompletion.of([]) is None
+    assert BestCompletion.of([]) is None
 
 
 def episode(question: str, *turns: Turn) -> Group:
@@ -83,7 +80,7 @@ def test_a_sample_of_an_episode_is_its_own_question_and_its_turns():
     terminal.sample([episode("What is 34 * 56?", *turns)])
     said = "34 * 56 = | = 1904 | <answer>1904</answer>"
     assert written() == f"sample, reward 1: What is 34 * 56? -> {said}\n"
-    best = samples.BestCompletion.of([episode("", Turn("7"))])  # the task's own prompt
+    best = BestCompletion.of([episode("", Turn("7"))])  # the task's own prompt
     assert best is not None and (best.problem, best.text) == ("the row's", "7")
 
 
@@ -129,13 +126,11 @@ def test_samples_come_with_the_first_step_and_then_now_and_then():
 
 @pytest.mark.parametrize("most", range(12))
 def test_clipped_text_fits_and_keeps_both_ends(most):
-    for text in ("abcdefghijklmnop", "漢字" * 9, "e\u0301" * 500, "\u0301" * 5000, "ab"):
-        short = clipped(text, most)
-        assert cell_len(short) <= most and len(short) < 60
+    short = clipped("abcdefghijklmnop", most)
+    assert len(short) == most
     if most >= 6:
-        assert clipped("abcdefghijklmnop", most)[0] == "a"
-        assert clipped("abcdefghijklmnop", most)[-1] == "p"
-    assert of_width("漢字", 3) == "漢"
+        assert short[0] == "a" and short[-1] == "p"
+    assert clipped("ab", max(2, most)) == "ab"
 
 
 # Advice
@@ -154,7 +149,7 @@ def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
 
 @pytest.mark.parametrize("scores", [[0.0, 0.0, 0.125, 0.0, 0.0, 0.0], [None] * 6, [0.0, 0.0]])
 def test_one_right_completion_or_too_few_steps_are_no_reason(scores):
-    watch = samples.NeverRight()
+    watch = NeverRight()
     rows = [{} if score is None else {"rollout/score": score} for score in scores]
     assert [watch.saw(row) for row in rows] == [None] * len(rows)
 

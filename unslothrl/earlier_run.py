@@ -18,7 +18,7 @@ from unslothrl.redaction import redacted_values
 from unslothrl.resuming import FREE
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
-from unslothrl.tracking.summary_lines import found_at, is_whole
+from unslothrl.tracking.step_lines import found_at, is_whole
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trainer import Trainer
 

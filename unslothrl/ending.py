@@ -16,7 +16,7 @@ from unslothrl.tracking import calling
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.tracked import CLOSE_S, Trackers
+from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.training.saving import best
 from unslothrl.training.trainer import Trainer
 from unslothrl.weights import portable

@@ -33,10 +33,10 @@ from unslothrl.planning.placement import Resources
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards import model
 from unslothrl.tracking import card as cards
-from unslothrl.tracking import methods, origin, trackers
+from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.run_folder import RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.tracked import Trackers
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import trial
 from unslothrl.training.start_lines import facts, header
 from unslothrl.training.tracing import Pieces
@@ -211,7 +211,7 @@ def prepare(
     folder = open_folder(config, earlier, facts(config, data), recipe, parts)
     folder.checkpoints.keep = config.keep_checkpoints
     use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-    own = methods.described(methods.RL, config.dataset, folder.path.name, config.learner)
+    own = origin.described(origin.RL, config.dataset, folder.path.name, config.learner)
     use = replace(use, stages=starting_adapter.stages(config, own), base_parts=parts)
     return Prepared(base, data, level, steps, tuple(notes), fingerprints, folder, use)
 
@@ -219,7 +219,7 @@ def prepare(
 def card_of(folder: RunFolder, use: Use, version: int) -> str:
     """The model card of a version, by what the run has measured until it is saved."""
     title = f"{folder.path.name} v{version:06d}"
-    return cards.card(title, use, use.base, cards.Run.read(folder.path))
+    return cards.card(title, use, use.base, cards.history(folder.path))
 
 
 def total_steps(config: Config, data: Data) -> int:

@@ -97,7 +97,7 @@ def export(
         else:
             check_room(target, source, GGUF_TYPES[gguf_type])
             lines = write_gguf(source, folder, shown, gguf_type)
-        run = card.Run.read(found.run)
+        run = card.history(found.run)
         text = card.card(found.title, source.use, source.name, run, to)
         (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if target is None and push is not None:

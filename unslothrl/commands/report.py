@@ -8,9 +8,8 @@ from typing import TextIO, TypeVar
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder
-from unslothrl.tracking.origin import Origin
-from unslothrl.tracking.report.compare import Run, cells, listing, read, write_comparison
-from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
+from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
 from unslothrl.untrusted import for_terminal, plain
 
@@ -19,7 +18,7 @@ PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 LONGEST_NAME = 100  # bytes of the name of a comparison's file
 
 T = TypeVar("T")
-DAMAGED = (
+WRONG = (
     OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError,
     ArithmeticError,
 )  # fmt: skip
@@ -48,18 +47,19 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
     path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
     if is_file(path) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} is there already and no page: name an .html")
-    made = readable(folders, lambda: write_comparison(read(folders), path))
+    made = readable(folders, lambda: write_page(read_all(folders), path))
     print(for_terminal(str(made)), file=out)
 
 
-def listed(path: Path) -> Run:
+def listed(path: Path) -> RunHistory:
     """A run for the list, also one whose files are damaged."""
+    folder = RunFolder(path)
     try:
-        run = read([path], with_evaluations=False)[0]
-        cells(run)  # what they are made of may be damaged too
+        run = RunHistory.read(folder)
+        listing([run])  # what it is made of may be damaged too
         return run
-    except DAMAGED:
-        return Run(path.name, RunFolder(path), (), {}, {"status": "damaged"}, Origin())
+    except WRONG:
+        return RunHistory((), summary={"status": DAMAGED}, folder=folder, name=path.name)
 
 
 def folder_of(name: str) -> Path:
@@ -106,7 +106,7 @@ def readable(folders: Sequence[Path], work: Callable[[], T]) -> T:
     except OSError as error:
         name = plain(str(error.filename)) if error.filename else "a file"
         raise UserError(f"report: {name}: {error.strerror}") from None
-    except DAMAGED as error:
+    except WRONG as error:
         said = plain(" ".join(str(error).split()), 300)
         names = ", ".join(plain(str(folder)) for folder in folders)
         raise UserError(f"report {names}: a file of the run is damaged: {said}") from None

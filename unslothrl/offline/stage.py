@@ -21,12 +21,12 @@ from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards.model import HEAD_FILE, head_of
-from unslothrl.tracking import calling, methods, origin
+from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, REPORT, RunFolder, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.tracked import Trackers
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.adapter_use import Use
@@ -102,7 +102,7 @@ class Begun:
         )
         mirror = Mirror(target, folder.path, view.note)
         folder.saved = mirror.update
-        own = methods.described(stage.command, options.dataset, folder.path.name)
+        own = origin.described(stage.command, options.dataset, folder.path.name)
         use = replace(
             use_of(options, found.system_prompt, tokenizer),
             stages=starting_adapter.stages(options, own),
@@ -390,4 +390,4 @@ def card_of(folder: RunFolder, use: Use, version: int) -> str:
     from unslothrl.tracking import card
 
     title = f"{folder.path.name} v{version:06d}"
-    return card.card(title, use, use.base, card.Run.read(folder.path))
+    return card.card(title, use, use.base, card.history(folder.path))

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -20,6 +19,7 @@ EVALUATED = (  # label, key of `eval/<set>/<key>`
     ("tokens right", "token_accuracy"), ("chosen over rejected", "accuracy"),
 )  # fmt: skip
 BARS = "▁▂▃▄▅▆▇█"
+LARGEST = 1e300
 
 
 def series(rows: Iterable[Row], name: str) -> Points:
@@ -47,10 +47,9 @@ def eval_sets(rows: Iterable[Row]) -> list[str]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether this is a finite number; an integer beyond all floats is none."""
-    if isinstance(value, int):
-        return abs(value) <= sys.float_info.max
-    return isinstance(value, float) and math.isfinite(value)
+    """Whether this is a number that can be drawn: finite, and far from the largest float, so that
+    sums of many are finite too."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -74,10 +73,7 @@ def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
 
 def mean(values: Sequence[float]) -> float:
     """0 of no values."""
-    try:
-        return math.fsum(values) / len(values) if values else 0.0
-    except OverflowError:
-        return math.fsum(value / len(values) for value in values)
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 def duration(seconds: float) -> str:

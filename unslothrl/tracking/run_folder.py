@@ -11,40 +11,43 @@
       adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
       checkpoints/                 all that resume needs: see `checkpoints.store`
       report.html                  see docs/report.md
-      report/step_000010.js        what it loads of a step's rollouts when asked
+      tokens/step_000010.jsonl     the single tokens of the rollouts that the report shows
       error.txt                    the traceback of an unexpected error that ended the run
       bad_batch_000012.jsonl       the last of three updates in a row that were not finite
       trackers.json                the run's id in each tracker of --track, for a resume
       tensorboard/ wandb/          what these trackers write here
       profile/                     traces of --profile, and a table of where the steps went
       .mirror/                     what has been copied to --mirror
-      .lock                        who trains into it: see `run_lock`
+      .lock                        held by the process that trains into it, and says which
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
 import json
-import math
 import os
+import platform
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, Checkpoints
+from filelock import FileLock, Timeout
+
+from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import exists, remove, write_whole
 from unslothrl.policy_version import Adapter
 from unslothrl.redaction import redacted
-from unslothrl.tracking.jsonl import (
+from unslothrl.tracking.rows import (
     drop_incomplete_line,
+    encoded,
     is_terminated,
+    json_line,
     numbered_objects,
+    plain,
     read_jsonl,
 )
-from unslothrl.tracking.run_lock import LOCK, RunLock
 from unslothrl.types import Batch
 from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights.adapter import NOTHING, write_adapter
@@ -53,15 +56,62 @@ from unslothrl.weights.starting_adapter import START, WRITING
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
-EVALS = "evals"
-OWN_FOLDERS = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)  # that a resumed run reads and writes
+EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
-OWN_FILES = (
-    CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}",
-    f"{CHECKPOINTS}/{BEST}",
-)  # fmt: skip
 MOST_SUMMARY = 1 << 20
+
+
+class RunLock:
+    """One process at a time trains into a run's folder: held until `release`, or until that process
+    ends, however it ends. The file says who holds it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.lock = FileLock(folder / LOCK, blocking=False, thread_local=False)
+
+    @classmethod
+    def take(cls, folder: Path) -> "RunLock":
+        """UserError where another run trains into the folder; OSError where it cannot be
+        written."""
+        taken = cls(folder)
+        try:
+            taken.lock.acquire()
+        except Timeout:
+            by = lock_holder(folder)
+            raise UserError(
+                f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}:"
+                " wait until that run has ended, or end it"
+            ) from None
+        named = {"pid": os.getpid(), "host": platform.node()}
+        (folder / LOCK).write_text(json.dumps(named))
+        return taken
+
+    @classmethod
+    def is_free(cls, folder: Path) -> bool:
+        """Whether a run could train into the folder."""
+        try:
+            with cls(folder).lock:
+                return True
+        except (Timeout, OSError):
+            return False
+
+    def release(self) -> None:
+        """The folder is free for other processes."""
+        self.lock.release()
+
+    def discard(self) -> None:
+        """`release`, for a run that is refused before it begins: the file goes too."""
+        (self.folder / LOCK).unlink(missing_ok=True)
+        self.release()
+
+
+def lock_holder(folder: Path) -> dict[str, Any]:
+    """The process that took a folder's lock last, by "pid" and "host"; {} if nothing says so."""
+    try:
+        return read_object(folder / LOCK, MOST_SUMMARY)
+    except Unreadable:
+        return {}
 
 
 class RunFolder:
@@ -100,17 +150,15 @@ class RunFolder:
             is_new = True
             begin(folder.path)
             folder.write_config(config_toml)
-        except OSError as error:
+        except BaseException as error:  # a stop included
             if is_new:
                 folder.discard()
+            if not isinstance(error, OSError):
+                raise
             raise UserError(
                 f"output_dir {output_dir} cannot be written ({error.strerror}): "
                 "set --output_dir to a folder of your own"
             ) from None
-        except BaseException:  # a stop
-            if is_new:
-                folder.discard()
-            raise
         return folder
 
     @classmethod
@@ -123,41 +171,23 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
-        folder.check_kinds()
-        try:
-            folder.lock = RunLock.take(folder.path)
-        except OSError as error:
-            raise UserError(
-                f"resume {path} cannot be written ({error.strerror}): make it writable, or copy it"
-            ) from None
+        folder.lock = RunLock.take(folder.path)
         return folder
-
-    def check_kinds(self) -> None:
-        """UserError where a pipe, a folder or a link to nothing stands in the place of a file of
-        the run's, or a file in that of a folder."""
-        for names, kind, is_one in (
-            (OWN_FOLDERS, "folder", Path.is_dir), (OWN_FILES, "file", Path.is_file)
-        ):  # fmt: skip
-            for name in names:
-                path = self.path / name
-                if os.path.lexists(path) and not is_one(path):
-                    raise UserError(f"resume {self.path}: {name} is no {kind}: remove it")
 
     def refuse_restart(self) -> None:
         """UserError where the run has finished: begun again, it would replace its own record."""
-        with suppress(ValueError):
-            if self.read_summary().get("status") == "finished":
-                raise UserError(
-                    f"resume {self.path}: it has finished and has no checkpoint to go on from: "
-                    f"start a new run with --adapter {self.path}"
-                )
+        if self.read_summary().get("status") == "finished":
+            raise UserError(
+                f"resume {self.path}: it has finished and has no checkpoint to go on from: "
+                f"start a new run with --adapter {self.path}"
+            )
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
         self._remove_beginning()
         if self.lock is not None:
             self.lock.discard()
-        with suppress(OSError):  # what others have put there stays
+        if not any(self.path.iterdir()):  # what others have put there stays
             self.path.rmdir()
 
     def _remove_beginning(self) -> None:
@@ -181,10 +211,10 @@ class RunFolder:
             rows = self.read_metrics(lambda damaged: None)
             kept = [row for row in rows if row["step"] <= logged]
             write_whole(self.path / METRICS, b"".join(map(json_line, kept)))
-        for folder, last in ((ROLLOUTS, step), (EVALS, logged)):
+        for folder, last in ((ROLLOUTS, step), (TOKENS, step), (EVALS, logged)):
             for later in self.steps_of(folder):
                 if later > last:
-                    self._of_step(folder, later).unlink()
+                    self.step_file(folder, later).unlink()
         self.checkpoints.delete_after(step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
@@ -209,13 +239,15 @@ class RunFolder:
     def incomplete_record(self, step: int, logged: int) -> str | None:
         """The file whose last line was cut off, of the metrics up to `logged` and the rollouts of
         `step`; None where both are whole, or somebody has deleted them."""
-        metrics, rollouts = self.path / METRICS, self._of_step(ROLLOUTS, step)
+        metrics, rollouts = self.path / METRICS, self.step_file(ROLLOUTS, step)
         needs_line = logged > 0 and metrics.is_file()  # step 0 has one after an evaluation alone
         rows = self.read_metrics(lambda damaged: None) if needs_line else []
         if needs_line and not any(row["step"] == logged for row in rows):
             return metrics.name
-        if rollouts.is_file() and not is_terminated(rollouts):
-            return str(rollouts.relative_to(self.path))
+        if rollouts.is_file():
+            with rollouts.open("rb") as file:
+                if not is_terminated(file):
+                    return str(rollouts.relative_to(self.path))
         return None
 
     def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
@@ -236,36 +268,25 @@ class RunFolder:
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes the rollouts of a step: see `rows.rollout_rows`."""
-        return self._write_rows(self._of_step(ROLLOUTS, step), rows)
+        return self.write_rows(self.step_file(ROLLOUTS, step), rows)
 
     def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes what an evaluation drew: see `rows.evaluation_rows`."""
-        return self._write_rows(self.path / EVALS / f"{name}.jsonl", rows)
+        return self.write_rows(self.path / EVALS / f"{name}.jsonl", rows)
 
-    def _write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes a file of JSON lines, with its folder."""
         path.parent.mkdir(exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
         return path
 
     def read_rollouts(self, step: int) -> list[dict[str, Any]]:
         """The rows of a step's rollouts, see `rows.rollout_rows`; [] if it has none."""
-        return read_jsonl(self._of_step(ROLLOUTS, step))
-
-    def rollouts_file(self, step: int) -> Path:
-        """Where the rollouts of a step are, or are to be."""
-        return self._of_step(ROLLOUTS, step)
+        return read_jsonl(self.step_file(ROLLOUTS, step))
 
     def rollout_steps(self) -> list[int]:
         """The steps that have rollouts, ascending."""
         return self.steps_of(ROLLOUTS)
-
-    def evaluation_steps(self) -> list[int]:
-        """The steps after which the run has been evaluated, ascending."""
-        return self.steps_of(EVALS)
-
-    def evaluation_file(self, step: int) -> Path:
-        """Where what the evaluation after a step drew is, or is to be."""
-        return self._of_step(EVALS, step)
 
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt, without secrets."""
@@ -319,7 +340,8 @@ class RunFolder:
             if OF_STEP.fullmatch(path.stem)
         )
 
-    def _of_step(self, folder: str, step: int) -> Path:
+    def step_file(self, folder: str, step: int) -> Path:
+        """Where the rollouts of a step, or what the evaluation after it drew, are or are to be."""
         return self.path / folder / f"{step_name(step)}.jsonl"
 
 
@@ -339,45 +361,12 @@ def is_left_over(folder: Path) -> bool:
 
 
 def has_only_begun(folder: Path) -> bool:
-    """Whether this has been made for a run, by this user, and has no run yet; a process may be
-    about to begin it."""
-    try:
-        names = {entry.name for entry in folder.iterdir()}
-        owners = {path.lstat().st_uid for path in (folder, folder / LOCK)}
-    except OSError:
-        return False
+    """Whether this has been made for a run and has no run yet; a process may be about to begin
+    it."""
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
-    return CONFIG not in names and not others and owners == {os.geteuid()}
+    return LOCK in names and CONFIG not in names and not others
 
 
 def step_name(step: int) -> str:
     return f"step_{step:06d}"
-
-
-ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-
-
-def plain(value: Any) -> Any:
-    """`value` in JSON's types. NaN and infinity, which JSON lacks, become null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):  # a NumPy number
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
-
-
-def json_line(row: Mapping[str, Any]) -> bytes:
-    try:  # most rows are plain already
-        text = ENCODER.encode(row)
-    except (TypeError, ValueError):
-        text = ENCODER.encode(plain(row))
-    return encoded(text) + b"\n"
-
-
-def encoded(text: str) -> bytes:
-    """JSON as UTF-8. Half a surrogate pair, which UTF-8 lacks, becomes its JSON escape."""
-    return text.encode("utf-8", "backslashreplace")

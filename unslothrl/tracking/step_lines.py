@@ -1,14 +1,30 @@
-"""A finished step as a row of a table, or as a line."""
+"""What the terminal says of a run: its steps as rows of a table or as lines, how long it will take,
+and how it ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from unslothrl.tracking.metrics import Row, duration, is_number, short
+from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, mean, short
+from unslothrl.tracking.run_folder import REPORT
+from unslothrl.types import Group
 
 HEADER_EVERY = 20  # rows
 STEP_WIDTH = 9
-GROUPS = "rollout/groups"
+BETWEEN = " | "  # an episode's turns and observations
+RECENT = 10  # steps and evaluations whose mean predicts the remaining time
+PATIENCE = (3, 30)  # steps without a right completion after which that is said
+SHOWN = (  # label, key of the summary
+    ("adapter", "adapter"),
+    ("best", "best_adapter"),
+    ("use it", "command"),
+    ("evaluate", "evaluate"),
+    ("export", "export"),
+    ("resume", "resume"),
+    ("goes on", "goes_on"),
+    ("report", "report"),
+)
 
 
 @dataclass(frozen=True)
@@ -19,10 +35,10 @@ class Column:
     metric: str
     width: int
     write: Callable[[Any], str] = short
-    plain: str = "{label} {value}"  # how a plain line says it
+    plain: str = ""  # how a plain line calls it, where not by its label
     is_optional: bool = False  # left out where the step lacks it
     is_of_groups: bool = False  # a count of the step's groups, shown as 27/32
-    hides_zero: bool = False  # left out while it is 0, and from plain lines
+    hides_zero: bool = False  # left out while it is 0
 
 
 # The rightmost are left out where they do not fit.
@@ -31,18 +47,12 @@ COLUMNS = (
     Column("score", "rollout/score", 8, is_optional=True),
     Column("length", "rollout/mean_length", 8, lambda value: f"{value:.0f}"),
     Column("seconds", "timing/step_s", 9, lambda value: f"{value:.1f}"),
-    Column("failed", "reward/failed", 8, plain="rewards failed {value}", hides_zero=True),
-    Column(
-        "no signal",
-        "reward/zero_signal_groups",
-        11,
-        plain="groups without signal {value}",
-        is_optional=True,
-        is_of_groups=True,
-    ),
+    Column("failed", "reward/failed", 8, plain="rewards failed", hides_zero=True),
+    Column("no signal", "reward/zero_signal_groups", 11, plain="groups without signal",
+           is_optional=True, is_of_groups=True),
     Column("gap", "train/sampler_gap", 8, lambda value: f"{value:.4f}"),
     Column("tokens/s", "rollout/tokens_per_s", 10, lambda value: f"{value:,.0f}"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,6 @@ class Layout:
 
     columns: Sequence[Column] = COLUMNS
     curve: tuple[str, str] = ("reward", "reward/mean")  # label, metric: from step to step
-
-
-OF_A_RUN = Layout()
 
 
 class StepTable:
@@ -68,20 +75,18 @@ class StepTable:
     def add(self, metrics: Row, step: int, total: int, width: int) -> tuple[str | None, str]:
         """-> (the heading, None where it still stands close above; the row), each shorter than
         `width`."""
-        labels, cells = [f"{'step':>{STEP_WIDTH}}"], [f"{f'{step}/{total}':>{STEP_WIDTH}}"]
+        heading, row = f"{'step':>{STEP_WIDTH}}", f"{f'{step}/{total}':>{STEP_WIDTH}}"
         for column in columns_of(metrics, self.columns):
-            labels.append(f" {column.label:>{column.width - 1}}")
-            value = cell(metrics, column)
-            cells.append(f" {value:>{column.width - 1}}")
-        while len(cells) > 1 and len("".join(cells)) >= width:
-            labels.pop()
-            cells.pop()
-        heading = "".join(labels)
+            label = f" {column.label:>{column.width - 1}}"
+            value = f" {cell(metrics, column):>{column.width - 1}}"
+            if max(len(heading + label), len(row + value)) >= width:
+                break
+            heading, row = heading + label, row + value
         if heading == self.heading and self.rows_since_heading < HEADER_EVERY:
             self.rows_since_heading += 1
-            return None, "".join(cells)
+            return None, row
         self.heading, self.rows_since_heading = heading, 1
-        return heading, "".join(cells)
+        return heading, row
 
 
 def columns_of(metrics: Row, columns: Sequence[Column] = COLUMNS) -> Sequence[Column]:
@@ -103,7 +108,7 @@ def plain_step(
 ) -> str:
     """A step as a line for a log."""
     parts = [
-        column.plain.format(label=column.label, value=cell(metrics, column))
+        f"{column.plain or column.label} {cell(metrics, column)}"
         for column in columns_of(metrics, columns)
         if is_number(metrics.get(column.metric))
     ]
@@ -114,7 +119,201 @@ def plain_step(
 
 def cell(metrics: Row, column: Column) -> str:
     """A value as the table and the lines show it; a count of groups with how many there were."""
-    value, groups = metrics.get(column.metric), metrics.get(GROUPS)
+    value, groups = metrics.get(column.metric), metrics.get("rollout/groups")
     if not is_number(value):
         return "-"
     return column.write(value) + (f"/{groups}" if column.is_of_groups and groups else "")
+
+
+@dataclass(frozen=True)
+class BestCompletion:
+    """The best completion of a step, and what it was asked."""
+
+    problem: str
+    text: str  # of several turns with what was answered between them
+    reward: float
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> "BestCompletion | None":
+        """The first of those that earned most; None where there are no completions."""
+        found = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
+        if not found:
+            return None
+        total, group, index = max(found, key=lambda each: each[0])
+        completion = group.completions[index]
+        if (transcript := completion.transcript) is None:
+            return cls(group.task.problem, completion.text, total)
+        return cls(transcript.question or group.task.problem, transcript.text(BETWEEN), total)
+
+
+class NeverRight:
+    """Notices that no completion has been right since the run began, or was resumed."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.was_right = False
+
+    def saw(self, metrics: Row) -> str | None:
+        """-> what to tell the user after a step, None for nothing."""
+        score = metrics.get("rollout/score")
+        self.was_right |= is_number(score) and score > 0
+        if not is_number(score) or self.was_right:
+            return None
+        self.steps += 1
+        if self.steps not in PATIENCE:
+            return None
+        return (
+            f"no completion was ever right, in {self.steps} steps: read some in rollouts/, try the "
+            "reward on right answers with `unslothrl score`, or take easier problems or a larger "
+            "model: without a right one there is little to learn from"
+        )
+
+    @property
+    def is_so(self) -> bool:
+        """Whether there were steps, and none had a right completion."""
+        return self.steps > 0 and not self.was_right
+
+
+class Schedule:
+    """Estimates the seconds to the next evaluation and to the end of the run from recent means.
+
+    Every `eval_every`-th step (0: none) and the last are followed by an evaluation. Estimates are
+    None until a step has been timed.
+    """
+
+    def __init__(self, eval_every: int, clock: Callable[[], float]):
+        self.eval_every, self.clock = eval_every, clock
+        self.step, self.total = 0, 0
+        self.evaluated_at = -1
+        self.step_s: list[float] = []
+        self.eval_s: list[float] = []
+        self.since = clock()
+
+    def stepped(self, step: int, total: int, seconds: float) -> None:
+        self.step, self.total, self.since = step, total, self.clock()
+        self.step_s = [*self.step_s, seconds][-RECENT:]
+
+    def evaluated(self, step: int, seconds: float | None) -> None:
+        self.evaluated_at, self.since = step, self.clock()
+        self.eval_s = [*self.eval_s, *([] if seconds is None else [seconds])][-RECENT:]
+
+    def to_next_eval(self) -> float | None:
+        pending = self._pending_evaluations()
+        if not self.step_s or not pending:
+            return None
+        return self._remaining((pending[0] - self.step) * mean(self.step_s))
+
+    def to_end(self) -> float | None:
+        if not self.step_s:
+            return None
+        steps = (self.total - self.step) * mean(self.step_s)
+        return self._remaining(steps + len(self._pending_evaluations()) * mean(self.eval_s))
+
+    def _pending_evaluations(self) -> list[int]:
+        """The steps that an evaluation has yet to follow, the current step included."""
+        if not self.eval_every:
+            return []
+        first = self.step + 1 if self.evaluated_at == self.step else max(self.step, 1)
+        steps = range(first, self.total + 1)
+        return [n for n in steps if n % self.eval_every == 0 or n == self.total]
+
+    def _remaining(self, seconds: float) -> float:
+        return max(0.0, seconds - (self.clock() - self.since))
+
+
+class Phase:
+    """The current phase: `done` of `total` items (0: not known), and `tokens` so far. The token
+    rate counts from the first report, because the true start of the phase is not known here.
+
+    `expected_tokens`: what the phase before it of the same kind took, 0 if unknown. Completions
+    that are drawn at once are also done at once, so that their number alone shows no progress.
+    """
+
+    def __init__(self, kind: str, now: float, tokens: int = 0, expected_tokens: int = 0):
+        self.kind, self.started, self.first_tokens = kind, now, tokens
+        self.done, self.total, self.tokens = 0, 0, tokens
+        self.expected_tokens = expected_tokens
+
+    @property
+    def drawn(self) -> int:
+        """Tokens since the first report."""
+        return self.tokens - self.first_tokens
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, 0 to 1; all of it is only when every item is."""
+        counted = self.done / self.total if self.total else 0.0
+        guessed = self.drawn / self.expected_tokens if self.expected_tokens else 0.0
+        return min(1.0, max(counted, min(0.95, guessed)))
+
+    def rate(self, now: float) -> str:
+        """Tokens a second, "" while there are none."""
+        seconds = now - self.started
+        return f"{self.drawn / seconds:,.0f} tokens/s" if seconds > 0 and self.drawn > 0 else ""
+
+
+# How a run ended
+
+
+def is_whole(summary: Mapping[str, Any]) -> bool:
+    """Whether it has what `summary_lines` needs: a file may hold anything."""
+    evaluations = [summary.get(name) or {} for name in ("first_eval", "last_eval")]
+    return (
+        type(summary.get("steps")) is int
+        and is_number(summary.get("seconds"))
+        and is_number(summary.get("eval_seconds") or 0)
+        and all(isinstance(each, dict) for each in evaluations)
+    )
+
+
+def summary_lines(
+    summary: Mapping[str, Any], values: Sequence[float], arrow: str, curve: str = "reward"
+) -> list[tuple[str, str]]:
+    """(label, text): status, steps and times; evaluations before and after; what can be done now.
+
+    An evaluation of another step than the first or the last is shown with its step. `values`: the
+    figure of every step that `curve` names; `arrow` stands between before and after.
+    """
+    lines = [(str(summary["status"]), times(summary))]
+    first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
+    when = sorted({each["step"] for each in (first, last) if type(each.get("step")) is int})
+    is_plain = not when or (when[-1] == summary["steps"] and when[0] in (0, when[-1]))
+    at = "" if is_plain else f", after step {' and '.join(map(str, when))}"
+    for name in eval_sets([first]):
+        for label, key in EVALUATED:
+            before = first.get(f"eval/{name}/{key}")
+            if before is not None:
+                after = last.get(f"eval/{name}/{key}") if last != first else None
+                lines.append((label, f"{change(before, after, arrow)}  {name}{at}"))
+    if values:
+        last_value = values[-1] if len(values) > 1 else None
+        said = "in training, first and last step" if len(values) > 1 else "in training"
+        lines.append((curve, f"{change(values[0], last_value, arrow)}  {said}"))
+    return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
+
+
+def found_at(run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of a run that may have been moved since, with the paths of the folder `run`."""
+    before = str(summary.get("report") or "").removesuffix(f"/{REPORT}")
+    return {
+        key: value.replace(before, str(run)) if before and isinstance(value, str) else value
+        for key, value in summary.items()
+    }
+
+
+def times(summary: Mapping[str, Any]) -> str:
+    """The steps, the seconds that they and the evaluations took, and those of the whole run."""
+    steps = summary["steps"]
+    text = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
+    if evaluating := summary.get("eval_seconds"):
+        text += f", and {duration(evaluating)} of evaluation"
+    if is_number(wall := summary.get("wall_seconds")):
+        since = " since it was resumed" if summary.get("was_resumed") else " with start and end"
+        text += f"; {duration(wall)}{since}"
+    return text
+
+
+def change(before: float | None, after: float | None, arrow: str) -> str:
+    if not is_number(before) or not is_number(after):
+        return short(before)
+    return f"{short(before)} {arrow} {short(after)}  {after - before:+.3f}"

@@ -6,6 +6,9 @@ cursor) every event is one plain line.
 """
 
 import contextlib
+import errno
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,27 +18,77 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from unslothrl import types
-from unslothrl.tracking import live_area, samples
-from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, short
-from unslothrl.tracking.output import Output
-from unslothrl.tracking.printer import Printer, can_redraw
-from unslothrl.tracking.schedule import Phase, Schedule
-from unslothrl.tracking.step_lines import OF_A_RUN, Layout, StepTable, plain_step
-from unslothrl.tracking.summary_lines import SHOWN, summary_lines
+from unslothrl import stopping, types
+from unslothrl.tracking.metrics import (
+    EVALUATED,
+    Row,
+    duration,
+    eval_sets,
+    is_number,
+    short,
+    sparkline,
+)  # fmt: skip
+from unslothrl.tracking.step_lines import (
+    SHOWN,
+    BestCompletion,
+    Layout,
+    NeverRight,
+    Phase,
+    Schedule,
+    StepTable,
+    plain_step,
+    summary_lines,
+)  # fmt: skip
 from unslothrl.untrusted import for_terminal
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
+SAMPLE_EVERY_S = 120.0
 TICK_S = 5.0  # between two looks at whether such a line is due
 TO_BE_COPIED = {label for label, _ in SHOWN}  # lines of a summary that must not be cut in two
-WORTH_SAYING_S = 1.0  # of a stage that has ended
+OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
+LABEL, BAR = 10, 30  # columns
+MOST_PLAIN = 400  # characters of a completion in a plain line
+GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
+NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
+
+
+class Output:
+    """Standard output. When nobody is there to read it any more, the run is asked to stop, and
+    whatever is written afterwards goes nowhere. What a full disk does not take of a log is lost,
+    and no reason to end a run; OSError where it cannot be written from the beginning."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self.stream = stream or sys.stdout
+        self.is_gone = self.has_worked = False
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.has_worked |= self._try(self.stream.flush)
+
+    def _try(self, call: Callable[[], Any]) -> bool:
+        try:
+            if not self.is_gone:
+                call()
+            return True
+        except OSError as error:
+            if error.errno in GONE:
+                self.is_gone = True
+                stopping.output_closed()
+            elif not self.has_worked:
+                raise
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 class Terminal:
     """The display of one run, a context manager that restores the terminal on exit.
 
     `live` forces the live area on or off. `clock` returns seconds.
-    A step has so many `groups`, 0: not known.
     """
 
     def __init__(
@@ -44,19 +97,20 @@ class Terminal:
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
-        layout: Layout = OF_A_RUN,
+        layout: Layout | None = None,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
-        self.printer = Printer(self.console, self.live_area)
+        self.has_unicode = self.console.encoding.lower().startswith("utf")
+        self.arrow = "→" if self.has_unicode and self.live_area else "->"
         self.clock, self.started = clock, clock()
         self.schedule = Schedule(eval_every, clock)
-        self.layout = layout
+        self.layout = layout or Layout()
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
         self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.table = StepTable(layout.columns)
-        self.never_right = samples.NeverRight()
+        self.table = StepTable(self.layout.columns)
+        self.never_right = NeverRight()
         self.sampled_at: float | None = None
         self.last_plain = clock()
         self.live: Live | None = None
@@ -77,10 +131,7 @@ class Terminal:
 
     def _start_live(self) -> None:
         self.live = Live(
-            get_renderable=self.area,
-            console=self.console,
-            refresh_per_second=4,
-            transient=True,
+            get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
         )
         self.live.start()
 
@@ -95,7 +146,7 @@ class Terminal:
             yield
             return
         if self.phase is not None:
-            self.printer.line(f"  {self.phase.kind}", "dim")
+            self.line(f"  {self.phase.kind}", "dim")
         self.live.stop()
         self.live = None
         try:
@@ -108,13 +159,35 @@ class Terminal:
         """Seconds since this display began."""
         return self.clock() - self.started
 
+    def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
+        """Prints a line, as far as this terminal can show it; on a terminal one that `is_cut` ends
+        before the last column."""
+        line = for_terminal(line)
+        if not self.has_unicode:
+            line = line.encode("ascii", "replace").decode()
+        if self.live_area:
+            text = Text(line, style)
+            self.console.print(self._fitting(text) if is_cut else text)
+        else:
+            self.console.file.write(line + "\n")
+            self.console.file.flush()
+
+    def _fitting(self, text: Text) -> Text:
+        """In the columns that a line may fill: a key's echo must not wrap it."""
+        text.no_wrap = True
+        overflow = "ellipsis" if self.has_unicode else "crop"
+        text.truncate(self.console.width - 4, overflow=overflow)  # type: ignore[arg-type]
+        return text
+
+    # What happens in a run
+
     def header(self, lines: Sequence[str]) -> None:
         """Prints what the run is: a title and indented lines."""
         self._end_phase()
         for number, line in enumerate(lines):
-            self.printer.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
+            self.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
-            self.printer.line("")
+            self.line("")
 
     def resumed(self, rows: Sequence[Row]) -> None:
         """Takes over the curve of the steps before, from the rows of metrics.jsonl."""
@@ -128,7 +201,7 @@ class Terminal:
         self.phase = Phase(name, self.clock())
         if not self.live_area:
             self.last_plain = self.clock()
-            self.printer.line(name)
+            self.line(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int = 0) -> None:
         """Shows `done` of `total`. Cheap: call it often.
@@ -145,14 +218,14 @@ class Terminal:
         phase.done, phase.total, phase.tokens = done, total, tokens
         if not self.live_area and now - self.last_plain >= PLAIN_EVERY_S:
             self.last_plain = now
-            self.printer.line(f"{kind}: {done} of {total}" + live_area.rate(phase, now, ", "))
+            self.line(", ".join(filter(None, [f"{kind}: {done} of {total}", phase.rate(now)])))
 
     def tick(self) -> None:
         """Where there is no live area, says now and then what is still being waited for."""
         phase, now = self.phase, self.clock()
         if phase is not None and not phase.total and now - self.last_plain >= PLAIN_EVERY_S:
             self.last_plain = now
-            self.printer.line(f"{phase.kind}: {duration(phase.seconds(now))} so far")
+            self.line(f"{phase.kind}: {duration(now - phase.started)} so far")
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
         """Shows a finished step."""
@@ -163,28 +236,39 @@ class Terminal:
         if self.live_area:
             heading, row = self.table.add(metrics, step, total_steps, self.console.width)
             if heading is not None:
-                self.printer.line(heading, "dim")
-            self.printer.line(row)
+                self.line(heading, "dim", is_cut=True)
+            self.line(row, is_cut=True)
         else:
             to_end = self.schedule.to_end()
-            line = plain_step(metrics, step, total_steps, to_end, self.layout.columns)
-            self.printer.line(line)
+            self.line(plain_step(metrics, step, total_steps, to_end, self.layout.columns))
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
 
     def sample(self, groups: Sequence[types.Group]) -> None:
-        """Shows the best completion of a step, of the first and then now and then."""
+        """Shows the best completion of a step, of the first and then now and then. What the model
+        or the data wrote reaches the terminal as text alone."""
         now = self.clock()
-        if self.sampled_at is not None and now - self.sampled_at < samples.EVERY_S:
+        is_early = self.sampled_at is not None and now - self.sampled_at < SAMPLE_EVERY_S
+        best = None if is_early else BestCompletion.of(groups)
+        if best is None:
             return
         self.sampled_at = now
-        best = samples.BestCompletion.of(groups)
-        for line in [] if best is None else best.lines(self.printer):
-            self.printer.line(Text(line, "dim italic") if self.live_area else line)
+        problem, text = " ".join(best.problem.split()), " ".join(best.text.split())
+        reward = f"reward {best.reward:.3g}"
+        if not self.live_area:
+            said = f"{clipped(problem, MOST_PLAIN // 2)} -> {clipped(text, MOST_PLAIN)}"
+            self.line(f"sample, {reward}: {said}")
+            return
+        room = max(1, self.console.width - LABEL - 4)
+        text = clipped(text, 2 * room - 1)
+        for label, part in (("sample", clipped(problem, room)), ("", text[:room]),
+                            ("", text[room:]), ("", f"({reward})")):  # fmt: skip
+            if part:
+                self.line(f"{label:>{LABEL - 1}} {part}", "dim italic", is_cut=True)
 
     def note(self, line: str) -> None:
         """Prints a warning."""
-        self.printer.line(line, "yellow")
+        self.line(line, "yellow")
 
     def evaluation(self, step: int, metrics: Row) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step."""
@@ -202,9 +286,9 @@ class Terminal:
             if is_number(seconds):
                 parts.append(f"{seconds:.1f} s")
             if self.live_area:
-                self.printer.line(f"{f'eval {step}':>9}  " + "  ".join([*parts, name]), "bold")
+                self.line(f"{f'eval {step}':>9}  " + "  ".join([*parts, name]), "bold")
             else:
-                self.printer.line(f"evaluation after step {step} on {name}: " + ", ".join(parts))
+                self.line(f"evaluation after step {step} on {name}: " + ", ".join(parts))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Shows how the run ended: `summary` as in summary.json, with "command", "resume" and
@@ -212,16 +296,14 @@ class Terminal:
         self._end_phase()
         self.__exit__()
         style = {"finished": "bold green", "failed": "bold red"}.get(summary["status"], "bold")
-        if self.live_area:
-            self.printer.line("")
-        lines = summary_lines(summary, self.values, self.printer.arrow, self.layout.curve[0])
+        lines = summary_lines(summary, self.values, self.arrow, self.layout.curve[0])
         if self.never_right.is_so:
             lines.insert(1, ("score", "no completion was ever right"))
-        for number, (label, text) in enumerate(lines):
-            if number == 0 and self.live_area:
-                self.printer.line(f"{label}  {text}", style)
-            else:
-                self._labelled(label, text)
+        if self.live_area:
+            (label, text), *lines = lines
+            self.line("")
+            self.line(f"{label}  {text}", style)
+        self._labelled(lines)
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:
         """Ends the live area and shows why the run failed, None if the caller prints the reason;
@@ -229,28 +311,18 @@ class Terminal:
         self.phase = None
         self.__exit__()
         if message is not None:
-            self.printer.line(f"failed: {message}", "bold red")
+            self.line(f"failed: {message}", "bold red")
+        self._labelled(lines)
+
+    def _labelled(self, lines: Sequence[tuple[str, str]]) -> None:
         for label, text in lines:
-            self._labelled(label, text)
-
-    def area(self) -> Group:
-        """The live area, always narrower than the terminal."""
-        return live_area.area(
-            self.printer,
-            self.schedule,
-            self.phase,
-            self.layout.curve[0],
-            self.values,
-            self.clock(),
-            self.elapsed,
-        )
-
-    def _labelled(self, label: str, text: str) -> None:
-        if self.live_area:
-            line = Text.assemble((f"  {label:<9} ", "dim"), for_terminal(text))
-            self.printer.line(line, wraps=label not in TO_BE_COPIED)
-        else:
-            self.printer.line(f"{label}: {text}")
+            if not self.live_area:
+                self.line(f"{label}: {text}")
+            elif label in TO_BE_COPIED:
+                line = Text.assemble((f"  {label:<9} ", "dim"), for_terminal(text))
+                self.console.print(line, soft_wrap=True)
+            else:
+                self.line(f"  {label:<9} {text}")
 
     def _end_phase(self) -> None:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
@@ -260,6 +332,63 @@ class Terminal:
             return
         if phase.total and phase.done == phase.total and phase.drawn:
             self.tokens_each[phase.kind] = phase.drawn / phase.total
-        seconds = phase.seconds(now)
-        if self.live_area and not phase.total and seconds >= WORTH_SAYING_S:
-            self.printer.line(f"  {phase.kind}, {duration(seconds)}", "dim")
+        if self.live_area and not phase.total and now - phase.started >= 1:
+            self.line(f"  {phase.kind}, {duration(now - phase.started)}", "dim")
+
+    # The live area
+
+    def area(self) -> Group:
+        """How the steps' figure has gone so far, the current phase, and the remaining time."""
+        lines = [self._phase_line(), self._time_line()]
+        if len(self.values) > 1:
+            ends = f"  {short(self.values[0])} {self.arrow} {short(self.values[-1])}"
+            room = self.console.width - 4 - LABEL - len(ends)
+            curve = sparkline(self.values, room) if self.has_unicode else ""
+            label = (f"{self.layout.curve[0]:>9} ", "dim")
+            lines.insert(0, Text.assemble(label, (curve, "green"), ends))
+        return Group("", *map(self._fitting, lines))
+
+    def _phase_line(self) -> Text:
+        schedule, phase, now = self.schedule, self.phase, self.clock()
+        running = phase is not None and phase.kind in OF_A_STEP
+        step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
+        if not schedule.total:
+            step = "step 1" if running else ""
+        label = (f"{step:>9} ", "dim")
+        if phase is None:
+            return Text.assemble(label)
+        lasted = duration(now - phase.started)
+        if not phase.total:
+            return Text.assemble(label, f"{for_terminal(phase.kind)}  {lasted}")
+        kind, count = f"{for_terminal(phase.kind):<10} ", f" {phase.done}/{phase.total}"
+        room = self.console.width - 4 - LABEL - len(kind) - len(count)
+        rate = f"  {phase.rate(now) or lasted}"
+        rate = rate if room - len(rate) > 5 else ""  # the bar says more
+        room = max(0, min(BAR, room - len(rate)))
+        filled = round(room * phase.share)
+        full, empty = ("━", "─") if self.has_unicode else ("#", "-")
+        bar = (full * filled, "green"), (empty * (room - filled), "dim")
+        return Text.assemble(label, kind, *bar, count + rate)
+
+    def _time_line(self) -> Text:
+        next_eval, end = self.schedule.to_next_eval(), self.schedule.to_end()
+        parts = [f"{duration(self.elapsed)} so far"]
+        if end is not None:
+            parts.append(f"end in {duration(end)}")
+        if next_eval is not None:
+            parts.append(f"next evaluation {f'in {duration(next_eval)}' if next_eval else 'now'}")
+        return Text(f"{'':>9} " + ", ".join(parts), "dim")
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether the output is a terminal that can move its cursor."""
+    isatty = getattr(console.file, "isatty", lambda: False)()
+    return isatty and not console.is_dumb_terminal and not any(n in os.environ for n in NOTEBOOKS)
+
+
+def clipped(text: str, most: int) -> str:
+    """`text` in at most `most` characters: of a longer one its beginning and its end."""
+    if len(text) <= most:
+        return text
+    half = max(0, most - 3) // 2
+    return f"{text[: most - 3 - half]}...{text[len(text) - half :]}"[:most]

@@ -15,8 +15,8 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.report import steps
 from unslothrl.tracking.report.page import noting_errors, write_report
+from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.training.background import Background
@@ -90,9 +90,9 @@ class Saving:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
         rows = [*trained, *rollout_rows(groups.left_out)]
         self.folder.write_rollouts(step, rows)
-        with noting_errors(self.note):
-            tokens = trace.tokens(self.pieces) if trace and self.pieces else {}
-            steps.write_step(self.folder, step, rows, tokens)
+        if trace and self.pieces:
+            with noting_errors(self.note):
+                write_tokens(self.folder, step, trace.tokens(self.pieces))
 
     def report(self) -> None:
         """The page of the run so far."""
@@ -129,7 +129,7 @@ class Saving:
         self.saved = boundary
         self.schedule.saved(time.perf_counter() - started)
         if self.keep_rollouts is not None:  # by the checkpoint: a run that goes on from it has them
-            steps.delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
+            delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
 
     def wait(self) -> None:

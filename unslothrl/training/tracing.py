@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.tracking.report.steps import MOST_COMPLETIONS, Tokens, chosen_groups
+from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
 from unslothrl.training.credit import Selected
 from unslothrl.types import Batch, Completion, Group, Sample, UpdateStats
 

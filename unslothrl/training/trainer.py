@@ -23,7 +23,7 @@ from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
-from unslothrl.tracking.tracked import Trackers
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.balancing import Costs

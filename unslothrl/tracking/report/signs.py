@@ -1,100 +1,124 @@
-"""What a newcomer should look at: rules over the metrics of a run, each with what to do about it.
+"""What a newcomer should look at: one table of rules over the metrics of a run of any kind.
 
-A rule takes the rows of metrics.jsonl and the run's options, and returns what it has seen, or None.
-Beginning and end are the means of the first and the last tenth of the steps, of three at least.
+A rule's test takes a run and returns what fills the blanks of the rule's sentence, or None.
+Beginning and end are the means of the first and the last tenth of the steps: see `RunHistory.ends`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.tracking.metrics import Points, Row, components, eval_sets, mean, series, short
+from unslothrl.tracking.metrics import Points, components, is_number, mean
+from unslothrl.tracking.metrics import short as n
+from unslothrl.tracking.origin import DPO, RL, RM, SFT
+from unslothrl.tracking.report.history import LEAST, RunHistory
 
-LEAST = 3  # steps at either end
-NEAR_BEST = 0.9  # of a score of at most 1
 PLACES = 50  # of a tenth of a run at which its mean is looked at
+CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
+FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
 
-Rows = Sequence[Row]
-Options = Mapping[str, Any]
+Blanks = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is looked for in runs of some kinds."""
+
+    title: str
+    test: Callable[[RunHistory], Blanks]
+    seen: str  # a sentence with {blanks}
+    advice: str
+    level: str = WARNING
+    kinds: tuple[str, ...] = (RL,)
 
 
 @dataclass(frozen=True)
 class Sign:
-    """Something in a run that asks for a look."""
+    """What a rule has seen in a run."""
 
-    title: str
+    rule: Rule
     seen: str
-    advice: str
-    level: str = WARNING
 
 
-def never_right(rows: Rows, options: Options) -> Sign | None:
-    """Every step's score is 0."""
-    points = series(rows, "rollout/score")
-    if len(points) < LEAST or any(value for _, value in points):
+def found(run: RunHistory) -> list[Sign]:
+    """The signs of a run, warnings first."""
+    signs = [
+        Sign(rule, rule.seen.format(**blanks))
+        for rule in rules_of(run.kind)
+        if (blanks := rule.test(run)) is not None
+    ]
+    return sorted(signs, key=lambda sign: sign.rule.level != WARNING)
+
+
+def rules_of(kind: str) -> list[Rule]:
+    """What is looked for in runs of a kind."""
+    return [rule for rule in RULES if kind in rule.kinds]
+
+
+# Tests
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the steps, at least one."""
+
+    points: Points
+    ends: tuple[float, float]  # means of the beginning and the end: see `RunHistory.ends`
+
+    @property
+    def values(self) -> list[float]:
+        return [value for _, value in self.points]
+
+    @property
+    def lowest(self) -> tuple[int, float]:
+        return min(self.points, key=lambda point: point[1])
+
+
+def on(
+    metric: str, holds: Callable[[Curve], bool], least: int = 2 * LEAST
+) -> Callable[[RunHistory], Blanks]:
+    """Whether something holds of a metric that `least` steps have; * is any evaluation set."""
+
+    def test(run: RunHistory) -> Blanks:
+        for name in run.sets if "*" in metric else [""]:
+            points = run.points(metric.replace("*", name))
+            ends = run.ends(metric.replace("*", name), least)
+            if ends is None or not holds(found := Curve(points, ends)):
+                continue
+            first, last = (points[0][1], points[-1][1]) if name else ends
+            at = [step for step, value in points if value]
+            return {
+                "set": name, "steps": len(points), "first": n(first), "last": n(last),
+                "share": f"{last:.0%}", "lowest": n(found.lowest[1]), "at": found.lowest[0],
+                "total": f"{sum(found.values):,.0f}", "began": at[0] if at else 0,
+            }  # fmt: skip
         return None
-    return Sign(
-        "No completion was ever right",
-        f"The score was 0 in all {len(points)} steps: what is never sampled cannot be learnt.",
-        "Read some completions below. If answers are right and counted as wrong, check them with "
-        "`unslothrl score`. If they are cut off, raise --max_new_tokens. Otherwise begin with "
-        "easier problems, a larger --model or more --num_candidates.",
-    )
+
+    return test
 
 
-def always_right(rows: Rows, options: Options) -> Sign | None:
-    """The score is nearly 1 from the beginning."""
-    points = series(rows, "rollout/score")
-    values = [value for _, value in points]
-    if len(points) < LEAST or min(values) < 0.97 or max(values) > 1:  # over 1: a scale of its own
-        return None
-    return Sign(
-        "Nearly everything was right from the start",
-        f"The score was never below {short(min(values))}.",
-        "There is little to learn from these problems: use harder ones.",
-        NOTE,
-    )
+def no_signal(is_solved: bool) -> Callable[[RunHistory], Blanks]:
+    """Most groups of the last steps have equal rewards, and most problems are solved or not."""
+
+    def test(run: RunHistory) -> Blanks:
+        equal, groups = run.ends("reward/zero_signal_groups"), run.options.get("batch_size")
+        if equal is None or not groups or equal[1] / groups < 0.7:
+            return None
+        score = (run.ends("rollout/score") or (0.0, 0.0))[1]
+        is_near_best = 0.9 <= score <= 1  # over 1: a scale of its own
+        blanks = {"share": f"{equal[1] / groups:.0%}", "score": n(score)}
+        return blanks if is_near_best == is_solved else None
+
+    return test
 
 
-def no_signal(rows: Rows, options: Options) -> Sign | None:
-    """Most groups of the last steps have equal rewards."""
-    points, groups = series(rows, "reward/zero_signal_groups"), options.get("batch_size")
-    if len(points) < LEAST or not groups:
-        return None
-    share = ends(points)[1] / groups
-    if share < 0.7:
-        return None
-    if near_best(rows):
-        return Sign(
-            "Most problems are solved by now",
-            f"In {share:.0%} of the groups of the last steps all candidates earned the same, at a "
-            f"score of {short(ends(series(rows, 'rollout/score'))[1])}.",
-            "There is little left to learn from these problems: stop here, or go on with harder "
-            "ones.",
-            NOTE,
-        )
-    return Sign(
-        "Most groups had nothing to learn from",
-        f"In {share:.0%} of the groups of the last steps all candidates earned the same, so their "
-        "advantages are 0.",
-        "Problems that are always or never solved teach nothing: mix in others, raise "
-        "--num_candidates or --temperature, or set --learner dapo, which redraws such groups.",
-    )
-
-
-def near_best(rows: Rows) -> bool:
-    """Whether the score of the last steps is nearly the 1 of a run where everything is right."""
-    points = series(rows, "rollout/score")
-    return len(points) >= LEAST and NEAR_BEST <= ends(points)[1] <= 1
-
-
-def collapse(rows: Rows, options: Options) -> Sign | None:
+def collapse(run: RunHistory) -> Blanks:
     """The reward has fallen far below its best."""
-    points = series(rows, "reward/mean")
+    points = run.points("reward/mean")
     if len(points) < 2 * LEAST:
         return None
-    window = window_of(points)
+    window = max(LEAST, len(points) // 10)
     last_start = len(points) - window
     stride = max(1, window // PLACES)  # a long run is not gone through at every step
     means = [
@@ -105,221 +129,193 @@ def collapse(rows: Rows, options: Options) -> Sign | None:
     last, lowest = means[-1][1], min(value for _, value in means)
     if best - last < 0.5 * (best - lowest) or best - last < 0.2 * max(abs(best), 0.25):
         return None
-    return Sign(
-        "The reward collapsed",
-        f"Its mean fell from {short(best)} at about step {step} to {short(last)}.",
-        f"Use the adapter from before the fall (about step {step}). Look at sampler gap, entropy "
-        "and length at that time, then lower --lr or --max_grad_norm.",
-    )
+    return {"best": n(best), "step": step, "last": n(last)}
 
 
-def entropy_collapse(rows: Rows, options: Options) -> Sign | None:
-    """The policy has become nearly deterministic."""
-    points = series(rows, "train/entropy")
-    if len(points) < 2 * LEAST:
+def silent_reward(run: RunHistory) -> Blanks:
+    names = components(run.rows)
+    silent = [name for name in names if not any(run.values(name))]
+    if not 0 < len(silent) < len(names) or len(run.values("reward/mean")) < LEAST:
         return None
-    first, last = ends(points)
-    if last > 0.2 * first or last > 0.1:
+    return {"names": ", ".join(name.removeprefix("reward/") for name in silent)}
+
+
+def solved_less(run: RunHistory) -> Blanks:
+    rewards = run.ends("reward/mean", 2)
+    fell = on("eval/*/pass@1", lambda c: c.values[-1] <= c.values[0] - FELL, 2)(run)
+    if rewards is None or fell is None:
         return None
-    return Sign(
-        "Candidates have become alike",
-        f"The entropy fell from {short(first)} to {short(last)} nats per token.",
-        "The policy tries little that is new. That is fine if the reward is near its best; "
-        "otherwise raise --temperature, or lower --lr.",
-        NOTE,
-    )
+    return {**fell, "reward": n(rewards[0]), "reward_now": n(rewards[1])}
 
 
-def length_drift(rows: Rows, options: Options) -> Sign | None:
-    """Completions have become much longer or shorter."""
-    points = series(rows, "rollout/mean_length")
-    if len(points) < 2 * LEAST:
+def not_finite(run: RunHistory) -> Blanks:
+    names = ("train/loss", "train/grad_norm")
+    steps = [r["step"] for r in run.rows if any(m in r and not is_number(r[m]) for m in names)]
+    return {"steps": len(steps), "first": steps[0]} if steps else None
+
+
+def rises(loss: Curve) -> bool:
+    """Whether a loss is higher than it was, by more than noise."""
+    best, gained = loss.lowest[1], loss.values[0] - loss.lowest[1]
+    return loss.values[-1] - best > max(0.02 * abs(best), 0.1 * gained)
+
+
+def preferred(holds: Callable[[float], bool]) -> Callable[[RunHistory], Blanks]:
+    """Whether something holds of the share of held-out pairs whose better answer is preferred;
+    before the first step the two answers of a pair are equal to DPO."""
+
+    def test(run: RunHistory) -> Blanks:
+        is_long = run.ends("train/loss", 2 * LEAST) is not None
+        for name, points in run.held_out("accuracy"):
+            trained = [value for step, value in points if step][-LEAST:]
+            if is_long and trained and holds(mean(trained) - CHANCE):
+                return {"set": name, "share": f"{mean(trained):.0%}"}
         return None
-    first, last = ends(points)
-    if 0.5 * first < last < 1.6 * first:
-        return None
-    return Sign(
-        f"Completions became {'longer' if last > first else 'shorter'}",
-        f"Their mean length went from {short(first)} to {short(last)} tokens.",
-        "Read completions from both times. If they are longer but no better, the loss often "
-        "favours length (--learner dr_grpo does not). If they are shorter, the reward may ask for "
-        "no reasoning.",
-        NOTE,
-    )
+
+    return test
 
 
-def truncated(rows: Rows, options: Options) -> Sign | None:
-    """Many completions of the last steps are cut off."""
-    points = series(rows, "rollout/truncated")
-    if len(points) < LEAST or (last := ends(points)[1]) < 0.2:
-        return None
-    has_turns = bool(series(rows, "episode/turns"))
-    limit = None if has_turns else options.get("max_new_tokens")
-    lengths = "--max_new_tokens or --max_episode_tokens" if has_turns else "--max_new_tokens"
-    return Sign(
-        "Many completions were cut off",
-        f"{last:.0%} of the completions of the last steps reached the limit"
-        + (f" of {limit} tokens" if limit else "")
-        + ", most before an answer.",
-        f"Raise {lengths}, or ask for shorter answers in --system_prompt.",
-    )
-
-
-def growing_gap(rows: Rows, options: Options) -> Sign | None:
-    """Sampler and learner have drifted apart."""
-    points = series(rows, "train/sampler_gap")
-    if len(points) < 2 * LEAST:
-        return None
-    first, last = ends(points)
-    if last < 3 * first or last < 0.03:
-        return None
-    return Sign(
-        "The sampler gap grew",
-        f"The mean distance of sampler and learner went from {short(first)} to {short(last)} nats "
-        "per token.",
-        "The learner trains on completions that are less and less its own: lower --lr or "
-        "--max_staleness, or set --correction truncated.",
-    )
-
-
-def large_gap(rows: Rows, options: Options) -> Sign | None:
-    """Sampler and learner differ much from the beginning."""
-    points = series(rows, "train/sampler_gap")
-    if len(points) < LEAST or (first := ends(points)[0]) < 0.1:
-        return None
-    return Sign(
-        "Sampler and learner disagree",
-        f"They were {short(first)} nats per token apart from the start; 0.002 to 0.02 is usual.",
-        "Colour tokens by their gap below to see whether a few or all differ. Then set "
-        "--correction truncated, or another --engine.",
-    )
-
-
-def not_finite(rows: Rows, options: Options) -> Sign | None:
-    """Updates were skipped."""
-    skipped = [(step, value) for step, value in series(rows, "train/skipped_updates") if value]
-    if not skipped:
-        return None
-    count = int(sum(value for _, value in skipped))
-    return Sign(
-        "Updates were not finite",
-        f"{count} {'update was' if count == 1 else 'updates were'} skipped, the first in step "
-        f"{skipped[0][0]}: a loss or gradient overflowed.",
-        "One in many steps does no harm; if there are several, lower --lr or --max_grad_norm.",
-    )
-
-
-def failed_rewards(rows: Rows, options: Options) -> Sign | None:
-    """Rewards could not be computed."""
-    failed = [(step, value) for step, value in series(rows, "reward/failed") if value]
-    if not failed:
-        return None
-    return Sign(
-        "Rewards failed",
-        f"{sum(value for _, value in failed):,.0f} could not be computed and counted as 0, in "
-        f"{len(failed)} {'step' if len(failed) == 1 else 'steps'}, the first of them step "
-        f"{failed[0][0]}.",
-        "The run's output names the exception. Try the function with `unslothrl score`; slow ones "
-        "need a larger --reward_timeout.",
-    )
-
-
-def silent_reward(rows: Rows, options: Options) -> Sign | None:
-    """One of several rewards never said anything."""
-    names = components(rows)
-    if len(names) < 2 or len(series(rows, "reward/mean")) < LEAST:
-        return None
-    silent = [n for n in names if not any(value for _, value in series(rows, n))]
-    if not silent or len(silent) == len(names):
-        return None
-    named = ", ".join(name.removeprefix("reward/") for name in silent)
-    return Sign(
-        f"No completion ever earned {named}",
-        "It was 0 in every step and contributed nothing to the training.",
-        "Check with `unslothrl score` that it can be earned at all, and that the system prompt "
-        "asks for what it rewards.",
-        NOTE,
-    )
-
-
-def eval_fell(rows: Rows, options: Options) -> Sign | None:
-    """Fewer problems of a held-out set are solved than before."""
-    rewards = series(rows, "reward/mean")
-    for name in eval_sets(rows):
-        points = series(rows, f"eval/{name}/pass@1")
-        if len(points) < 2 or len(rewards) < 2 or points[-1][1] > points[0][1] - 0.03:
+def margin_without_accuracy(run: RunHistory) -> Blanks:
+    margins = run.ends("train/margin", 2 * LEAST)
+    for name, points in run.held_out("accuracy"):
+        trained = [point for point in points if point[0]]
+        if margins is None or not trained or margins[1] <= margins[0]:
             continue
-        first, last = ends(rewards)
-        return Sign(
-            "Held-out problems are solved less often",
-            f"pass@1 on {name} went from {short(points[0][1])} to {short(points[-1][1])}, the "
-            f"reward in training from {short(first)} to {short(last)}.",
-            "Rising rewards with falling evaluations mean that the reward is earned without being "
-            "right, or that training problems are memorised. If neither is so, lower --lr.",
-        )
+        (step, best), last = max(trained, key=lambda point: point[1]), trained[-1][1]
+        if best > CHANCE + NEAR_CHANCE and best - last >= FELL:
+            return {"set": name, "best": f"{best:.0%}", "step": step, "last": f"{last:.0%}",
+                    "margin": n(margins[0]), "margin_now": n(margins[1])}  # fmt: skip
     return None
 
 
-def few_effective(rows: Rows, options: Options) -> Sign | None:
-    """Importance weights leave few tokens effective."""
-    points = series(rows, "train/ess")
-    if len(points) < LEAST or (last := ends(points)[1]) > 0.8:
+def chosen_less_likely(run: RunHistory) -> Blanks:
+    ends, beta = run.ends("train/reward_chosen", 2 * LEAST), run.options.get("beta")
+    if ends is None or not is_number(beta) or not beta or ends[1] / beta > -5:
         return None
-    return Sign(
-        "Few tokens count",
-        f"Sampler and learner differ so much that only {last:.0%} of the tokens would be "
-        "effective.",
-        "Lower --max_staleness or --lr.",
-    )
+    return {"nats": n(-ends[1] / beta)}
 
 
-def too_short(rows: Rows, options: Options) -> Sign | None:
-    """Too few steps to judge."""
-    count = len(series(rows, "reward/mean"))
-    if count >= 2 * LEAST:
-        return None
-    return Sign(
-        "Too early to say",
-        f"There {'is 1 step' if count == 1 else f'are {count} steps'}; most signs need "
-        f"{2 * LEAST}.",
-        "Rewards of single steps scatter; the evaluations before and after tell more.",
-        NOTE,
-    )
+def not_evaluated(run: RunHistory) -> Blanks:
+    return {} if run.ends("train/loss", 2 * LEAST) and not run.sets else None
 
 
-Rule = Callable[[Rows, Options], Sign | None]
-RULES: tuple[Rule, ...] = (
-    never_right,
-    collapse,
-    eval_fell,
-    not_finite,
-    failed_rewards,
-    no_signal,
-    truncated,
-    growing_gap,
-    large_gap,
-    few_effective,
-    length_drift,
-    entropy_collapse,
-    silent_reward,
-    always_right,
-    too_short,
-)
+def too_short(run: RunHistory) -> Blanks:
+    steps = len(run.values("reward/mean")) or len(run.values("train/loss"))
+    return {"steps": steps} if steps < 2 * LEAST else None
 
 
-def found(rows: Rows, options: Options, rules: Sequence[Rule] = RULES) -> list[Sign]:
-    """The signs of a run, warnings first."""
-    signs = [sign for rule in rules if (sign := rule(rows, options)) is not None]
-    return sorted(signs, key=lambda sign: sign.level != WARNING)
+OFFLINE = (SFT, DPO, RM)
+PAIRS = (DPO, RM)
 
-
-def window_of(points: Points) -> int:
-    """How many steps are its beginning, or its end."""
-    return max(LEAST, len(points) // 10)
-
-
-def ends(points: Points) -> tuple[float, float]:
-    """The means of the beginning and the end of a curve."""
-    window = window_of(points)
-    values = [value for _, value in points]
-    return mean(values[:window]), mean(values[-window:])
+RULES = (
+    Rule("No completion was ever right",
+         on("rollout/score", lambda c: not any(c.values), LEAST),
+         "The score was 0 in all {steps} steps: what is never sampled cannot be learnt.",
+         "Read some completions below. If answers are right and counted as wrong, check them with "
+         "`unslothrl score`. If they are cut off, raise --max_new_tokens. Otherwise begin with "
+         "easier problems, a larger --model or more --num_candidates."),
+    Rule("The reward collapsed", collapse,
+         "Its mean fell from {best} at about step {step} to {last}.",
+         "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "
+         "time, then lower --lr or --max_grad_norm."),
+    Rule("Held-out problems are solved less often", solved_less,
+         "pass@1 on {set} went from {first} to {last}, the reward in training from {reward} to "
+         "{reward_now}.",
+         "Rising rewards with falling evaluations mean that the reward is earned without being "
+         "right, or that training problems are memorised. If neither is so, lower --lr."),
+    Rule("Updates were not finite",
+         on("train/skipped_updates", lambda c: any(c.values), 1),
+         "Updates skipped: {total}, the first in step {began}: a loss or gradient overflowed.",
+         "One in many steps does no harm; if there are several, lower --lr or --max_grad_norm."),
+    Rule("Rewards failed", on("reward/failed", lambda c: any(c.values), 1),
+         "{total} could not be computed and counted as 0, the first of them in step {began}.",
+         "The run's output names the exception. Try the function with `unslothrl score`; slow ones "
+         "need a larger --reward_timeout."),
+    Rule("Most groups had nothing to learn from", no_signal(is_solved=False),
+         "In {share} of the groups of the last steps all candidates earned the same, so their "
+         "advantages are 0.",
+         "Problems that are always or never solved teach nothing: mix in others, raise "
+         "--num_candidates or --temperature, or set --learner dapo, which redraws such groups."),
+    Rule("Most problems are solved by now", no_signal(is_solved=True),
+         "In {share} of the groups of the last steps all candidates earned the same, at a score "
+         "of {score}.",
+         "There is little left to learn from these problems: stop here, or go on with harder "
+         "ones.", NOTE),
+    Rule("Many completions were cut off",
+         on("rollout/truncated", lambda c: c.ends[1] >= 0.2, LEAST),
+         "{share} of the completions of the last steps reached the limit, most before an answer.",
+         "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
+         "in --system_prompt."),
+    Rule("The sampler gap grew",
+         on("train/sampler_gap", lambda c: c.ends[1] >= max(3 * c.ends[0], 0.03)),
+         "The mean distance of sampler and learner went from {first} to {last} nats per token.",
+         "The learner trains on completions that are less and less its own: lower --lr or "
+         "--max_staleness, or set --correction truncated."),
+    Rule("Sampler and learner disagree",
+         on("train/sampler_gap", lambda c: c.ends[0] >= 0.1, LEAST),
+         "They were {first} nats per token apart from the start; 0.002 to 0.02 is usual.",
+         "Colour tokens by their gap below to see whether a few or all differ. Then set "
+         "--correction truncated, or another --engine."),
+    Rule("Few tokens count", on("train/ess", lambda c: c.ends[1] <= 0.8, LEAST),
+         "Sampler and learner differ so much that only {share} of the tokens would be effective.",
+         "Lower --max_staleness or --lr."),
+    Rule("Completions became longer",
+         on("rollout/mean_length", lambda c: c.ends[1] >= 1.6 * c.ends[0]),
+         "Their mean length went from {first} to {last} tokens.",
+         "Read completions from both times. If they are longer but no better, the loss often "
+         "favours length (--learner dr_grpo does not).", NOTE),
+    Rule("Completions became shorter",
+         on("rollout/mean_length", lambda c: c.ends[1] <= 0.5 * c.ends[0]),
+         "Their mean length went from {first} to {last} tokens.",
+         "Read completions from both times: the reward may ask for no reasoning.", NOTE),
+    Rule("Candidates have become alike",
+         on("train/entropy", lambda c: c.ends[1] <= min(0.2 * c.ends[0], 0.1)),
+         "The entropy fell from {first} to {last} nats per token.",
+         "The policy tries little that is new. That is fine if the reward is near its best; "
+         "otherwise raise --temperature, or lower --lr.", NOTE),
+    Rule("A reward was never earned", silent_reward,
+         "{names} was 0 in every step and contributed nothing to the training.",
+         "Check with `unslothrl score` that it can be earned at all, and that the system prompt "
+         "asks for what it rewards.", NOTE),
+    Rule("Nearly everything was right from the start",
+         on("rollout/score", lambda c: min(c.values) >= 0.97 and max(c.values) <= 1, LEAST),
+         "The score was never below {lowest}.",
+         "There is little to learn from these problems: use harder ones.", NOTE),
+    Rule("The loss was not finite", not_finite,
+         "Loss or gradient norm was no number in {steps} steps, the first of them step {first}.",
+         "An adapter that was saved afterwards is of no use: begin again from an earlier one with "
+         "a lower --lr or --max_grad_norm.", kinds=OFFLINE),
+    Rule("The held-out loss rises: stop earlier", on("eval/*/loss", rises, 2),
+         "On {set} it was {lowest} after step {at}, and is {last} now.",
+         "What was learnt since then does not carry over: use the adapter of that step, or train "
+         "with fewer --episodes, a lower --lr or more rows.", kinds=OFFLINE),
+    Rule("Held-out pairs are told apart no better than by chance",
+         preferred(lambda over: abs(over) <= NEAR_CHANCE),
+         "On {set} the better answer is preferred in {share} of the pairs.",
+         "It has learnt nothing that carries over. Train longer or with a higher --lr; if that "
+         "does not help, read some pairs: the better answer must be recognisable.", kinds=PAIRS),
+    Rule("The worse answers are preferred", preferred(lambda over: over < -NEAR_CHANCE),
+         "On {set} the better answer is preferred in {share} of the pairs.",
+         "Check that the columns are not exchanged: --chosen_column and --rejected_column. If they "
+         "are right, train longer or with a higher --lr.", kinds=PAIRS),
+    Rule("The margin grows while held-out accuracy falls", margin_without_accuracy,
+         "In training it went from {margin} to {margin_now}; on {set} the better answer was "
+         "preferred in {best} of the pairs after step {step}, and is in {last} now.",
+         "The training pairs are being memorised: use the adapter of that step, or train with "
+         "fewer --episodes or a lower --lr.", kinds=PAIRS),
+    Rule("The better answers became less likely, too", chosen_less_likely,
+         "At the end their log-probability is {nats} nats below the reference's.",
+         "DPO widens the distance between two answers by lowering both. Answers may get worse: "
+         "compare some with `unslothrl ask`, lower --lr, raise --beta, or teach the better answers "
+         "by `unslothrl sft` before.", kinds=(DPO,)),
+    Rule("Nearly everything was known before",
+         on("eval/*/token_accuracy", lambda c: c.points[0][0] == 0 and c.values[0] > 0.97, 1),
+         "On {set} {first} of the tokens were right before the first step.",
+         "There is little to learn from these rows.", NOTE, (SFT,)),
+    Rule("Nothing was evaluated", not_evaluated,
+         "Only losses of training are known, which fall also where rows are memorised.",
+         "Set --eval_every, and --eval_dataset where the data has no test split.", NOTE, OFFLINE),
+    Rule("Too early to say", too_short, "Steps so far: {steps}; most signs need 6.",
+         "Figures of single steps scatter; the evaluations before and after tell more.", NOTE,
+         (RL, *OFFLINE)),
+)  # fmt: skip

@@ -1,5 +1,6 @@
-"""Trackers besides metrics.jsonl, one a file, of the name of their package: what one does, and
-whether it can be used here.
+"""Trackers besides metrics.jsonl, one a file, of the name of their package: whether one can be used
+here, and what feeds them. What one of them raises, or that it hangs, costs a note and that tracker,
+never the run.
 
 A module has `start(run: TrackedRun) -> Tracker`, and may have `problem() -> str | None`: why it
 cannot be used although it is installed, and what to set. Packages are imported by `start` alone.
@@ -7,21 +8,72 @@ cannot be used although it is installed, and what to set. Packages are imported 
 
 import importlib
 import importlib.util
+import json
+import os
 import pkgutil
+import queue
+import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import ModuleType
+from typing import Any, Protocol
 
 from unslothrl.errors import UserError
+from unslothrl.files import write_whole
+from unslothrl.redaction import redacted
+from unslothrl.tracking.metrics import is_number
+from unslothrl.types import Group
+from unslothrl.untrusted import read_object
 
+PROJECT = "unslothrl"  # where runs are put unless anything names another
+IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
+MOST_IDS = 1 << 16  # bytes
+MOST_WAITING = 1000  # calls that a tracker has not taken, before it is given up
+CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
+SAMPLES = 4  # completions of each evaluation set, the first of its first problems
+MOST_SETS = 4
+MOST_TEXT = 4000  # characters of a text in a table
 NONE = "none"  # what `--track` is to switch off what a resumed run had
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as its tracker begins or goes on with it."""
+
+    name: str
+    id: str  # this tracker's, the same after a resume
+    folder: Path  # of the run
+    config: Mapping[str, Any]  # all options as resolved, in JSON's types
+    resumed_at: int | None = None  # the step that it goes on after; None: it is new
+
+    def project(self, variable: str) -> str:
+        """`--project_name`, else what the tracker's own variable says."""
+        return self.config.get("project_name") or os.environ.get(variable) or PROJECT
+
+
+class Tracker(Protocol):
+    """One run in a tracker. Every method is called in the same thread, and may raise or take long:
+    see `Trackers`."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The metrics of a step; 0 is the evaluation before the first."""
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A few completions of an evaluation, as a table: see `sample_rows`."""
+
+    def close(self, status: str) -> None:
+        """Writes what is left. `status` is finished, interrupted or failed."""
 
 
 def names() -> tuple[str, ...]:
     """What `--track` may be besides."""
-    modules = pkgutil.iter_modules(__path__)
-    return tuple(sorted(module.name for module in modules if module.name != "base"))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def load(name: str) -> ModuleType:
@@ -38,18 +90,9 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        if why := problem_of(name):
+        problem = getattr(load(name), "problem", None)
+        if problem is not None and (why := problem()):
             raise UserError(f"track {name}: {why}")
-
-
-def problem_of(name: str) -> str | None:
-    """What the tracker's own file finds, or its package raises there."""
-    problem = getattr(load(name), "problem", None)
-    try:
-        return None if problem is None else problem()
-    except Exception as error:  # of a package that is broken, or refuses its variables
-        said = " ".join(str(error).split())
-        return f"it cannot be used ({type(error).__name__}: {said:.200}): set --track {NONE}"
 
 
 def wanted(chosen: Sequence[str]) -> tuple[str, ...]:
@@ -61,3 +104,125 @@ def is_installed(package: str) -> bool:
     """A folder of that name without code, such as W&B leaves in the current one, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
+
+
+class Trackers:
+    """All trackers of a run; none unless `start` is called."""
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        folder: Path = Path(),
+        config: Mapping[str, Any] | None = None,
+        note: Callable[[str], None] = print,
+        start: Callable[[str, TrackedRun], Tracker] | None = None,
+    ):
+        """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
+        self.names, self.folder, self.config = wanted(names), folder, config or {}
+        self.note = note
+        self.start_one = start or (lambda name, run: load(name).start(run))
+        self.threads: list[TrackerThread] = []
+
+    def start(self, resumed_at: int | None = None) -> None:
+        """Begins the run in every tracker, or goes on after a step."""
+        ids = run_ids(self.folder, self.names) if self.names else {}
+        for name in self.names:
+            run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
+            self.threads.append(TrackerThread(name, partial(self.start_one, name, run)))
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """The numbers of a row of metrics.jsonl."""
+        numbers = {name: value for name, value in metrics.items() if is_number(value)}
+        numbers.pop("step", None)
+        self._tell(lambda tracker: tracker.log(step, numbers))
+
+    def samples(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
+        """Of what an evaluation drew, by set, a few completions."""
+        if self.threads:
+            rows = list(sample_rows(drawn))
+            self._tell(lambda tracker: tracker.samples(step, rows))
+
+    def close(self, status: str, within_s: float = CLOSE_S) -> None:
+        """Ends the run in every tracker; those that do not return in time are left behind."""
+        end = time.monotonic() + within_s
+        for thread in self.threads:
+            thread.tell(lambda tracker: tracker.close(status))
+            thread.tell(None)
+        for thread in self.threads:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive() and thread.failure is None:
+                thread.failure = f"it has not finished within {within_s:.0f} s"
+        self._drop_failed()
+        self.threads = []
+
+    def _tell(self, call: Callable[[Tracker], None]) -> None:
+        for thread in self.threads:
+            thread.tell(call)
+        self._drop_failed()
+
+    def _drop_failed(self) -> None:
+        for thread in self.threads:
+            if thread.failure is not None:
+                self.note(f"track {thread.name}: {thread.failure}: nothing more is logged there")
+        self.threads = [thread for thread in self.threads if thread.failure is None]
+
+
+class TrackerThread(threading.Thread):
+    """Does one tracker's calls, in order. It is a daemon: one that hangs does not hold the run."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker]):
+        super().__init__(name=name, daemon=True)
+        self.calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MOST_WAITING)
+        self.start_tracker = start
+        self.failure: str | None = None
+        self.start()
+
+    def tell(self, call: Callable[[Tracker], None] | None) -> None:
+        """Queues a call; None ends the thread."""
+        try:
+            self.calls.put_nowait(call)
+        except queue.Full:
+            self.failure = self.failure or f"it has not taken the last {MOST_WAITING} calls"
+
+    def run(self) -> None:
+        try:
+            tracker = self.start_tracker()
+            while (call := self.calls.get()) is not None:
+                call(tracker)
+        except BaseException as error:  # SystemExit included: it must not end more than this thread
+            said = " ".join(redacted(str(error), guess=True).split())
+            self.failure = f"{type(error).__name__}: {said:.300}"
+
+
+def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Tracker -> the run's id there, kept in the run's folder for a resume."""
+    path = folder / IDS
+    try:
+        ids = {name: str(value) for name, value in read_object(path, MOST_IDS).items()}
+    except ValueError:  # none yet, or damaged
+        ids = {}
+    new = {name: secrets.token_hex(4) for name in names if name not in ids}
+    if new:
+        write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
+    return ids | new
+
+
+def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> Iterator[dict[str, Any]]:
+    """The first candidate of the first problems of each evaluation set, long texts cut."""
+    for name, groups in list(drawn.items())[:MOST_SETS]:
+        for group in groups[:SAMPLES]:
+            completion = group.completions[0]
+            yield {
+                "set": name,
+                "task": group.task.id,
+                "prompt": cut(group.task.prompt),
+                "answer": cut(group.task.answer),
+                "completion": cut(completion.text),
+                "score": group.scores[0],
+                "finish_reason": completion.finish_reason,
+                "tokens": sum(completion.version_counts.values()),
+            }
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers.base import TrackedRun
+from unslothrl.tracking.trackers import TrackedRun
 
 FOLDER = "tensorboard"
 
@@ -37,5 +37,4 @@ def verbatim(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines() or [""])
 
 
-def start(run: TrackedRun) -> TensorBoard:
-    return TensorBoard(run)
+start = TensorBoard

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers.base import TrackedRun
+from unslothrl.tracking.trackers import TrackedRun
 
 
 class Trackio:
@@ -32,5 +32,4 @@ class Trackio:
         self.run.finish()
 
 
-def start(run: TrackedRun) -> Trackio:
-    return Trackio(run)
+start = Trackio

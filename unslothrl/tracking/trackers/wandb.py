@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers.base import TrackedRun
+from unslothrl.tracking.trackers import TrackedRun
 
 ANSWER_S = 30  # in which the server must take the run, and what is left of it in the end
 
@@ -65,5 +65,4 @@ def problem() -> str | None:
     return "it has no API key: run `wandb login`, or set WANDB_MODE=offline in the environment"
 
 
-def start(run: TrackedRun) -> Wandb:
-    return Wandb(run)
+start = Wandb

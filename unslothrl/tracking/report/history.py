@@ -1,0 +1,171 @@
+"""A run as its report sees it, of whatever kind: what its folder says of how it went."""
+
+import itertools
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unslothrl.config.reading import read_table
+from unslothrl.redaction import redacted_values
+from unslothrl.tracking import origin
+from unslothrl.tracking.metrics import Points, Row, duration, eval_sets, mean, series, short
+from unslothrl.tracking.origin import RL, Origin, command_of
+from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
+from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, RunLock, lock_holder
+
+LEAST = 3  # steps at either end of a curve
+TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
+RUNNING, KILLED, DAMAGED = "running", "killed", "damaged"
+SILENT = "stopped?"  # it writes nothing, and its process is another machine's
+SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
+HEAD = ("run", "status", "started", "learner", "model", "steps", "time")
+LISTED = {  # column of a table of runs -> figure, of the first evaluation set where it has none
+    "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
+    "tokens right": "token_accuracy", "pairs right": "accuracy",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """Curves by the name of their metric, evaluations by their step."""
+
+    rows: Sequence[Row]  # of metrics.jsonl
+    options: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    begun: Origin = field(default_factory=Origin)
+    folder: RunFolder = field(default_factory=lambda: RunFolder("."))
+    name: str = ""  # unlike any other's in a comparison
+
+    @classmethod
+    def read(cls, folder: RunFolder, name: str = "") -> "RunHistory":
+        """ValueError or UserError where a file is damaged; OSError."""
+        config = folder.path / CONFIG
+        options = redacted_values(read_table(config)) if config.is_file() else {}
+        rows, summary = with_speed(folder.read_metrics()), folder.read_summary()
+        begun = origin.read(folder.path)
+        return cls(rows, options, summary, begun, folder, name or folder.path.resolve().name)
+
+    @property
+    def kind(self) -> str:
+        """The command that trained it."""
+        return command_of(self.options)
+
+    @property
+    def is_rl(self) -> bool:
+        return self.kind == RL
+
+    @property
+    def status(self) -> str:
+        """What the summary says; of a run without one whether it runs."""
+        folder = self.folder.path
+        if said := self.summary.get("status"):
+            return str(said)
+        if lock_holder(folder).get("host") == platform.node():
+            return KILLED if RunLock.is_free(folder) else RUNNING
+        files = itertools.chain([folder], folder.glob("*"), folder.glob("*/*"))
+        since = time.time() - SILENT_S
+        return RUNNING if any(path.lstat().st_mtime > since for path in files) else SILENT
+
+    def points(self, name: str) -> Points:
+        return series(self.rows, name)
+
+    def values(self, name: str) -> list[float]:
+        return [value for _, value in self.points(name)]
+
+    def ends(self, name: str, least: int = LEAST) -> tuple[float, float] | None:
+        """The means of the first and the last tenth of a curve, of three steps at least; None of
+        one shorter than `least`."""
+        values = self.values(name)
+        window = max(LEAST, len(values) // 10)
+        return (mean(values[:window]), mean(values[-window:])) if len(values) >= least else None
+
+    @property
+    def sets(self) -> list[str]:
+        """The names of the evaluation sets."""
+        return eval_sets(self.rows)
+
+    def held_out(self, key: str) -> Iterator[tuple[str, Points]]:
+        """(set, curve) of a figure of the evaluations."""
+        for name in self.sets:
+            if points := self.points(f"eval/{name}/{key}"):
+                yield name, points
+
+    @cached_property
+    def evaluations(self) -> dict[int, Scores]:
+        """By step, what the evaluations of the run itself drew."""
+        steps = self.folder.steps_of(EVALS)
+        return {step: evaluation_scores(self.folder.step_file(EVALS, step)) for step in steps}
+
+    def cells(self, columns: Sequence[str]) -> list[str]:
+        """A run in a line of a table. Of curves the first and the last value."""
+        timed = self.values("timing/step_s")
+        known = [
+            self.name,
+            self.status,
+            self.begun.started or "-",
+            str(self.options.get("learner", "-")) if self.is_rl else self.kind,
+            str(self.options.get("model", "-")),
+            str(len(timed)),
+            duration(sum(timed)),
+        ]
+        return known + [change(self.listed(column)) for column in columns[len(HEAD) :]]
+
+    def listed(self, column: str) -> Points:
+        """The curve behind a column of `LISTED`."""
+        figure = LISTED[column]
+        return self.points(figure) or next((points for _, points in self.held_out(figure)), [])
+
+
+def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the tokens that a step of SFT, DPO or a reward model has read of the run's, a second."""
+    read = dict(series(rows, "train/tokens"))
+    before = dict(zip(read, [0.0, *read.values()], strict=False))
+    seconds = dict(series(rows, "timing/step_s"))
+    speed = {
+        step: (tokens - before[step]) / seconds[step]
+        for step, tokens in read.items()
+        if seconds.get(step, 0) > 0 and tokens > before[step]
+    }
+    return [row | {TOKENS_PER_S: speed[row["step"]]} if row["step"] in speed else row
+            for row in rows]  # fmt: skip
+
+
+def change(points: Points) -> str:
+    """The first and the last value of a curve."""
+    if len(points) < 2:
+        return short(points[0][1]) if points else "-"
+    return f"{short(points[0][1])} → {short(points[-1][1])}"
+
+
+def read_all(folders: Sequence[Path]) -> list[RunHistory]:
+    """Runs in the order in which they are given; those of one name are told apart by their path."""
+    names = [path.resolve().name for path in folders]
+    return [
+        RunHistory.read(RunFolder(path), name if names.count(name) == 1 else str(path))
+        for path, name in zip(folders, names, strict=True)
+    ]
+
+
+def columns_of(runs: Sequence[RunHistory]) -> list[str]:
+    """The columns of a table of runs."""
+    has_rl = any(run.is_rl for run in runs)
+    known = [column for column in LISTED if any(run.listed(column) for run in runs)]
+    always = ["reward", "pass@1"] if has_rl else []
+    head = [*HEAD] if has_rl else ["stage" if column == "learner" else column for column in HEAD]
+    return [*head, *dict.fromkeys([*always, *known])]
+
+
+def listing(runs: Sequence[RunHistory]) -> list[str]:
+    """The runs as lines of plain text, one a run."""
+    columns = columns_of(runs)
+    lines = [columns, *(run.cells(columns) for run in runs)]
+    lines = [[cell.replace("→", "->") for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]

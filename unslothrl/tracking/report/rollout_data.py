@@ -1,0 +1,275 @@
+"""The rollouts that a report shows, as data for its script.
+
+All steps of a short run; of a longer one the newest `MOST_STEPS // 4` and others over the whole
+run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all of them together
+`MOST_BYTES`: of a larger step some prompts are shown, and long texts are cut in the middle.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unslothrl.tracking.metrics import is_number, mean
+from unslothrl.tracking.rows import plain, read_jsonl
+from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
+
+MOST_STEPS, MOST_EVALUATIONS = 60, 20
+MOST_COMPLETIONS = 96
+MOST_BYTES = 24_000_000
+MOST_BYTES_OF_STEP = 600_000
+# Characters of a text, tokens of a completion: the first that keep to a step's bytes.
+LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
+LONGEST_NAME = 200  # characters of a task's id, an answer
+MOST_TURNS, MOST_CALLS = 12, 4  # of an episode, of a turn
+MOST_ARGUMENTS = 200  # characters of a call's
+
+ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+Rows = Sequence[Mapping[str, Any]]
+Length = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What is known of a completion's tokens, the first ones of a long one."""
+
+    pieces: list[str]  # the text of each
+    logprobs: list[float | None]  # the sampler's; None: not sampled
+    gaps: list[float | None] | None = None  # learner - sampler; None: not compared
+    advantages: list[float | None] | None = None  # None: the same for all
+    left_out: int = 0  # tokens after these
+
+
+def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> None:
+    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports.
+    Log-probabilities in 1/100 nats, gaps in 1/10,000 nats, advantages in 1/1,000."""
+    rows = [
+        {
+            "row": row,
+            "pieces": known.pieces,
+            "logprobs": scaled(known.logprobs, 100),
+            "gaps": known.gaps and scaled(known.gaps, 10_000),
+            "advantages": known.advantages and scaled(known.advantages, 1000),
+            "left_out": known.left_out,
+        }
+        for row, known in tokens.items()
+    ]
+    folder.write_rows(folder.step_file(TOKENS, step), rows)
+
+
+def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
+    """Whole numbers, which take the least room; None stays, and is what not finite ones become."""
+    return [round(v * by) if is_number(v) else None for v in values]
+
+
+def delete_up_to(folder: RunFolder, step: int) -> None:
+    """Deletes the rollouts of the steps up to `step`, with their tokens."""
+    for kind in (ROLLOUTS, TOKENS):
+        for earlier in folder.steps_of(kind):
+            if earlier <= step:
+                folder.step_file(kind, earlier).unlink(missing_ok=True)
+
+
+def browser_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
+    """What the page's script shows: "steps" and "evals", ascending, each with its prompts.
+    ValueError, KeyError or TypeError where a file is not what a run writes."""
+    traced = set(folder.steps_of(TOKENS))
+    steps = spread(folder.steps_of(ROLLOUTS), MOST_STEPS, traced)
+    evals = sorted(path for path in (folder.path / EVALS).glob("*.jsonl"))
+    evals = spread(evals, MOST_EVALUATIONS)
+    most = min(MOST_BYTES_OF_STEP, MOST_BYTES // max(1, len(steps) + len(evals)))
+    return {
+        "steps": [
+            shown(
+                folder.step_file(ROLLOUTS, step),
+                str(step),
+                {row["row"]: row for row in read_jsonl(folder.step_file(TOKENS, step))},
+                most,
+            )
+            for step in steps
+        ],
+        "evals": [shown(path, path.stem.removeprefix("step_"), {}, most) for path in evals],
+    }
+
+
+def spread(values: Sequence[Any], most: int, preferred: Iterable[Any] = ()) -> list[Any]:
+    """At most `most` of `values`: the last quarter of that number, and of those before them, or of
+    those `preferred`, some evenly spaced."""
+    if len(values) <= most:
+        return list(values)
+    last = most // 4
+    preferred = set(preferred)
+    before = [v for v in values[:-last] if v in preferred] or values[:-last]
+    count = min(most - last, len(before))
+    places = {i * (len(before) - 1) // max(1, count - 1) for i in range(count)}
+    return [*(before[place] for place in sorted(places)), *values[-last:]]
+
+
+def shown(path: Path, name: str, tokens: Mapping[int, Any], most: int) -> dict[str, Any]:
+    """A step or an evaluation in at most `most` bytes, as far as its names allow."""
+    rows = read_jsonl(path)
+    groups = grouped(rows)
+    chosen = [
+        groups[place][:MOST_COMPLETIONS]
+        for place in chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
+    ]
+    found = {
+        "name": name,
+        "file": f"{path.parent.name}/{path.name}",
+        "completions": len(rows),
+        "shown": sum(map(len, chosen)),
+        "traced": bool(tokens),
+    }
+    for length in LENGTHS:
+        prompts = [prompt(rows, group, tokens, length) for group in chosen]
+        if len(encoded_json(prompts)) <= most:
+            break
+    return {**found, "prompts": prompts}
+
+
+def encoded_json(value: Any) -> str:
+    """JSON that may stand in a page: ASCII, no < or >, no line ends."""
+    try:
+        text = ENCODER.encode(value)
+    except (TypeError, ValueError):  # NumPy's numbers, or none that JSON has
+        text = ENCODER.encode(plain(value))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def grouped(rows: Rows) -> list[list[int]]:
+    """The numbers of the rows of each prompt: its candidates come one after the other."""
+    groups: list[list[int]] = []
+    before: Mapping[str, Any] = {"candidate": -1}
+    for number, row in enumerate(rows):
+        same = all(row.get(key) == before.get(key) for key in ("task", "set", "policy"))
+        if not same or row["candidate"] <= before["candidate"]:
+            groups.append([])
+        groups[-1].append(number)
+        before = row
+    return groups
+
+
+def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
+    """The groups that are shown, ascending: all where they have at most `most` completions, else
+    some over the whole step. The same sizes give the same groups."""
+    if sum(sizes) <= most:
+        return list(range(len(sizes)))
+    fitting = max(1, most // max(sizes))
+    return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})
+
+
+def prompt(
+    rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
+) -> dict[str, Any]:
+    """A prompt and its candidates."""
+    first = rows[group[0]]
+    return {
+        "name": ": ".join(
+            [*([title_of(first)] if "set" in first else []), short_name(first["task"])]
+        ),
+        "answer": short_name(first.get("answer", "")),
+        "prompt": cut_text(first["prompt"], length[0]),
+        "rewards": [short_name(each) for each in first["rewards"]],
+        "candidates": [candidate(rows[i], tokens.get(i), length) for i in group],
+    }
+
+
+def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, Any]:
+    """A completion, or the turns of an episode and why it is lost."""
+    found = {
+        "number": row["candidate"],
+        "rewards": list(row["rewards"].values()),
+        "score": row["score"],
+        "end": row["finish_reason"],
+        **{key: row[key] for key in ("advantage", "selected", "tokens") if key in row},
+    }
+    if "lost" in row:
+        found["lost"] = short_name(row["lost"])
+    if row.get("turns"):
+        found |= episode(row["turns"], length[0])
+    else:
+        found["text"] = cut_text(row["completion"], length[0])
+    if tokens and length[1]:
+        known = {
+            key: value[: length[1]] for key, value in tokens.items() if isinstance(value, list)
+        }
+        more = len(tokens["pieces"]) - len(known["pieces"])
+        found["traced"] = {**known, "left_out": tokens["left_out"] + more}
+    return found
+
+
+def episode(turns: Rows, most: int) -> dict[str, Any]:
+    """Its first turns and its last, all their texts together cut to about `most` characters."""
+    chosen = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else list(turns)
+    each = most // (2 * len(chosen))
+    of_call = min(each, MOST_ARGUMENTS)
+    return {
+        "turns": [
+            {
+                "text": cut_text(turn["reply"], each),
+                "said": cut_text(turn["observation"], each),
+                "reward": turn["reward"],
+                "failed": turn["failed_calls"],
+                "calls": [
+                    [cut_text(call[key], of_call) for key in ("name", "arguments", "error")]
+                    for call in turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
+                ],
+                "calls_left_out": max(0, len(turn.get("tool_calls", ())) - MOST_CALLS),
+            }
+            for turn in chosen
+        ],
+        "turns_left_out": len(turns) - len(chosen),
+    }
+
+
+def title_of(row: Mapping[str, Any]) -> str:
+    """Set and policy of a row of an evaluation."""
+    return ", ".join(short_name(row[key]) for key in ("set", "policy") if key in row)
+
+
+def short_name(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+
+
+def cut_text(text: str, most: int) -> list[Any]:
+    """[text], or [its beginning, the number of characters left out, its end]."""
+    if len(text) <= most:
+        return [text]
+    end = most // 4
+    return [text[: most - end], len(text) - most, text[len(text) - end :]]
+
+
+# Evaluations, of which each problem's scores are compared
+
+Scores = Mapping[str, Mapping[str, Sequence[float]]]
+"""Set -> problem -> the scores of its completions."""
+
+
+def evaluation_scores(path: Path) -> Scores:
+    """What an evaluation found, {} where its file is gone. Kept: a run writes its page often."""
+    return _scores(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@lru_cache(maxsize=1 << 12)
+def _scores(path: Path, changed: int) -> Scores:
+    """Another run may have held out other problems under the same tasks: so a problem is called by
+    its answer as well, or where it has none by its prompt."""
+    rows = read_jsonl(path)
+    found: dict[str, dict[str, list[float]]] = {}
+    for group in grouped(rows):
+        row = rows[group[0]]
+        problems = found.setdefault(title_of(row), {})
+        key = f"{row['task']}: {row.get('answer') or row['prompt']}"
+        while key in problems:
+            key += "'"
+        scores = [rows[i]["score"] for i in group]
+        problems[key] = [score if is_number(score) else 0.0 for score in scores]
+    return found
+
+
+MEANS = {"pass@1": mean, "best_of_n": max}
+"""Figure of an evaluation -> that of one problem, of its completions' scores."""
