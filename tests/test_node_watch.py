@@ -12,7 +12,7 @@ from unslothrl.cluster.nodes import Card
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.machine import Gpu
-from unslothrl.planning.nodes import OVERHEAD_MB
+from unslothrl.planning.place import OVERHEAD_MB
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
 
 GB = 1024.0

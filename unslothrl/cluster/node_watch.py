@@ -22,11 +22,8 @@ from unslothrl.cluster.base import Changes
 from unslothrl.cluster.nodes import LOOK_S, RESERVE_S, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.nodes import place_for, process_mb
-from unslothrl.planning.place import place_alone
+from unslothrl.planning.place import Cards, best_node, groups_of, place_alone, process_mb
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan
-from unslothrl.planning.tensor_parallel import Cards
-from unslothrl.planning.tensor_parallel import size as card_size
 
 Steps = Generator[tuple[Any, float | None], bool, list[Cards]]
 """Yields what it waits for and the seconds that this may take, and is sent whether it has come.
@@ -237,11 +234,8 @@ class NodeWatch:
     def _groups(self, cards: Sequence[int], each: int) -> list[Cards]:
         """Cards of a node as those of processes with so many each, the larger ones together; in a
         group the smallest comes first."""
-        ordered = sorted(cards, key=lambda card: -card_size(self.nodes.cards[card].gpu))
-        return [
-            tuple(reversed(ordered[at : at + each]))
-            for at in range(0, len(ordered) - each + 1, each)
-        ]
+        gpus = [card.gpu for card in self.nodes.cards]
+        return groups_of(cards, gpus, [0] * len(gpus), each)
 
     def _welcome(self, node: str, came: list[Cards]) -> None:
         """Says who starts on a node that has come, beside the actors that wait for room."""
@@ -268,8 +262,8 @@ class NodeWatch:
         """The plan of a process there; None where its cards are too small for it."""
         card = cards[0] if cards else None
         gpu = None if card is None else self.nodes.cards[card].gpu
-        bare = replace(plan, node=self.usable[node], card=card, gpu=gpu, more_cards=cards[1:])
-        new = place_alone(self.nodes.config, bare)
+        there = replace(plan, node=self.usable[node])
+        new = place_alone(self.nodes.config, there, cards, gpu)
         is_too_large = gpu and new.needs and new.needs.generating_mb() > usable_mb(gpu)
         return None if is_too_large else new
 
@@ -306,7 +300,7 @@ class NodeWatch:
         others = [each.node for each in self.plans.values() if each.name != plan.name]
         count = [sum(other is not None and other.id == each.id for other in others)
                  for each in nodes]  # fmt: skip
-        at = place_for(nodes, count, self.each_mb, plan.kind == LEARNER)
+        at = best_node(nodes, count, self.each_mb, plan.kind == LEARNER)
         return None if at is None else self._planned(plan, nodes[at].id, ())
 
     def _on_a_card(self, plan: ProcessPlan) -> ProcessPlan | None:
