@@ -18,7 +18,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.reading import read_recipe
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.fit import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import actor_alone, assign_gpus, place
 from unslothrl.planning.placement import (

@@ -8,8 +8,9 @@ import pytest
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
-from unslothrl.planning import memory, search, shapes
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning import memory, shapes
+from unslothrl.planning import setting_search as search
+from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place

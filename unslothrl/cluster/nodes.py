@@ -16,7 +16,7 @@ from unslothrl import variables
 from unslothrl.cluster import failures, on_node, shipping, versions
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning.fit import with_engines
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.placement import Node, Placement, ProcessPlan, Resources
 from unslothrl.planning.shapes import shape_of
