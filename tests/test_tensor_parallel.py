@@ -294,7 +294,7 @@ def split_watch(**more: tuple[float, int]):
     nodes.config = replace(nodes.config, actor_tensor_parallel=2)
     watch = watch_of(nodes, zero="b")
     on_cards(nodes, watch)
-    nodes.cards.append(replace(nodes.cards[1], group=nodes.reserve("b")))
+    nodes.cards.append(nodes.card("b"))
     watch.plans["actor-0"] = replace(watch.plans["actor-0"], more_cards=(2,), reserved=2.0)
     watch.cards[2] = "b"
     return nodes, watch
