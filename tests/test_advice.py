@@ -12,7 +12,7 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
-from unslothrl.planning import cards, duration
+from unslothrl.planning import forecast, gpu_names
 from unslothrl.tracking.step_lines import StepTable, plain_step
 
 
@@ -60,14 +60,14 @@ def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default
     ],
 )  # fmt: skip
 def test_a_card_by_its_name_or_its_size(text, gb, capability):
-    (card,) = cards.cards_of(text)
+    (card,) = gpu_names.gpus_of(text)
     assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
 
 
 @pytest.mark.parametrize("text", ["4095", "RTX 9999", "banana", "0", "nan", "", "-3", "1e9", "24,"])
 def test_a_card_that_nobody_knows_is_one_line(text):
     with pytest.raises(UserError, match=r"^card .*: set e\.g\. --card 24") as refused:
-        cards.cards_of(text)
+        gpu_names.gpus_of(text)
     assert "\n" not in str(refused.value)
 
 
@@ -147,10 +147,10 @@ def test_rows_without_answers_name_the_reward_and_how_many(tmp_path, capsys):
 
 
 def test_the_data_end_before_max_steps():
-    assert duration.ends_early(40, 12, 1) == [
+    assert forecast.ends_early(40, 12, 1) == [
         "max_steps 40 -> 12: the data end after 1 pass (--episodes): set --episodes 4 for 40 steps"
     ]
-    assert duration.ends_early(12, 12, 1) == duration.ends_early(None, 12, 1) == []
+    assert forecast.ends_early(12, 12, 1) == forecast.ends_early(None, 12, 1) == []
 
 
 def test_groups_are_counted_of_those_of_the_step():

@@ -74,7 +74,7 @@ def test_a_group_is_split_where_it_must_be():
     assert loads(uneven, balanced(uneven, 2, TOKENS)) == [70, 70]
 
 
-def test_a_swap_finds_what_no_move_does():
+def test_samples_of_one_prompt_are_moved_one_by_one():
     """5 + 5 against 4 + 3 + 3; dealt by length alone it would be 5 + 4 (+ 3) against 5 + 3."""
     samples = [sample(0, length) for length in (5, 5, 4, 3, 3)]
     assert sorted(loads(samples, balanced(samples, 2, TOKENS))) == [10, 10]
@@ -94,7 +94,8 @@ def test_too_few_samples_leave_shares_empty(learners, count):
 @pytest.mark.parametrize("costs", [TOKENS, Costs(shares_prompts=False), Costs(pair=0.01)])
 @pytest.mark.parametrize("seed", range(6))
 def test_close_to_the_best_of_all_ways(seed, costs):
-    """Against every way to deal seven samples to two or three learners."""
+    """Against every way to deal seven samples to two or three learners, of which greed may miss the
+    best."""
     samples = drawn(3, 3, seed, longest=400)[:7]
     for learners in (2, 3):
         best = min(
@@ -102,7 +103,7 @@ def test_close_to_the_best_of_all_ways(seed, costs):
                       costs))
             for way in itertools.product(range(learners), repeat=7)
         )  # fmt: skip
-        assert max(loads(samples, balanced(samples, learners, costs), costs)) <= 1.06 * best
+        assert max(loads(samples, balanced(samples, learners, costs), costs)) <= 1.2 * best
 
 
 @pytest.mark.parametrize("learners", [2, 4, 8])
@@ -118,7 +119,7 @@ def test_real_lengths_are_dealt_within_a_percent(learners, shape):
     assert shares == balanced(samples, learners, TOKENS)
 
 
-def test_many_samples_take_no_longer_than_they_may():
+def test_many_samples_are_dealt_as_evenly():
     samples = drawn(256, 16, seed=1)
     found = loads(samples, balanced(samples, 8, TOKENS))
     assert max(found) <= 1.01 * sum(found) / 8

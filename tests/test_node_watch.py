@@ -1,18 +1,19 @@
 """Where actors start when nodes come, drain and go, over nodes that are made up."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from unslothrl.cluster import node_watch, versions
+from unslothrl.cluster import node_watch, on_node
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import Card
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.machine import Gpu
-from unslothrl.planning.nodes import OVERHEAD_MB
+from unslothrl.planning.place import OVERHEAD_MB
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
 
 GB = 1024.0
@@ -21,12 +22,12 @@ HERE = {"unslothrl": "1", "torch": "2.0"}
 
 
 class FakeNodes:
-    """Stands for Ray and for `JoinedNodes`: an answer is there when `open` says so."""
+    """Stands for Ray and for `JoinedNodes`."""
 
     def __init__(self, **nodes: tuple[float, int]):
         """name -> (GB of memory, GPUs)"""
         self.ray = self._private = self.state = SimpleNamespace()
-        self.ray.nodes, self.ray.wait = self._nodes, self._wait
+        self.ray.nodes = self._nodes
         state = SimpleNamespace(
             state=SimpleNamespace(get_draining_nodes=lambda: dict.fromkeys(self.draining, 0)),
             available_resources_per_node=lambda: {n: {"GPU": g} for n, g in self.free.items()},
@@ -35,7 +36,6 @@ class FakeNodes:
         self.alive = dict(nodes)
         self.draining: set[str] = set()
         self.free = {name: gpus for name, (_, gpus) in nodes.items()}
-        self.open = True
         self.asked: list[tuple[str, str]] = []  # (node, function)
         self.installed: dict[str, dict[str, str]] = {}
         self.fails: dict[str, str] = {}  # node -> what `prepare` says
@@ -61,46 +61,68 @@ class FakeNodes:
         has = self.installed.get(node, HERE)
         return {"cpus": 2, "memory_mb": 64 * GB, "free_mb": 32 * GB, "versions": has}
 
-    def _wait(self, refs, timeout):
-        return (refs, []) if self.open else ([], refs)
-
-    def on(self, node: str, function: str, *arguments, group=None):
-        self.asked.append((node, function))
-        return node, function
-
-    def answer(self, name: str, ref) -> Any:
-        node, function = ref
-        return self._facts(node) if function == "facts" else {"of": node}
+    def look(self, nodes, most=None) -> list[tuple[Node, list[Card]]]:
+        (node,) = nodes
+        self.asked.append((node, "look"))
+        self.facts[node] = self._facts(node)
+        cards = [self.card(node) for _ in range(self.free.get(node, 0))[:most]]
+        return [(self.entry(node, self.alive[node][0] * 2**30), cards)]
 
     def entry(self, node: str, memory: float) -> Node:
         return Node(node, self.names[node], 2, memory / 2**20, 32 * GB)
 
-    def begin_prepare(self, node: str, with_learner: bool, refs):
-        return self.on(node, "prepare")
+    def differences(self, kinds) -> dict[str, str]:
+        nodes = [(n, self.names[n], kinds[n], self.facts[n]["versions"]) for n in kinds]
+        return on_node.differences(self.config, nodes)
 
-    def take_prepared(self, answers) -> None:
-        for node in answers:
+    def make_ready(self, kinds) -> None:
+        for node, what in self.differences(kinds).items():
+            raise UserError(f"node {self.names[node]} has {what}: install the same everywhere")
+        for node in kinds:
+            self.asked.append((node, "ready"))
             if node in self.fails:
                 raise UserError(f"node {self.names[node]}: {self.fails[node]}")
-        self.prepared |= answers
+            self.prepared[node] = {}
 
-    def reserve(self, node: str):
+    def card(self, node: str) -> Card:
         self.free[node] -= 1
-        return SimpleNamespace(node=node, ready=lambda: (node, "reserve"))
+        return Card(SimpleNamespace(node=node), "0", None)
 
-    def card(self, node: str, group, answer) -> Card:
-        return Card(group, "0", None)
+    def give_back(self, cards) -> None:
+        for card in cards:
+            self.given_back.append(card.group.node)
+            self.free[card.group.node] = self.free.get(card.group.node, 0) + 1
 
-    def give_back(self, groups) -> None:
-        for group in groups:
-            self.given_back.append(group.node)
-            self.free[group.node] = self.free.get(group.node, 0) + 1
+
+class Threads:
+    """In place of `in_thread`: a look is over when `open` says so."""
+
+    def __init__(self):
+        self.open, self.waiting = True, []
+
+    def __call__(self, function, *arguments) -> Future:
+        future: Future = Future()
+        self.waiting.append((future, function, arguments))
+        if self.open:
+            self.finish()
+        return future
+
+    def finish(self) -> None:
+        for future, function, arguments in self.waiting:
+            try:
+                future.set_result(function(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+        self.waiting = []
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    monkeypatch.setattr(versions, "ALWAYS", tuple(HERE))
-    monkeypatch.setattr(versions, "installed", lambda: dict(HERE))
+def installed(monkeypatch) -> Threads:
+    monkeypatch.setattr(on_node, "ALWAYS", tuple(HERE))
+    monkeypatch.setattr(on_node, "installed", lambda: dict(HERE))
+    threads = Threads()
+    monkeypatch.setattr(node_watch, "in_thread", threads)
+    return threads
 
 
 def watch_of(nodes: FakeNodes, **actors: str) -> NodeWatch:
@@ -128,19 +150,30 @@ def test_the_nodes_of_the_start_change_nothing():
     assert node_of(watch, "actor-1") == "b"
 
 
-def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor():
+def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor(installed):
     nodes = FakeNodes(a=(16, 0))
     watch = watch_of(nodes, zero="a")
     nodes.alive["b"] = (16, 0)
-    nodes.open = False
+    installed.open = False
     for _ in range(3):
         assert watch.changes() == node_watch.Changes()
-    assert nodes.asked == [("b", "facts")]
-    nodes.open = True
+    assert nodes.asked == [] and len(installed.waiting) == 1
+    installed.finish()
     assert watch.changes().joined == ("actor-1",)
-    assert nodes.asked[1:] == [("b", "prepare")] and node_of(watch, "actor-1") == "b"
+    assert nodes.asked == [("b", "look"), ("b", "ready")] and node_of(watch, "actor-1") == "b"
     assert watch.changes() == node_watch.Changes()
     watch.place("actor-1")
+
+
+def test_a_thread_hands_over_what_its_function_raises(monkeypatch):
+    monkeypatch.undo()
+    assert node_watch.in_thread(lambda value: value + 1, 2).result(10) == 3
+    with pytest.raises(UserError, match="no"):
+        node_watch.in_thread(raises, UserError("no")).result(10)
+
+
+def raises(error: Exception):
+    raise error
 
 
 @pytest.mark.parametrize(
@@ -149,20 +182,14 @@ def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor():
         ("version", "node 10.0.0.b has torch 1.0 (the driver: 2.0)"),
         ("memory", "node 10.0.0.b has 1.0 GB of memory, and an actor needs about 2.0 GB"),
         ("prepare", "node 10.0.0.b: no such model"),
-        ("silent", "node 10.0.0.b has not answered for 150 s"),
     ],
 )
-def test_a_node_that_cannot_be_used_is_named_once_and_left_out(case, line, monkeypatch):
+def test_a_node_that_cannot_be_used_is_named_once_and_left_out(case, line):
     nodes = FakeNodes(a=(2.5, 0))
     watch = watch_of(nodes, zero="a")
     nodes.alive["b"] = (1 if case == "memory" else 16, 0)
     nodes.installed = {"b": {**HERE, "torch": "1.0"}} if case == "version" else {}
     nodes.fails = {"b": "no such model"} if case == "prepare" else {}
-    if case == "silent":
-        nodes.open = False
-        watch.changes()
-        later = node_watch.time.monotonic() + 1000
-        monkeypatch.setattr(node_watch.time, "monotonic", lambda: later)
     changes = watch.changes()
     assert changes.joined == () and len(changes.notes) == 1
     assert changes.notes[0].startswith(line) and "continues without" in changes.notes[0]
@@ -191,9 +218,8 @@ def test_an_actor_of_a_dead_node_waits_for_a_node_of_the_cluster_that_was_not_us
     del nodes.alive["b"]
     with pytest.raises(RunError, match=r"node 10\.0\.0\.b is gone"):
         watch.place("actor-1")
-    assert nodes.asked == []  # begun by the next look
     changes = watch.changes()
-    assert changes.joined == () and nodes.asked == [("c", "facts"), ("c", "prepare")]
+    assert changes.joined == () and nodes.asked == [("c", "look"), ("c", "ready")]
     watch.place("actor-1")
     assert node_of(watch, "actor-1") == "c" and watch.waiting == set()
 
@@ -250,14 +276,18 @@ def test_a_learner_goes_where_most_memory_is_left():
     assert node_of(watch, "learner-0") == "c" and watch.displaced == set()
 
 
-def test_a_node_that_goes_while_it_is_looked_at_is_forgotten():
-    nodes = FakeNodes(a=(16, 0))
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_node_that_goes_while_it_is_looked_at_is_forgotten(installed, gpus):
+    nodes = FakeNodes(a=(16, 2))
     watch = watch_of(nodes, zero="a")
-    nodes.alive["b"], nodes.open = (16, 0), False
+    if gpus:
+        on_cards(nodes, watch)
+    nodes.alive["b"], nodes.free["b"], installed.open = (16, gpus), gpus, False
     watch.changes()
+    installed.finish()
     del nodes.alive["b"]
-    nodes.open = True
     assert watch.changes() == node_watch.Changes() and watch.looks == {}
+    assert nodes.given_back == ["b"] * gpus
 
 
 def test_only_a_node_that_has_come_can_be_excluded():
@@ -278,7 +308,7 @@ def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
     for name, plan in list(watch.plans.items()):
         assert plan.node is not None
         card = len(nodes.cards)
-        nodes.cards.append(Card(nodes.reserve(plan.node.id), "0", None))
+        nodes.cards.append(nodes.card(plan.node.id))
         watch.plans[name] = replace(plan, card=card, reserved=1.0)
         watch.cards[card] = plan.node.id
 
@@ -313,7 +343,7 @@ def test_a_node_without_a_card_is_of_no_use_to_a_run_on_cards():
     nodes.alive["b"], nodes.free["b"] = (16, 0), 0
     line = "node 10.0.0.b has no free GPU: nothing starts there"
     assert watch.changes() == node_watch.Changes(notes=(line,))
-    assert nodes.asked == [("b", "facts")]
+    assert nodes.asked == [("b", "look")]
 
 
 def test_the_card_of_a_node_that_cannot_be_made_ready_is_given_back():
@@ -331,7 +361,8 @@ def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
     watch = watch_of(nodes, zero="a")
     on_cards(nodes, watch)
     small = Gpu("small", 100, 100, (8, 0))
-    monkeypatch.setattr(nodes, "card", lambda node, group, answer: Card(group, "0", small))
+    whole = nodes.card
+    monkeypatch.setattr(nodes, "card", lambda node: replace(whole(node), gpu=small))
     nodes.alive["b"], nodes.free["b"] = (16, 1), 1
     changes = watch.changes()
     assert changes.joined == () and "too small" in changes.notes[0]

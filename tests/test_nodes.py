@@ -174,7 +174,7 @@ def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
     found.prepare(placement)
     assert found.start_of(learner).config.reward == (reward,)
     (sent,) = found.start_of(actor).config.reward
-    file = Path(shipping.file_of(sent))
+    file = Path(sent.removesuffix(":reward=2"))
     assert sent == f"{file}:reward=2" and file.parent != tmp_path and file.name == "mine.py"
     assert file.read_text() == REWARD
     assert (file.parent / "beside.py").read_text() == "VALUE = 0.5\n"

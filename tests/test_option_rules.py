@@ -4,11 +4,10 @@ import pytest
 from adapters import SETTINGS, write
 
 from unslothrl import option_rules
-from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import RECIPES, command_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 
@@ -175,24 +174,6 @@ def test_a_rank_below_the_adapters_is_a_contradiction():
     started = resolve({"adapter": "adapter"}, CPU).config
     assert started.max_lora_rank == SETTINGS["r"] == 4  # what the engines are built for
     assert started.lora_alpha == SETTINGS["lora_alpha"]  # and scale what they are given
-
-
-def test_a_run_that_cannot_end_is_refused_and_a_long_one_says_so():
-    # 1,000 steps x 65,536 x 16 completions x 100,000 tokens / (2 x 100,000 a second): 16.6 years
-    huge = Config(batch_size=65_536, num_candidates=16, max_new_tokens=1_000_000, eval_every=0,
-                  number_of_actors=1)  # fmt: skip
-    assert duration.least_seconds(huge, 1000, 0) == 1000 * 65_536 * 16 * 100_000 / 200_000
-    with pytest.raises(UserError, match="take over 17 years at the least: set --max_steps"):
-        duration.check(huge, 1000, 0)
-    assert duration.check(huge, 100, 0) == [
-        "warning: 100 steps of 65,536 x 16 completions of up to 1,000,000 tokens take 607 days at "
-        "the least"
-    ]
-    assert duration.check(Config(), 1_000, 200) == []
-    # evaluations count: 1,000,001 of 10,000 x 8 completions of 120 tokens, by 3 generators
-    assert duration.least_seconds(Config(eval_every=1), 10**6, 10_000) == pytest.approx(
-        (10**6 * 30 * 16 + (10**6 + 1) * 10_000 * 8) * 120 / 300_000
-    )
 
 
 def test_a_runs_newest_adapter_is_meant_by_its_folder(tmp_path):

@@ -8,8 +8,9 @@ import pytest
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
-from unslothrl.planning import memory, search, shapes
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning import memory, shapes
+from unslothrl.planning import setting_search as search
+from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
@@ -180,7 +181,7 @@ def test_a_model_that_is_offloaded_leaves_the_card_to_the_actor():
     assert set(learner.needs.generating) == {"CUDA context"}
     assert goes.needed_mb() < stays.needed_mb()
     assert learner.needs.host["model, between updates"] * 2**20 == SEVEN.weight_bytes()
-    assert goes.processes[1].share_mb > stays.processes[1].share_mb
+    assert goes.processes[1].share > stays.processes[1].share
 
 
 def test_more_of_anything_never_takes_less():

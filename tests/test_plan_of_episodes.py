@@ -10,7 +10,8 @@ from test_plan import MAIN, SEVEN, cards, placed
 
 from unslothrl.commands.cli import main
 from unslothrl.errors import UserError
-from unslothrl.planning import duration, memory, search, speed
+from unslothrl.planning import memory, speed
+from unslothrl.planning import setting_search as search
 from unslothrl.resolve import resolve
 
 EPISODES = replace(MAIN, environment="calculator", max_new_tokens=300, max_episode_tokens=2000)
@@ -36,25 +37,18 @@ def test_a_step_of_episodes_by_hand():
     """64 at once in 2 rounds; 4 later turns read prompt and half of the episode again, and the
     environment is waited for 5 times."""
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    options = {"bandwidth": 1e12, "flops": 1e14, "engine_s": 0.01, "share": 1.0}
-    found = speed.one(config, SEVEN, **options, turns=5)
+    options = {"speed": (0.5e12, 0.5e14), "engine_s": 0.01, "share": 1.0}
+    found = sum(speed.parts(config, SEVEN, **options, turns=5))
     parameters = 7_615_616_512
-    alone = speed.one(replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
-                              max_new_tokens=2000), SEVEN, **options)  # fmt: skip
+    single = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
+                     max_new_tokens=2000)  # fmt: skip
+    alone = sum(speed.parts(single, SEVEN, **options))
     again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
     assert found == pytest.approx(alone + 2 * (again + 5))
     low, high = speed.step_seconds(config, SEVEN, placed(config, cards(24)))
     longer = speed.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
     assert longer[0] == low and longer[1] > high
     assert speed.turns_of(config) == 10 and speed.turns_of(MAIN) == 0
-
-
-def test_a_runs_least_time_is_that_of_first_turns():
-    """300 tokens, a tenth of them, at 100,000 tokens a second."""
-    config = replace(EPISODES, batch_size=10, num_candidates=10, eval_every=0)
-    assert duration.least_seconds(config, 100, 0) == 100 * 100 * 30 / 100_000
-    short = replace(config, max_episode_tokens=100)
-    assert duration.least_seconds(short, 100, 0) == 100 * 100 * 10 / 100_000
 
 
 def test_what_does_not_fit_has_shorter_episodes():

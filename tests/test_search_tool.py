@@ -335,7 +335,8 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
         content = shipping.content(sent)
         assert content.keys() == names and shipping.digest(sent)
         target = tmp_path / f"node of {Path(path).name}"
-        here = shipping.with_paths(config, shipping.write({sent: content}, target))
+        moved = shipping.write({sent: content}, target)
+        here = shipping.renamed(config, lambda path, moved=moved: moved.get(path, path))
         moved = environments.corpus_of(here.tools[1])
         assert here.tools[0] == "python" and str(target) in moved
         assert sorted(Corpus(moved)) == sorted(Corpus(path))

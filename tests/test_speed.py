@@ -23,13 +23,13 @@ def seconds(config: Config, *sizes: float):
 
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    found = speed.one(config, SEVEN, bandwidth=1e12, flops=1e14, engine_s=0.01, share=1.0)
+    found = sum(speed.parts(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0))
     parameters, tokens = 7_615_616_512, 1200
     moving = (SEVEN.engine_bytes() + 64 * 1550 * 57_344 / 2) / 0.5e12
     computing = 2 * parameters * 64 / 0.5e14
     updating = 8 * parameters * 128 * 1550 / 0.5e14
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
-    slow = speed.one(config, SEVEN, bandwidth=1e11, flops=1e14, engine_s=0.01, share=1.0)
+    slow = sum(speed.parts(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0))
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
 
 

@@ -107,8 +107,8 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     while processes.silence_s(actor) > 0 and time.monotonic() < end:
         pass
     assert silent >= 2.0 and time.monotonic() < end
-    watch = processes.watches.ask(host)
-    seconds, when = watch.longest[host]
+    watch = processes.watches[host]
+    seconds, when = watch.longest
     assert seconds >= 1.5
-    assert watch.answer_s(host, when + FORGET_S) == pytest.approx(seconds / 2)
+    assert watch.answer_s(when + FORGET_S) == pytest.approx(seconds / 2)
     assert processes.answer_s() < seconds  # the learner's, beside it

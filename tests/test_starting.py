@@ -65,13 +65,11 @@ def test_others_can_only_join_with_a_token_of_the_users(variables, tmp_path):
         ("60000-70000", "must be LOW-HIGH"),
         ("x-y", "must be LOW-HIGH"),
         ("10002-10010", "3 processes need at least 19 ports: set 10002-10020"),
-        ("10002-10999", "ray_port 10500 is among them"),
     ],
 )
 def test_worker_ports_that_cannot_be(text, message, variables):
     variables.setenv("RAY_AUTH_TOKEN", "f" * 64)
-    options = {"ray_port": 10_500} if "among" in message else {}
-    assert message in refusal(ray_worker_ports=text, number_of_actors=2, **options)
+    assert message in refusal(ray_worker_ports=text, number_of_actors=2)
 
 
 def test_a_temporary_folder_that_cannot_be(variables, tmp_path):
@@ -96,10 +94,8 @@ def test_a_full_disk_is_refused(variables):
 
 
 def test_an_address_of_another_machine_is_refused(variables):
-    said = refusal(ray_node_ip="203.0.113.7")
-    assert said.startswith("ray_node_ip 203.0.113.7 is not an address of this machine (")
-    for text in ("not an address", "::1", "127.0.0.1:80", "0.0.0.0", "224.0.0.1"):
-        assert "not an address of this machine" in refusal(ray_node_ip=text), text
+    for text in ("203.0.113.7", "not an address", "127.0.0.1:80"):
+        assert refusal(ray_node_ip=text).startswith(f"ray_node_ip {text} (see"), text
     starting.check(replace(Config(), ray_node_ip="127.0.0.1"))
 
 
@@ -113,7 +109,6 @@ from unslothrl.planning.machine import Machine
 
 config = replace(Config(), **json.loads(os.environ["OPTIONS"]))
 starting.check(config)
-before = os.environ.get(starting.GCS_PORT)
 context = starting.start(ray, config, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
 (node,) = ray.nodes()
 try:
@@ -122,7 +117,6 @@ except UserError as error:
     refusal = str(error)
 print(json.dumps({
     "refusal": refusal,
-    "is the variable as before": os.environ.get(starting.GCS_PORT) == before,
     "address": context.address_info["gcs_address"],
     "join": starting.join_command(context.address_info["gcs_address"]),
     "folder": context.address_info["session_dir"],
@@ -157,7 +151,6 @@ def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
         said = json.loads(done.stdout.splitlines()[-1])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    assert said["is the variable as before"]
     assert said["address"] == f"{address}:{port}"
     assert said["join"] == f"RAY_AUTH_MODE=token ray start --address={address}:{port}"
     assert said["folder"].startswith(folder + "/session_")
@@ -190,7 +183,7 @@ listening = [
 ]
 address = context.address_info["gcs_address"]
 looked = subprocess.run(
-    [sys.executable, "-m", "unslothrl.cluster.looking", "auto"],
+    [sys.executable, "-m", "unslothrl.cluster.run_entry", "auto"],
     env={**os.environ, "RAY_ADDRESS": address}, capture_output=True, text=True, timeout=100,
 )
 print(json.dumps({

@@ -27,11 +27,10 @@ from unslothrl.engines.vllm_worker import PublishedFile, lora_problem, part_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.planning.nodes import deal_nodes, process_mb
-from unslothrl.planning.place import place
+from unslothrl.planning.place import assign_gpus, assign_nodes, place, process_mb
 from unslothrl.planning.placement import Node, Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
-from unslothrl.planning.tensor_parallel import check_source, deal_cards, problem
+from unslothrl.planning.tensor_parallel import check_source, problem
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
 from unslothrl.types import LORA_TARGETS
@@ -81,7 +80,7 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
         ),
         ({"actor_tensor_parallel": "0"}, "actor_tensor_parallel must be at least 1"),
         ({"actor_tensor_parallel": "65"}, "actor_tensor_parallel must be"),
-        ({"number_of_actors": "2"}, "hold 1 of 2 actors with 2 cards .* lower --number_of_actors"),
+        ({"number_of_actors": "2"}, "hold 1 of 2 actors with 2 GPUs .* lower --number_of_actors"),
     ],
 )
 def test_what_an_actor_over_two_cards_cannot_have(flags, line):
@@ -173,7 +172,7 @@ def test_three_cards_hold_a_learner_and_an_actor_over_two():
     assert (learner.reserved, actor.reserved) == (1.0, 2.0)
     assert placement.bundles() == [{"GPU": 1.0}, {"GPU": 2.0}]
     assert actor.engine() == EngineMemory(None, 0.884, 8192)
-    assert not actor.shares_card and not actor.takes_turns and actor.sleep_lock is None
+    assert not actor.takes_turns and actor.sleep_lock is None
     assert placement.rounds() == [(learner, actor)]
     assert [[p.name for p in each.processes] for each in placement.cards] == [
         ["learner-0"], ["actor-0"], ["actor-0"],
@@ -198,7 +197,7 @@ def test_an_actor_gets_the_engine_of_its_smallest_card():
     ],
 )
 def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, groups):
-    found_own, found = deal_cards([card(24)] * len(nodes), learners, actors, 2, nodes)
+    found_own, found = assign_gpus([card(24)] * len(nodes), learners, actors, 2, nodes)
     assert found_own == [(each,) for each in own]
     assert set(found) == groups
 
@@ -206,8 +205,8 @@ def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, gr
 @pytest.mark.parametrize(
     ("nodes", "learners", "actors", "each", "line"),
     [
-        ((0, 1, 2), 1, 1, 2, "no node has more than 1 GPU: leave it out"),
-        ((0, 0, 1, 1), 1, 1, 4, "no node has more than 2 GPUs: set --actor_tensor_parallel 2"),
+        ((0, 1, 2), 1, 1, 2, "3 GPUs hold 0 of 1 actors .* lower --actor_tensor_parallel"),
+        ((0, 0, 1, 1), 1, 1, 4, "4 GPUs hold 0 of 1 actors"),
         ((0, 0, 1, 1), 1, 2, 2, "4 GPUs hold 1 of 2 actors .* lower --number_of_actors"),
         ((0, 0), 1, 1, 2, "2 GPUs hold 0 of 1 actors .* lower --actor_tensor_parallel"),
         ((0, 0), 3, 1, 2, "2 GPUs hold 0 of 1 actors"),
@@ -215,7 +214,7 @@ def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, gr
 )
 def test_cards_that_are_too_few_are_counted(nodes, learners, actors, each, line):
     with pytest.raises(UserError, match=line):
-        deal_cards([card(24)] * len(nodes), learners, actors, each, nodes)
+        assign_gpus([card(24)] * len(nodes), learners, actors, each, nodes)
 
 
 @settings(max_examples=40)
@@ -229,10 +228,12 @@ def test_every_way_that_there_is_is_found(found, learners, actors, each):
     """No card twice, groups of one node; refused only where no choice of the learners' cards leaves
     enough groups."""
     gpus, nodes = [card(gb) for gb, _ in found], [node for _, node in found]
+    if not gpus:
+        return
     counts = [nodes.count(node) for node in sorted(set(nodes))]
     can = max(groups_left(counts, learners, each), default=-1) >= actors
     try:
-        own, groups = deal_cards(gpus, learners, actors, each, nodes)
+        own, groups = assign_gpus(gpus, learners, actors, each, nodes)
     except UserError:
         assert not can
         return
@@ -277,8 +278,8 @@ def test_fewer_actors_where_cards_are_fewer():
 def test_the_workers_of_an_actor_on_cpus_need_memory_too():
     assert (process_mb(500.0), process_mb(500.0, 2)) == (2_000.0, 5_000.0)
     nodes = [Node(name, name, 2, mb, mb) for name, mb in (("a", 9_000.0), ("b", 5_000.0))]
-    assert sorted(deal_nodes(nodes, [True, False], 500.0, workers=2)) == [0, 1]
     config = Config(model="embedded", engine="vllm", number_of_actors=1, actor_tensor_parallel=2)
+    assert sorted(assign_nodes(config, nodes, 500.0)) == [0, 1]
     place(config, Resources((), 7_000.0), base_mb=500.0)
     with pytest.raises(UserError, match=r"need about 6.8 GB of memory"):
         place(config, Resources((), 6_900.0), base_mb=500.0)
@@ -293,7 +294,7 @@ def split_watch(**more: tuple[float, int]):
     nodes.config = replace(nodes.config, actor_tensor_parallel=2)
     watch = watch_of(nodes, zero="b")
     on_cards(nodes, watch)
-    nodes.cards.append(replace(nodes.cards[1], group=nodes.reserve("b")))
+    nodes.cards.append(nodes.card("b"))
     watch.plans["actor-0"] = replace(watch.plans["actor-0"], more_cards=(2,), reserved=2.0)
     watch.cards[2] = "b"
     return nodes, watch

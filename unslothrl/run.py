@@ -26,7 +26,7 @@ from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import Mirror
-from unslothrl.planning import duration, shapes, tensor_parallel
+from unslothrl.planning import forecast, shapes, tensor_parallel
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
@@ -107,7 +107,7 @@ def run(config: Config, notes: Sequence[str], recipe: Mapping[str, Any] | None =
             if isinstance(error, UserError | RunError):
                 raise
             raise unexpected(error, folder) from None
-        for line in duration.ends_early(config.max_steps, prepared.steps, config.episodes):
+        for line in forecast.ends_early(config.max_steps, prepared.steps, config.episodes):
             view.note(line)
         ending.close("finished")
         return 0
@@ -196,8 +196,7 @@ def prepare(
     level = check_rewards(config, task)
     trial.try_environment(config, task, tokenizer)
     steps = total_steps(config, data)
-    notes = [*on_base, *duration.check(config, steps, sum(map(len, data.evals.values())))]
-    notes += duration.ends_early(config.max_steps, steps, config.episodes)
+    notes = [*on_base, *forecast.ends_early(config.max_steps, steps, config.episodes)]
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse

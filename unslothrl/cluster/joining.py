@@ -1,4 +1,4 @@
-"""Joining a Ray cluster that the user started: its address, its token, its versions.
+"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives.
 
 Ray's own client retries for minutes and writes to stderr from C++. So a separate process tries
 first (`python -m unslothrl.cluster.joining HOST:PORT`), and its result becomes one line. Ray 2.60
@@ -9,7 +9,6 @@ same one.
 import json
 import logging
 import os
-import queue
 import re
 import secrets
 import socket
@@ -21,7 +20,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.errors import UserError
+from unslothrl.errors import HeadLost, UserError
 from unslothrl.variables import import_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
@@ -35,6 +34,10 @@ NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
 LOOPBACK = "127.0.0.1"
 HELP = "`ray start --head` prints it"
 
+LOOK_S = 2.0  # between two looks at the head
+CONNECT_S = 1.0
+GONE_S = 30.0  # after which it is taken for gone; what is left of Ray's 60 is for the end of a run
+
 
 def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, Any]:
     """Tries to join the cluster from another process. Sets `RAY_AUTH_MODE` if there is a token.
@@ -42,36 +45,21 @@ def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, 
     -> what that process, which runs `module`, has answered. Raises UserError if it cannot be
     joined, within seconds where nothing listens.
     """
-    check_form(address)
+    endpoint = split(address)
+    if endpoint is None and address != "auto":
+        raise UserError(f"ray_address must be HOST:PORT or auto, got {address!r}: {HELP}")
     source = token_source(os.environ)
     if source is not None:
         os.environ.setdefault(MODE, "token")
-    endpoint = split(address)
     if endpoint is not None and (reason := connection_error(*endpoint)):
         raise UserError(
             f"ray_address {address}: nothing listens there ({reason}): start a cluster with "
             "`ray start --head` and use the address that it prints"
         )
-    result = try_to_join(address, module)
+    result = join_elsewhere(address, module)
     if "error" in result:
         raise UserError(f"ray_address {address}: {explain(result['error'], source)}")
     return result
-
-
-def check_form(address: str) -> None:
-    """Raises UserError unless `address` is HOST:PORT or auto."""
-    if address == "auto":
-        return
-    if address.startswith("ray://"):
-        host = address.removeprefix("ray://").partition(":")[0] or "HOST"
-        raise UserError(
-            f"ray_address {address}: Ray Client is not supported: run on a node of the cluster "
-            f"and set --ray_address {host}:6379 or auto"
-        )
-    if address == "local":
-        raise UserError("ray_address local: leave --ray_address out to start Ray on this machine")
-    if split(address) is None:
-        raise UserError(f"ray_address must be HOST:PORT or auto, got {address!r}: {HELP}")
 
 
 def split(address: str) -> tuple[str, int] | None:
@@ -82,10 +70,10 @@ def split(address: str) -> tuple[str, int] | None:
     return parts[1].strip("[]"), int(parts[2])
 
 
-def connection_error(host: str, port: int) -> str | None:
+def connection_error(host: str, port: int, timeout_s: float = PORT_S) -> str | None:
     """-> why a port accepts no connection, None if it does."""
     try:
-        socket.create_connection((host, port), timeout=PORT_S).close()
+        socket.create_connection((host, port), timeout=timeout_s).close()
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", None) or str(error) or "no answer"
     return None
@@ -94,23 +82,18 @@ def connection_error(host: str, port: int) -> str | None:
 def token_source(variables: MutableMapping[str, str]) -> str | None:
     """-> the variable or the file that Ray reads its token from, None if there is no token.
 
-    Raises UserError if `RAY_AUTH_TOKEN_PATH` names a file that is unreadable or empty.
+    Raises UserError if `RAY_AUTH_TOKEN_PATH` names a file that is missing or empty.
     """
     if variables.get(TOKEN):
         return TOKEN
     named = variables.get(TOKEN_PATH)
     path = Path(named or os.path.expanduser(DEFAULT_TOKEN))
-    try:
-        token = path.read_text().strip()
-    except (OSError, ValueError) as error:
-        if named:
-            raise UserError(
-                f"{TOKEN_PATH} {named} cannot be read ({getattr(error, 'strerror', error)}): set "
-                "it to a file with the cluster's token, or unset it"
-            ) from None
-        return None
+    token = path.read_text().strip() if path.is_file() else ""
     if named and not token:
-        raise UserError(f"{TOKEN_PATH} {named} is empty: write the cluster's token into it")
+        raise UserError(
+            f"{TOKEN_PATH} {named} cannot be read, or is empty: set it to a file with the "
+            "cluster's token, or unset it"
+        )
     return str(path) if token else None
 
 
@@ -124,8 +107,12 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
         variables[TOKEN] = secrets.token_hex(32)
 
 
-def try_to_join(address: str, module: str) -> dict[str, Any]:
-    """Joins from another process. -> what it answers, {"error": text} where it cannot"""
+def join_elsewhere(address: str, module: str) -> dict[str, Any]:
+    """Joins from another process. -> what it answers, {"error": text} where it cannot.
+
+    It reads that process's output only until the result is certain, because Ray's client would go
+    on trying.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", module, address],
         stdout=subprocess.PIPE,
@@ -134,48 +121,24 @@ def try_to_join(address: str, module: str) -> dict[str, Any]:
         errors="replace",
         env={**os.environ, "PYTHONPATH": python_path(), "RAY_USAGE_STATS_ENABLED": "0"},
     )
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
-    reader = threading.Thread(target=queue_lines, args=(process.stdout, lines), daemon=True)
-    reader.start()
+    at_deadline = threading.Timer(JOIN_S, process.kill)
+    at_deadline.start()
+    last, failed = NOT_RAY, 0
     try:
-        return read_result(lines, time.monotonic() + JOIN_S)
+        for line in process.stdout:
+            if line.startswith(RESULT_PREFIX):
+                return json.loads(line.removeprefix(RESULT_PREFIX))
+            last = line.strip() or last
+            failed += NOT_RAY in line
+            if UNAUTHENTICATED in line or failed == ATTEMPTS:
+                break
+        return {"error": last}
     finally:
+        at_deadline.cancel()
         process.kill()
         process.wait()
-        reader.join()
         process.stdout.close()
-
-
-def queue_lines(stream, lines: "queue.SimpleQueue[str]") -> None:
-    """Puts every line of `stream` into `lines`, and "" at its end."""
-    for line in stream:
-        lines.put(line)
-    lines.put("")
-
-
-def read_result(lines: "queue.SimpleQueue[str]", deadline: float) -> dict[str, Any]:
-    """Reads the other process's output until the result is certain. -> it, or {"error": text}
-
-    It does not wait for the process to end, because Ray's client would go on trying.
-    """
-    last, failed = "", 0
-    while (remaining := deadline - time.monotonic()) > 0:
-        try:
-            line = lines.get(timeout=remaining)
-        except queue.Empty:
-            break
-        if line.startswith(RESULT_PREFIX):
-            return json.loads(line.removeprefix(RESULT_PREFIX))
-        if UNAUTHENTICATED in line:
-            return {"error": UNAUTHENTICATED}
-        failed += NOT_RAY in line
-        if failed == ATTEMPTS:
-            break
-        if not line:
-            return {"error": last}
-        last = line.strip() or last
-    return {"error": NOT_RAY}
 
 
 def explain(error: str, source: str | None) -> str:
@@ -199,10 +162,7 @@ def explain(error: str, source: str | None) -> str:
     if NO_LOCAL_CLUSTER in error:
         return "no cluster runs on this machine: start one with `ray start --head`"
     if "node" in error and "IP address" in error:
-        return (
-            "this machine is not a node of that cluster: run `ray start --address=HOST:PORT` on it "
-            "first"
-        )
+        return "this machine is not a node of that cluster: run `ray start --address=HOST:PORT`"
     return f"it cannot be joined ({' '.join(error.split())[:300]}): see `ray status`"
 
 
@@ -228,8 +188,7 @@ def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
 
     try:
         if address == "auto":
-            address = services.canonicalize_bootstrap_address_or_die(address)
-            address = answering(address)
+            address = answering(services.canonicalize_bootstrap_address_or_die(address))
         result = join(address)
     except BaseException as error:
         causes = [error]
@@ -245,6 +204,44 @@ def as_driver(address: str) -> dict[str, Any]:
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     ray.shutdown()
     return {}
+
+
+class Head:
+    """The head of the cluster at `address`, "host:port".
+
+    Without it calls between processes go on, but calls of the head block, and after 60 s Ray ends
+    every process that is connected, this one included, in the middle of whatever it does. So what
+    asks the head looks first whether it is there, and a run whose head has gone ends by itself
+    before that.
+    """
+
+    def __init__(self, address: str):
+        self.address, self.endpoint = address, split(address)
+        self.looked = self.seen = time.monotonic()
+        self.is_gone = False
+
+    def answers(self) -> bool:
+        """Whether it does now; takes a second at most."""
+        if self.endpoint is not None and connection_error(*self.endpoint, CONNECT_S) is not None:
+            return False
+        self.seen = time.monotonic()
+        return True
+
+    def check(self) -> None:
+        """Looks now and then. Raises HeadLost once it is gone; what is called after that is for the
+        end of the run."""
+        now = time.monotonic()
+        if self.is_gone or now - self.looked < LOOK_S:
+            return
+        if now - self.looked > GONE_S:  # nobody has looked for long: this process was busy
+            self.seen = now
+        self.looked = now
+        if not self.answers() and now - self.seen > GONE_S:
+            self.is_gone = True
+            raise HeadLost(
+                f"Ray's head at {self.address} has not answered for {now - self.seen:.0f} s, and "
+                "without it Ray ends every process: continue with --resume when it is back"
+            )
 
 
 if __name__ == "__main__":

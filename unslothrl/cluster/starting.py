@@ -8,7 +8,6 @@ to: LOW is the node manager's, LOW + 1 the object manager's, and the workers tak
 
 import contextlib
 import functools
-import ipaddress
 import os
 import re
 import shutil
@@ -33,51 +32,43 @@ SESSION = "/session_2026-11-21_20-59-29_205618_4194304/sockets/plasma_store"  # 
 LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
 MOST_SOCKET = 107  # bytes of a socket's path on Linux
 SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those on their way out
-FIRST_PORT = 1024
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
 QUIET = {"task_events_report_interval_ms": 0}
 SERVERS = ("gcs_server", "raylet")
-TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
+TMPDIR = "RAY_TMPDIR"  # read by Ray
 
 
 def check(config: Config) -> None:
     """Raises UserError where Ray could not start with the options that it is given."""
     node_ip = config.ray_node_ip
-    if node_ip is not None and (reason := address_error(node_ip)):
-        raise UserError(
-            f"ray_node_ip {node_ip} is not an address of this machine ({reason}): see "
-            "`ip -4 address`"
-        )
+    if node_ip is not None:
+        check_bind("ray_node_ip", f"{node_ip} (see `ip -4 address`)", node_ip, 0)
     check_temp_dir(config.ray_temp_dir)
     if config.ray_port is not None:
-        check_port("ray_port", config.ray_port, node_ip)
+        check_bind("ray_port", str(config.ray_port), node_ip, config.ray_port)
         check_token(config.ray_port)
     if config.ray_worker_ports is not None:
-        check_worker_ports(config)
+        low, high = port_range(config.ray_worker_ports)
+        least = config.number_of_processes + SPARE_PORTS
+        if high - low + 1 < least:
+            raise UserError(
+                f"ray_worker_ports {low}-{high}: {config.number_of_processes} processes need at "
+                f"least {least} ports: set {low}-{low + least - 1}"
+            )
+        for port in (low, low + 1):
+            check_bind("ray_worker_ports", f"port {port}", node_ip, port)
 
 
-def address_error(text: str) -> str | None:
-    """-> why nobody can reach this machine at an address, None where this machine can."""
+def check_bind(option: str, what: str, host: str | None, port: int) -> None:
+    """Raises UserError where nothing can listen there."""
     try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        return "it must be four numbers, as in 192.168.1.10"
-    if address.is_unspecified:
-        return "it stands for all of them"
-    try:
-        with socket.create_server((text, 0)) as server:  # broadcasts can be listened on, too
-            socket.create_connection(server.getsockname(), timeout=joining.PORT_S).close()
+        socket.create_server((host or "", port)).close()
     except OSError as error:
-        return os.strerror(error.errno) if error.errno else str(error)
-    return None
-
-
-def check_port(option: str, port: int, node_ip: str | None) -> None:
-    if reason := bind_error(node_ip or "", port):
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise UserError(
-            f"{option} {port} cannot be used ({reason}): set a port that is free, or end the "
-            "program that listens there"
-        )
+            f"{option} {what} cannot be used ({reason}): set another, or end the program that "
+            "listens there"
+        ) from None
 
 
 def check_token(port: int) -> None:
@@ -90,53 +81,26 @@ def check_token(port: int) -> None:
         )
 
 
-def check_worker_ports(config: Config) -> None:
-    low, high = port_range(config.ray_worker_ports or "")
-    least = config.number_of_processes + SPARE_PORTS
-    if high - low + 1 < least:
-        raise UserError(
-            f"ray_worker_ports {low}-{high}: {config.number_of_processes} processes need at least "
-            f"{least} ports: set {low}-{low + least - 1}"
-        )
-    if config.ray_port is not None and low <= config.ray_port <= high:
-        raise UserError(
-            f"ray_worker_ports {low}-{high}: ray_port {config.ray_port} is among them: set another"
-        )
-    for port in (low, low + 1):
-        check_port("ray_worker_ports: port", port, config.ray_node_ip)
-
-
 def port_range(text: str) -> tuple[int, int]:
     """-> (low, high). Raises UserError."""
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII)
     low, high = map(int, match.groups()) if match else (0, 0)
-    if not FIRST_PORT <= low < high < 2**16:
+    if not 1024 <= low < high < 2**16:
         raise UserError(
-            f"ray_worker_ports must be LOW-HIGH between {FIRST_PORT} and 65535, got {text!r}: set "
-            "e.g. --ray_worker_ports 10002-10999"
+            f"ray_worker_ports must be LOW-HIGH between 1024 and 65535, got {text!r}: set e.g. "
+            "--ray_worker_ports 10002-10999"
         )
     return low, high
 
 
-def bind_error(host: str, port: int) -> str | None:
-    """-> why nothing can listen there, None where it can."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
-    except (OSError, UnicodeError, OverflowError) as error:
-        number = getattr(error, "errno", None) or 0  # create_server's own text has the address
-        return os.strerror(number) if number > 0 else str(error)
-    return None
-
-
 def check_temp_dir(given: str | None) -> None:
-    """The folder that Ray gets, or takes by RAY_TMPDIR. Raises UserError."""
-    name = f"ray_temp_dir {given}"
-    folder = given
-    if folder is None and os.environ.get(TMPDIR):
-        name, folder = f"{TMPDIR} {os.environ[TMPDIR]}", os.path.join(os.environ[TMPDIR], "ray")
+    """The folder that Ray gets, or takes by RAY_TMPDIR. Raises UserError. On a full disk Ray
+    starts, and fails later."""
+    name, folder = f"ray_temp_dir {given}", given
+    if folder is None and (variable := os.environ.get(TMPDIR)):
+        name, folder = f"{TMPDIR} {variable}", os.path.join(variable, "ray")
     if folder is None:
-        return check_room("ray_temp_dir is not set, and /tmp", "/tmp")
+        name, folder = "ray_temp_dir is not set, and /tmp", "/tmp"
     path = os.path.abspath(folder)
     length = len(os.fsencode(path + SESSION))
     if length > MOST_SOCKET:
@@ -147,16 +111,10 @@ def check_temp_dir(given: str | None) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
         raise UserError(
-            f"{name} cannot be written ({reason}): set --ray_temp_dir to another folder"
+            f"{name} cannot be written ({error.strerror}): set --ray_temp_dir to another folder"
         ) from None
-    check_room(name, path)
-
-
-def check_room(name: str, path: str) -> None:
-    """On a full disk Ray starts, and fails later."""
     free = shutil.disk_usage(path).free
     if free < LEAST_ROOM:
         raise UserError(
@@ -166,15 +124,26 @@ def check_room(name: str, path: str) -> None:
 
 
 def start(ray: Any, config: Config, machine: Machine) -> Any:
-    """Starts Ray on this machine; it ends with this process. -> Ray's context"""
+    """Starts Ray on this machine; it ends with this process. -> Ray's context
+
+    `ray.init` (2.60) has no argument for ports, and takes the network's address even if it is given
+    the loopback's, unless it is told as on macOS that there is no cluster.
+    """
     joining.ensure_token(os.environ)
     size, folder = object_store(machine)
     if folder is not None:
         os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
+    ports = {} if config.ray_port is None else {"gcs_server_port": config.ray_port}
+    if config.ray_worker_ports is not None:
+        low, high = port_range(config.ray_worker_ports)
+        ports |= {"node_manager_port": low, "object_manager_port": low + 1}
+        ports |= {"min_worker_port": low + 2, "max_worker_port": high}
+    parameters, constants = ray._private.parameter, ray._private.ray_constants
+    is_alone = config.ray_port is None and config.ray_node_ip is None
+    can_cluster = constants.ENABLE_RAY_CLUSTER and not is_alone
     with (
-        port_of_the_head(config.ray_port),
-        ports_of_workers(ray, config.ray_worker_ports),
-        loopback_alone(ray, config.ray_port is None and config.ray_node_ip is None),
+        replaced(parameters, "RayParams", functools.partial(parameters.RayParams, **ports)),
+        replaced(constants, "ENABLE_RAY_CLUSTER", can_cluster),
     ):
         context = ray.init(
             address="local",
@@ -193,6 +162,17 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
     return context
 
 
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside it `owner` has another value of that name."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
 def keep_others_out(session: Path) -> None:
     """Ray lets every user of the machine write into its session's folder, and replace the sockets
     in it, through which processes exchange pickles; and replace the folder itself."""
@@ -206,7 +186,7 @@ def undisturbed(ray: Any) -> Iterator[None]:
     """Inside it signals wait while Ray's C++ part starts, a second or two: a process that stops in
     between may crash when it ends. Ray would also answer SIGTERM itself, then and later."""
     worker, utils = ray._private.worker, ray._private.utils
-    connect, set_handler = worker.connect, utils.set_sigterm_handler
+    connect = worker.connect
     on_termination = signal.getsignal(signal.SIGTERM)
 
     def connect_undisturbed(*arguments: Any, **keywords: Any) -> None:
@@ -215,11 +195,11 @@ def undisturbed(ray: Any) -> Iterator[None]:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
 
-    worker.connect, utils.set_sigterm_handler = connect_undisturbed, lambda handler: None
-    try:
+    with (
+        replaced(worker, "connect", connect_undisturbed),
+        replaced(utils, "set_sigterm_handler", lambda handler: None),
+    ):
         yield
-    finally:
-        worker.connect, utils.set_sigterm_handler = connect, set_handler
 
 
 class Started:
@@ -231,19 +211,22 @@ class Started:
     def __init__(self) -> None:
         self.seen: set[psutil.Process] = set()
 
-    def look(self) -> None:
-        """To be called while the servers live: what they have started is nobody's after that."""
+    def look(self) -> list[psutil.Process]:
+        """To be called while the servers live: what they have started is nobody's after that.
+        -> the servers"""
+        servers = []
         for server in psutil.Process().children():
             with contextlib.suppress(psutil.Error):
                 if server.name() in SERVERS:
+                    servers.append(server)
                     self.seen |= {server, *server.children(recursive=True)}
+        return servers
 
     def end(self) -> None:
         """Ends at once what is left of them."""
-        for server in psutil.Process().children():
+        for server in self.look():
             with contextlib.suppress(psutil.Error):
-                if server.name() in SERVERS:
-                    server.suspend()  # it starts nothing more
+                server.suspend()  # it starts nothing more
         self.look()
         for process in self.seen:
             with contextlib.suppress(psutil.Error):
@@ -254,59 +237,6 @@ def join_command(address: str) -> str:
     """What another machine runs to join this Ray; it has the token by then."""
     is_on = os.environ.get(joining.MODE, "token") == "token"
     return f"{joining.MODE}=token " * is_on + f"ray start --address={address}"
-
-
-@contextlib.contextmanager
-def port_of_the_head(port: int | None) -> Iterator[None]:
-    """Inside it Ray starts its head at that port."""
-    if port is None:
-        yield
-        return
-    before = os.environ.get(GCS_PORT)
-    os.environ[GCS_PORT] = str(port)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[GCS_PORT]
-        else:
-            os.environ[GCS_PORT] = before
-
-
-@contextlib.contextmanager
-def ports_of_workers(ray: Any, text: str | None) -> Iterator[None]:
-    """Inside it Ray starts with these ports: `ray.init` (2.60) has no argument for them, only the
-    parameters that it makes have."""
-    if text is None:
-        yield
-        return
-    low, high = port_range(text)
-    parameters = ray._private.parameter
-    usual = parameters.RayParams
-    parameters.RayParams = functools.partial(
-        usual,
-        node_manager_port=low,
-        object_manager_port=low + 1,
-        min_worker_port=low + 2,
-        max_worker_port=high,
-    )
-    try:
-        yield
-    finally:
-        parameters.RayParams = usual
-
-
-@contextlib.contextmanager
-def loopback_alone(ray: Any, is_wanted: bool) -> Iterator[None]:
-    """Inside it Ray starts at the loopback address, as it does on macOS, where all its servers
-    listen there alone: `ray.init` (2.60) takes the network's even if it is given the loopback's."""
-    constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not is_wanted
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

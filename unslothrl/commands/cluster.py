@@ -25,7 +25,7 @@ def show(address: str | None, as_json: bool, out: TextIO | None = None) -> None:
     if given == "auto" and "ray" not in sys.modules:
         check_installed()
     try:
-        seen = joining.check(given, "unslothrl.cluster.looking")
+        seen = joining.check(given, "unslothrl.cluster.run_entry")
     except UserError as error:
         raise UserError(f"{error}; {OWN}") if given == "auto" else error from None
     text = json.dumps(seen) if as_json else "\n".join(lines(seen, time.time()))

@@ -10,15 +10,16 @@ from typing import Any, TextIO
 from unslothrl.config.hardware import half_precision, versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning import search, shapes, speed
-from unslothrl.planning.cards import cards_of, of_size
-from unslothrl.planning.engine_options import with_engines
+from unslothrl.planning import setting_search as search
+from unslothrl.planning import shapes, speed
+from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import Forecast, forecast_of
+from unslothrl.planning.gpu_names import gpus_of, of_size
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
-from unslothrl.planning.search import FREE
+from unslothrl.planning.setting_search import FREE
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
@@ -39,7 +40,7 @@ def forecast(
     out = out or sys.stdout
     machine = Machine.detect()
     if cards is not None:
-        machine = with_cards(machine, cards_of(cards))
+        machine = with_cards(machine, gpus_of(cards))
     if not given:
         models = table(machine)
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)

@@ -23,9 +23,9 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage, resolve
 from unslothrl.planning import shapes, speed, stages
-from unslothrl.planning.cards import cards_of
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.forecast import Store
+from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.shapes import Shape
 from unslothrl.planning.stages import Reference
@@ -47,7 +47,7 @@ def forecast(
     out = out or sys.stdout
     machine = Machine.detect()
     if cards is not None:
-        machine = with_cards(machine, cards_of(cards))
+        machine = with_cards(machine, gpus_of(cards))
     report = report_of(resolve(command, given, machine=machine), machine)
     print(json.dumps(report) if as_json else "\n".join(lines(report)), file=out)
 

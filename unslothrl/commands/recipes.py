@@ -17,8 +17,8 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import shapes
-from unslothrl.planning.cards import cards_of
 from unslothrl.planning.forecast import forecast_of
+from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
@@ -53,7 +53,7 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
     out = out or sys.stdout
     machine = Machine.detect()
     if card is not None:
-        machine = with_cards(machine, cards_of(card))
+        machine = with_cards(machine, gpus_of(card))
     found = [look(name, path, machine) for name, path in RECIPES.items()]
     if as_json:
         print(json.dumps([asdict(each) for each in found]), file=out)

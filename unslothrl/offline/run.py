@@ -17,7 +17,7 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.offline import backend, layouts
 from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.offline.stage import Begun
-from unslothrl.planning import duration
+from unslothrl.planning import forecast
 from unslothrl.planning.machine import Machine
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.terminal import Terminal
@@ -74,7 +74,7 @@ def run(stage: Stage) -> int:
 
 
 def ended_early(trainer: Any, options: OfflineOptions) -> list[str]:
-    return duration.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
+    return forecast.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:

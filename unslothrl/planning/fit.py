@@ -5,31 +5,54 @@ is changed, and every change is one line. Where the given values cannot fit, a l
 run starts all the same: the estimate may be wrong.
 """
 
+import math
 from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.config.hardware import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import search
-from unslothrl.planning.engine_options import with_engines
-from unslothrl.planning.machine import Machine
-from unslothrl.planning.place import check_overlap, place
+from unslothrl.planning import memory
+from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.memory import KEPT_FREE, MB
+from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
-from unslothrl.planning.shapes import Shape, shape_of
+from unslothrl.planning.setting_search import (
+    LEAST_NEW_TOKENS,
+    fastest,
+    has_length,
+    kept,
+    largest,
+    lower,
+)
+from unslothrl.planning.shapes import HALF, Shape, shape_of
 from unslothrl.planning.tensor_parallel import check_model
 
 DATASET = "HuggingFaceH4/MATH-500"
-MODELS = (  # the least memory of a card, in MB, and what is trained on it
+MODELS = (  # the least memory of a GPU, in MB, and what is trained on it
     (15_900, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"),
     (10_000, "unsloth/Qwen2.5-3B-Instruct-bnb-4bit"),
     (6_000, "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit"),
     (0, "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"),
 )
+UNKNOWN_SHARE = 0.7  # of a GPU for an engine whose weights are of unknown size
+MOST_SHARE = 0.9  # of a GPU for the learner's engine
 
-UNKNOWN_SHARE = 0.7  # of a card for an engine whose weights are of unknown size
+
+def needs_hub(given: Set[str], machine: Machine) -> bool:
+    """Whether the choice of a model or data set hangs on the hub being there."""
+    return bool(machine.gpus) and not {"model", "dataset"} <= given
+
+
+def default_task(machine: Machine) -> tuple[str, str]:
+    """-> the (model, data set) that a machine trains where none is given."""
+    if not machine.gpus or machine.online is False:
+        return EMBEDDED, EMBEDDED
+    smallest = min(gpu.memory_mb for gpu in machine.gpus)
+    return next(model for least, model in MODELS if smallest >= least), DATASET
 
 
 class Changes:
@@ -49,104 +72,76 @@ class Changes:
             old = "not set" if old is None else old
             self.notes.append(f"{name} {old} -> {value}: {why}")
 
-    def note(self, line: str) -> None:
-        self.notes.append(line)
-
-
-def needs_hub(given: Set[str], machine: Machine) -> bool:
-    """Whether the choice of a model or data set hangs on the hub being there."""
-    return bool(machine.gpus) and not {"model", "dataset"} <= given
-
-
-def default_task(machine: Machine) -> tuple[str, str]:
-    """-> the (model, data set) that a machine trains where none is given."""
-    if not machine.gpus or machine.online is False:
-        return EMBEDDED, EMBEDDED
-    smallest = min(gpu.memory_mb for gpu in machine.gpus)
-    return next(model for least, model in MODELS if smallest >= least), DATASET
-
 
 def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
     """-> (the config with what was not given fitted to the machine, one line per change)."""
     changes = Changes(config, given)
-    say_why_this_task(changes, machine)
-    fit_stack(changes, machine)
+    _say_why_this_task(changes, machine)
+    _fit_stack(changes, machine)
     check_model(changes.config)
-    if config.ray_address is None:  # else the cluster's machines count, not this one
-        fit_actors(changes, machine)
+    is_here = config.ray_address is None  # else the cluster's machines count, not this one
+    if is_here:
+        _fit_actors(changes, machine)
     shape = shape_of(config.model)
-    fit_context(changes, shape)
-    if machine.gpus and config.ray_address is None:
-        if shape is None:
-            changes.note(f"model {config.model}: its size is not known, so nothing was fitted")
-            if not changes.config.number_of_actors and changes.config.learner_has_engine:
-                changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
-        else:
-            fit_memory(changes, shape, machine)
-    elif config.ray_address is None and changes.config.engine == "vllm":
+    _fit_context(changes, shape)
+    if machine.gpus and is_here and shape is None:
+        changes.notes.append(f"model {config.model}: its size is not known, so nothing was fitted")
+        if not changes.config.number_of_actors and changes.config.learner_has_engine:
+            changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
+    elif machine.gpus and is_here:
+        _fit_memory(changes, shape, machine)
+    elif is_here and changes.config.engine == "vllm" and config.kv_cache_mb is None:
         workers = config.actor_tensor_parallel  # each has a cache of that size
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
-        if config.kv_cache_mb is None:
-            changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
+        changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
     return changes.config, changes.notes
 
 
-def say_why_this_task(changes: Changes, machine: Machine) -> None:
+def _say_why_this_task(changes: Changes, machine: Machine) -> None:
+    config, notes = changes.config, changes.notes
     if machine.gpu_problem:
-        changes.note(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
-    if not machine.gpus or not needs_hub(changes.given, machine):
+        notes.append(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
+    if not needs_hub(changes.given, machine):
         return
-    config = changes.config
     if machine.online is False and EMBEDDED in (config.model, config.dataset):
-        names = [n for n in ("model", "dataset") if n not in changes.given]
-        changes.note(f"{' and '.join(names)} -> {EMBEDDED}: the Hugging Face hub does not answer")
+        names = " and ".join(n for n in ("model", "dataset") if n not in changes.given)
+        notes.append(f"{names} -> {EMBEDDED}: the Hugging Face hub does not answer")
     elif "model" not in changes.given and config.model not in (EMBEDDED, MODELS[0][1]):
         smallest = min(gpu.memory_mb for gpu in machine.gpus)
-        changes.note(f"model {MODELS[0][1]} -> {config.model}: fits {_gb(smallest)}")
+        notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {_gb(smallest)}")
 
 
-def fit_stack(changes: Changes, machine: Machine) -> None:
-    """Engine, backend, dtype and cluster: the best that is installed and that the card can do."""
-    config = changes.config
+def _fit_stack(changes: Changes, machine: Machine) -> None:
+    """Engine, backend, dtype and cluster: the best that is installed and that the GPU can do."""
+    config, packages, given = changes.config, machine.packages, changes.given
     install = install_command(machine)
-    old_card = next((gpu for gpu in machine.gpus if gpu.capability < FIRST_WITH_BFLOAT16), None)
+    old = next((gpu.name for gpu in machine.gpus if gpu.capability < FIRST_WITH_BFLOAT16), None)
     if config.dtype == "auto":
-        why = f"{old_card.name} has no bfloat16" if old_card else ""
-        changes.set("dtype", "float16" if old_card else "bfloat16", why)
-    if config.engine == "auto":
-        if old_card:
-            why = f"vLLM's 4-bit layers compute in bfloat16, which {old_card.name} lacks"
-            changes.set("engine", "transformers", why)
-        elif "vllm" in machine.packages:
-            changes.set("engine", "vllm")
-        else:
-            changes.set("engine", "transformers", f"vLLM for this machine is missing: {install}")
-    elif config.engine == "vllm" and "vllm" not in machine.packages:
+        why = f"{old} has no bfloat16" if old else ""
+        changes.set("dtype", "float16" if old else "bfloat16", why)
+    if config.engine == "auto" and old:
+        why = f"vLLM's 4-bit layers compute in bfloat16, which {old} lacks"
+        changes.set("engine", "transformers", why)
+    elif config.engine == "auto" and "vllm" in packages:
+        changes.set("engine", "vllm")
+    elif config.engine == "auto":
+        changes.set("engine", "transformers", f"vLLM for this machine is missing: {install}")
+    elif config.engine == "vllm" and "vllm" not in packages:
         raise UserError(
             f"engine vllm is not installed for this machine: {install}; or --engine transformers"
         )
-    elif config.engine == "vllm" and old_card:
-        changes.note(f"engine vllm: its 4-bit layers need bfloat16, which {old_card.name} lacks")
-    fit_backend(changes, machine, install)
-    fit_cluster(changes, machine)
-
-
-def fit_backend(changes: Changes, machine: Machine, install: str) -> None:
-    backend, has_unsloth = changes.config.backend, "unsloth" in machine.packages
-    if backend == "auto" and not machine.gpus:
-        changes.set("backend", "peft")
-    elif backend == "auto":
-        why = "" if has_unsloth else f"Unsloth is not installed: {install}"
-        changes.set("backend", "unsloth" if has_unsloth else "peft", why)
-    elif backend == "unsloth" and not machine.gpus:
-        changes.note("backend unsloth: without a GPU it is for tests only, and very slow")
-    elif backend == "unsloth" and not has_unsloth:
+    elif config.engine == "vllm" and old:
+        changes.notes.append(f"engine vllm: its 4-bit layers need bfloat16, which {old} lacks")
+    has_unsloth = "unsloth" in packages
+    if config.backend == "auto":
+        why = "" if has_unsloth or not machine.gpus else f"Unsloth is not installed: {install}"
+        changes.set("backend", "unsloth" if has_unsloth and machine.gpus else "peft", why)
+    elif config.backend == "unsloth" and not machine.gpus:
+        changes.notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
+    elif config.backend == "unsloth" and not has_unsloth:
         raise UserError(f"backend unsloth is not installed: {install}; or --backend peft")
-
-
-def fit_cluster(changes: Changes, machine: Machine) -> None:
-    if changes.config.cluster == "ray" and "ray" not in machine.packages:
-        if changes.given & {"cluster", "ray_address"}:
+    if config.cluster == "ray" and "ray" not in packages:
+        if given & {"cluster", "ray_address"}:
             raise UserError(
                 "cluster ray is not installed: pip install ray==2.60.0, or set --cluster local"
             )
@@ -161,49 +156,32 @@ def install_command(machine: Machine) -> str:
     return f"pip install --no-deps -r {lock}"
 
 
-def fit_actors(changes: Changes, machine: Machine) -> None:
+def _fit_actors(changes: Changes, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
     config = changes.config
+    asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
     if gpus == 1:
         check_overlap(config)
-    if gpus and config.number_of_actors:
-        check_enough_cards(config, gpus)
+    if gpus and asked:
+        _check_enough_gpus(config, gpus)
     if gpus:
         free = max(0, gpus - config.number_of_learners) // config.actor_tensor_parallel
-        count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        count += " (--cluster local)" if gpus < len(machine.gpus) else ""
-        changes.set("number_of_actors", min(config.number_of_actors, free), count)
-    elif config.cluster == "local" and config.engine == "vllm" and config.number_of_actors > 1:
+        count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
+        changes.set("number_of_actors", min(asked, free), count)
+    elif config.cluster == "local" and config.engine == "vllm" and asked > 1:
         changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
     else:
         most = max(1, machine.cpus // 2)
-        cpus = "1 CPU" if machine.cpus == 1 else f"{machine.cpus} CPUs"
-        changes.set("number_of_actors", min(config.number_of_actors, most), cpus)
+        changes.set("number_of_actors", min(asked, most), _counted(machine.cpus, "CPU"))
     config = changes.config
     if gpus == 1 and config.number_of_actors:
         left = (1 - config.learner_gpu_usage) / config.number_of_actors
         share = int(min(config.actor_gpu_usage, left) * 100) / 100
         if share > 0:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
-    if gpus and config.cluster == "local" and config.number_of_actors:
-        check_one_vllm(config)
-
-
-def check_enough_cards(config: Config, gpus: int) -> None:
-    """Raises UserError where an actor's cards would not be its alone."""
-    each, learners = config.actor_tensor_parallel, config.number_of_learners
-    if each > 1 and gpus < learners + each:
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its cards, and {gpus} "
-            f"{'GPU' if gpus == 1 else 'GPUs'} leave {max(0, gpus - learners)} beside {learners} "
-            f"{'learner' if learners == 1 else 'learners'}: leave it out, or add GPUs"
-        )
-
-
-def check_one_vllm(config: Config) -> None:
-    """Raises UserError where one process would hold an actor's vLLM and the learner's."""
-    if config.engine == "vllm" and config.learner_has_engine:
+    holds_two = config.engine == "vllm" and config.number_of_actors and config.learner_has_engine
+    if gpus and config.cluster == "local" and holds_two:
         raise UserError(
             f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
             "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
@@ -211,7 +189,18 @@ def check_one_vllm(config: Config) -> None:
         )
 
 
-def fit_context(changes: Changes, shape: Shape | None) -> None:
+def _check_enough_gpus(config: Config, gpus: int) -> None:
+    """Raises UserError where an actor's GPUs would not be its alone."""
+    each, learners = config.actor_tensor_parallel, config.number_of_learners
+    if each > 1 and gpus < learners + each:
+        raise UserError(
+            f"actor_tensor_parallel {each}: an actor shares none of its cards, and "
+            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
+            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
+        )
+
+
+def _fit_context(changes: Changes, shape: Shape | None) -> None:
     """A prompt and its completion, or whole episode, must fit the model's context. Raises UserError
     if they cannot."""
     config = changes.config
@@ -219,24 +208,24 @@ def fit_context(changes: Changes, shape: Shape | None) -> None:
     if shape is None or shape.context is None or prompt + new <= shape.context:
         return
     room = shape.context - prompt
-    has_length = search.has_length(config, changes.given)
-    if not has_length and room >= min(new, search.LEAST_NEW_TOKENS):
+    if not has_length(config, changes.given) and room >= min(new, LEAST_NEW_TOKENS):
         changes.set(option, room, f"the model's context is {shape.context} tokens")
         return
-    remedy = f"set --{option} {room}" if room > 0 else ""
+    remedies = [f"--{option} {room}"] if room > 0 else []
     if shape.context > new:
-        remedy += (" or " if remedy else "set ") + f"--max_prompt_tokens {shape.context - new}"
+        remedies.append(f"--max_prompt_tokens {shape.context - new}")
     raise UserError(
         f"max_prompt_tokens {prompt} + {option} {new} = {prompt + new} is over the context "
-        f"of {config.model} ({shape.context} tokens): {remedy or 'lower both'}"
+        f"of {config.model} ({shape.context} tokens): "
+        + (f"set {' or '.join(remedies)}" if remedies else "lower both")
     )
 
 
-def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
-    """What was not given, as `--fit` says: lowered until every card holds its processes, or as
-    large or fast as they hold; then what the engines may take.
+def _fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
+    """What was not given, as `--fit` says: lowered until every GPU holds its processes, or as large
+    or fast as they hold; then what the engines may take.
 
-    Raises UserError where the processes cannot be placed on the cards at all.
+    Raises UserError where the processes cannot be placed on the GPUs at all.
     """
     start, given = changes.config, changes.given
     resources = Resources.of_machine(start, machine)
@@ -249,28 +238,86 @@ def fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
         return tightest(config).excess_mb()
 
     card, config = tightest(start), start
-    if start.fit != "off":
-        config = search.asked_for(start, given, lambda c: excess(c) <= 0, shape) or (
-            search.lower(start, given, excess)
-        )
+    find = {"largest": largest, "fastest": fastest}.get(start.fit)
+    found = find and find(start, lambda c: excess(kept(c, start, given)) <= 0, shape.context)
+    if found is not None:
+        config = kept(found, start, given)
+    elif start.fit != "off":
+        config = lower(start, given, excess)
     fits = excess(config) <= 0
     why = f"{'fits' if fits else 'the least for'} {_gb(card.gpu.memory_mb)}"
     if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
         why += f" ({_gb(card.gpu.free_mb)} free)"
-    names = ("max_num_seqs", "train_batch_size", "num_candidates", config.length_option)
-    for name in names:
+    for name in ("max_num_seqs", "train_batch_size", "num_candidates", config.length_option):
         changes.set(name, getattr(config, name), why)
     if not fits and start.fit != "off":
         card = tightest(config)
-        changes.note(
+        changes.notes.append(
             f"this may run out of memory: about {_gb(card.needed_mb())} needed, "
             f"{_gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
-            + (f" or lower --{config.length_option}" if search.has_length(start, given) else "")
+            + (f" or lower --{config.length_option}" if has_length(start, given) else "")
         )
     config = with_engines(config, given, shape, resources)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")
     changes.set("learner_gpu_usage", config.learner_gpu_usage, "its engine sleeps while it updates")
 
 
+def with_engines(config: Config, given: Set[str], shape: Shape, resources: Resources) -> Config:
+    """The config with what its vLLMs may take of their GPUs where that was not given: an actor's KV
+    cache beside a learner, and the share of a learner's engine, on the smallest GPU that a learner
+    gets. Both follow from the model's sizes, from the lengths, and from who is on the GPU."""
+    learners, _ = cards_of(config, resources)
+    gpus = [resources.gpus[card] for own in learners for card in own]
+    known = [gpu for gpu in gpus if gpu is not None]
+    if not known:
+        return config
+    gpu = min(known, key=usable_mb)
+    beside = config.number_of_actors if len(resources.gpus) == 1 else 0
+    if beside and config.engine == "vllm" and "kv_cache_mb" not in given:
+        config = replace(config, kv_cache_mb=math.ceil(memory.whole_cache(config, shape)))
+    if not config.learner_has_engine or "learner_gpu_usage" in given:
+        return config
+    room = usable_mb(gpu) - _beside_engine(config, shape, gpu, beside)
+    prefill = memory.unsloth_prefill(room - shape.engine_bytes() / MB)
+    fixed = sum(memory.engine_parts(config, shape, prefill).values())
+    enough = _unsloth_least(config, shape)
+    least = max(fixed + memory.least_cache(config, shape), enough) / gpu.memory_mb
+    most = min(max(fixed + memory.whole_cache(config, shape), enough), room) / gpu.memory_mb
+    if config.number_of_actors and least <= config.learner_gpu_usage <= most:
+        return config
+    share = max(math.ceil(1000 * least), math.floor(1000 * min(most, MOST_SHARE))) / 1000
+    return replace(config, learner_gpu_usage=min(1.0, share))
+
+
+def _unsloth_least(config: Config, shape: Shape) -> float:
+    """MB of the share below which Unsloth gives its engine less than the run's context, by its own
+    estimate: 5 bits a weight, 172 CUDA graphs, 5% of the KV cache lost
+    (unsloth_zoo/vllm_utils.py:2422)."""
+    weights = shape.linear_weights() * 5 / 8 + shape.other_weights() * HALF
+    graphs = min(max(172 * shape.hidden * shape.layers * 4 / MB, 154), 1024)
+    cache = shape.kv_bytes(config.context + 256) / 0.95
+    lora = shape.lora_weights(vllm_rank(config.max_lora_rank)) * HALF
+    return (weights + lora + cache) / MB + graphs
+
+
+def _beside_engine(config: Config, shape: Shape, gpu: Gpu, actors: int) -> float:
+    """MB on a learner's GPU while it generates, besides its engine's share: the learner's own and
+    that of so many actors on the same GPU."""
+    share = usable_share(gpu)
+    engine = EngineLimits(config.learner_gpu_usage).on(gpu, share)
+    parts = memory.learner(config, shape, gpu, engine).generating
+    names = ("adapter and optimiser", "CUDA context", "CUDA graphs", KEPT_FREE)
+    own = sum(parts.get(name, 0) for name in names)
+    if not actors:
+        return own
+    limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
+    actor = memory.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
+    return own + actors * actor.generating_mb()
+
+
 def _gb(mb: float) -> str:
     return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -121,3 +121,14 @@ def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
     loras = shape.lora_weights(config.max_lora_rank)
     trained = TRAINED["cuda" if machine.gpus else "cpu"] - 4  # no gradients
     return (base + loras * (3 * HALF + 2 * trained)) / MB
+
+
+def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
+    """A line where the data end before --max_steps."""
+    if not max_steps or steps >= max_steps:
+        return []
+    passes = f"{episodes} pass{'es' * (episodes != 1)}"
+    return [
+        f"max_steps {max_steps} -> {steps}: the data end after {passes} (--episodes): set "
+        f"--episodes {-(-max_steps * episodes // steps)} for {max_steps} steps"
+    ]

@@ -1,31 +1,39 @@
-"""Makes the placement: deals the processes to the cards, and divides each card among its processes.
+"""Assigns the processes to GPUs and nodes, and divides each GPU among its processes.
 
-as many cards as processes, or more   a whole card each
+as many GPUs as processes, or more    a whole GPU each
 fewer, but more than learners         learners keep whole ones, actors share the rest evenly
 one, and one learner                  all share it: actors sleep while the learner updates
 none                                  CPU processes; nothing is reserved
 
-With `actor_tensor_parallel` an actor has that many whole cards of a node: see `tensor_parallel`.
+With `actor_tensor_parallel` an actor has that many whole GPUs of a node.
 
-Each process is bound to its card (`variables.of_cards`), and on a cluster that was joined to its
-node, so cards may differ: see `deal`. Without cards, `nodes.deal_nodes` chooses the nodes. Who has
-a card of unknown size plans for a part of it, and learns its size when it is there.
+Each process is bound to its GPU (`variables.of_cards`), and on a cluster that was joined to its
+node, so GPUs may differ: see `assign_gpus`. Without GPUs, `assign_nodes` chooses the nodes. A
+process on a GPU of unknown size plans for a part of it, and learns its size when it is there.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import memory
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_share
+from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
 from unslothrl.planning.machine import Gpu
-from unslothrl.planning.nodes import deal_nodes, process_mb
-from unslothrl.planning.placement import ACTOR, LEARNER, Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import (
+    ACTOR,
+    LEARNER,
+    Node,
+    Placement,
+    ProcessPlan,
+    Resources,
+)
 from unslothrl.planning.shapes import Shape, shape_of
-from unslothrl.planning.tensor_parallel import Cards, deal_cards
-from unslothrl.planning.tensor_parallel import size as _size
+
+OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
+
+Cards = tuple[int, ...]  # GPUs of one process, by their places; the smallest first
 
 
 def place(
@@ -43,81 +51,234 @@ def place(
     if not resources.gpus and not resources.nodes and base_mb is not None:
         _check_host_memory(config, resources, base_mb)
     shape = shape or shape_of(config.model)
-    dealt = cards_of(config, resources)
     if len(resources.gpus) == 1:
-        _check_card(config)
-    processes = [
-        _with_cards(ProcessPlan(kind, index), cards, resources)
-        for kind, of_kind in zip((LEARNER, ACTOR), dealt, strict=True)
-        for index, cards in enumerate(of_kind)
-    ]
-    processes = _on_nodes(config, resources, processes, base_mb)
-    if not resources.gpus:
-        return Placement((), tuple(_on_cpu(config, shape, process) for process in processes))
-    planned: dict[str, ProcessPlan] = {}
-    for card in dict.fromkeys(process.card for process in processes):
-        those = [process for process in processes if process.card == card]
-        planned |= {process.name: process for process in _on_card(config, shape, those)}
-    return Placement(resources.gpus, tuple(planned[process.name] for process in processes))
+        _check_shared_gpu(config)
+    learners, actors = cards_of(config, resources)
+    bare = [_bound(ProcessPlan(LEARNER, i), c, resources.gpus) for i, c in enumerate(learners)]
+    bare += [_bound(ProcessPlan(ACTOR, i), c, resources.gpus) for i, c in enumerate(actors)]
+    if resources.nodes:
+        places = (
+            [resources.card_nodes[cards[0]] for cards in (*learners, *actors)]
+            if resources.gpus
+            else assign_nodes(config, resources.nodes, base_mb)
+        )
+        bare = [replace(p, node=resources.nodes[at]) for p, at in zip(bare, places, strict=True)]
+    planned = {
+        process.name: process
+        for card in dict.fromkeys(process.card for process in bare)
+        for process in _divide(config, shape, [p for p in bare if p.card == card])
+    }
+    return Placement(resources.gpus, tuple(planned[process.name] for process in bare))
 
 
-def place_alone(config: Config, process: ProcessPlan, shape: Shape | None = None) -> ProcessPlan:
-    """The plan of a process that begins during a run on the node and card that `process` names: the
-    card, if it has one, is its alone."""
-    shape = shape or shape_of(config.model)
+def place_alone(config: Config, process: ProcessPlan, cards: Cards, gpu: Gpu | None) -> ProcessPlan:
+    """The plan of a process that starts during a run on the node that `process` names: its GPUs, if
+    it has any, are its alone; `gpu` is the smallest of them."""
     bare = ProcessPlan(
-        process.kind, process.index, process.card, process.gpu, process.more_cards, process.node
+        process.kind, process.index, cards[0] if cards else None, gpu, cards[1:], process.node
     )
-    if bare.card is None:
-        return _on_cpu(config, shape, bare)
-    return _on_card(config, shape, [bare])[0]
+    return _divide(config, shape_of(config.model), [bare])[0]
+
+
+def _bound(process: ProcessPlan, cards: Cards, gpus: Sequence[Gpu | None]) -> ProcessPlan:
+    if not cards:
+        return process
+    return replace(process, card=cards[0], gpu=gpus[cards[0]], more_cards=cards[1:])
 
 
 def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Sequence[Cards]]:
-    """-> (the cards of each learner, those of each actor), none where there are no cards. Raises
+    """-> (the GPU of each learner, those of each actor), none where there are no GPUs. Raises
     UserError where there are too few."""
-    learners, actors = config.number_of_learners, config.number_of_actors
-    each = config.actor_tensor_parallel
-    if each > 1 and actors and resources.gpus:
-        return deal_cards(resources.gpus, learners, actors, each, resources.card_nodes)
-    own, shared = deal(resources.gpus, learners, actors, resources.card_nodes)
-    return [_alone(card) for card in own], [_alone(card) for card in shared]
+    return assign_gpus(
+        resources.gpus,
+        config.number_of_learners,
+        config.number_of_actors,
+        config.actor_tensor_parallel if config.number_of_actors else 1,
+        resources.card_nodes,
+    )
 
 
-def _alone(card: int | None) -> Cards:
-    return () if card is None else (card,)
+def assign_gpus(
+    gpus: Sequence[Gpu | None], learners: int, actors: int, each: int = 1, nodes: Sequence[int] = ()
+) -> tuple[list[Cards], list[Cards]]:
+    """-> (the GPU of each learner, the `each` GPUs of each actor).
+
+    Every learner has a GPU to itself. Actors share the others, unless they have several of a node
+    `each`: then these are theirs alone. One GPU holds all. Of the ways that are tried the one whose
+    smallest share of a GPU is largest; where that makes no difference, learners are on as few nodes
+    as can be and get the larger GPUs. `nodes` has each GPU's node, none: all are on one. Raises
+    UserError where there are too few.
+    """
+    if not gpus:
+        return [()] * learners, [()] * actors
+    if len(gpus) == learners == each == 1:
+        return [(0,)], [(0,)] * actors
+    nodes = nodes or [0] * len(gpus)
+    best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
+    most = 0  # groups for actors
+    for own in _for_learners(gpus, learners, each, nodes):
+        groups = groups_of(
+            [card for card in range(len(gpus)) if card not in own], gpus, nodes, each
+        )
+        most = max(most, len(groups))
+        if len(groups) < (actors if each > 1 else actors > 0):
+            continue
+        dealt = _for_actors(groups, gpus, actors, nodes)
+        shares = [size(gpus[group[0]]) / dealt.count(group) for group in dealt]
+        smallest = min([*shares, *(size(gpus[card]) for card in own)])
+        score = smallest, -len({nodes[card] for card in own})
+        if best is None or score > best[0]:
+            best = score, own, dealt
+    if best is None:
+        raise _too_few(len(gpus), learners, actors, each, most)
+    return [(card,) for card in best[1]], best[2]
 
 
-def _with_cards(process: ProcessPlan, cards: Cards, resources: Resources) -> ProcessPlan:
-    if not cards:
-        return process
-    return replace(process, card=cards[0], gpu=resources.gpus[cards[0]], more_cards=cards[1:])
+def _for_learners(
+    gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
+) -> Iterator[list[int]]:
+    """GPUs for the learners: neighbours in size on as few nodes as can be; where actors have
+    several, also what is left over of each node, which leaves the most groups."""
+    alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
+
+    def order(card: int) -> tuple[float, int, int]:
+        """The larger first; of equal ones those first whose node has most of them."""
+        count = alike[nodes[card], size(gpus[card])] if each == 1 else 0
+        return -size(gpus[card]), -count, nodes[card]
+
+    ordered = sorted(range(len(gpus)), key=order)
+    for first in range(len(gpus) - learners + 1):
+        yield ordered[first : first + learners]
+    if each == 1 or len(gpus) < learners:
+        return
+    for takes_larger in (True, False):
+        left_over, others = [], []
+        for node in dict.fromkeys(nodes[card] for card in ordered):
+            cards = [card for card in ordered if nodes[card] == node][:: 1 if takes_larger else -1]
+            left_over += cards[: len(cards) % each]
+            others += cards[len(cards) % each :]
+        yield [*left_over, *others][:learners]
 
 
-def _on_nodes(
-    config: Config, resources: Resources, processes: Sequence[ProcessPlan], base_mb: float | None
-) -> list[ProcessPlan]:
-    """The processes, each with its node where a cluster was joined."""
-    nodes = resources.nodes
-    if not nodes:
-        return list(processes)
-    if resources.gpus:
-        places = [resources.card_nodes[p.card] for p in processes if p.card is not None]
-    else:
-        are_learners = [process.kind == LEARNER for process in processes]
-        places = deal_nodes(nodes, are_learners, base_mb, config.actor_tensor_parallel)
-    return [replace(p, node=nodes[at]) for p, at in zip(processes, places, strict=True)]
+def groups_of(
+    cards: Iterable[int], gpus: Sequence[Gpu | None], nodes: Sequence[int], each: int
+) -> list[Cards]:
+    """GPUs in groups of `each` of one node and of about the same size, the smallest first."""
+    of_node: dict[int, list[int]] = {}
+    for card in sorted(cards, key=lambda card: -size(gpus[card])):
+        of_node.setdefault(nodes[card], []).append(card)
+    groups = [
+        tuple(reversed(its[at : at + each]))
+        for its in of_node.values()
+        for at in range(0, len(its) - each + 1, each)
+    ]
+    return sorted(groups, key=min)
 
 
-def _check_card(config: Config) -> None:
-    """Raises UserError where one card cannot do what the options name: hold their shares, or
+def _for_actors(
+    groups: Sequence[Cards], gpus: Sequence[Gpu | None], actors: int, nodes: Sequence[int]
+) -> list[Cards]:
+    """The GPUs of each actor: none is idle while another is shared; then whichever leaves the actor
+    most, of equal ones those whose node has fewest actors. Actors of GPUs with the fewest come
+    first, as `Placement.bundles` needs it."""
+    count = dict.fromkeys(groups, 0)
+    on_node: Counter[int] = Counter()
+    for _ in range(actors):
+        idle = [group for group in groups if not count[group]]
+        if idle:
+            at = max(idle, key=lambda at: (size(gpus[at[0]]), -on_node[nodes[at[0]]]))
+        else:
+            at = max(reversed(groups), key=lambda at: size(gpus[at[0]]) / (count[at] + 1))
+        count[at] += 1
+        on_node[nodes[at[0]]] += 1
+    return [group for group in sorted(groups, key=count.__getitem__) for _ in range(count[group])]
+
+
+def size(gpu: Gpu | None) -> float:
+    """MB of a GPU that may be used; GPUs of unknown size are alike."""
+    return 1.0 if gpu is None else usable_mb(gpu)
+
+
+def _too_few(gpus: int, learners: int, actors: int, each: int, most: int) -> UserError:
+    if each == 1:
+        return UserError(
+            f"number_of_learners {learners}: the cluster has {gpus} GPUs for {learners} learners "
+            f"and {actors} actors: a learner needs one of its own"
+            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
+        )
+    lower = "--number_of_actors" if most else "--actor_tensor_parallel"
+    return UserError(
+        f"actor_tensor_parallel {each}: beside {learners} learners with a GPU each, {gpus} GPUs "
+        f"hold {most} of {actors} actors with {each} GPUs of one machine: lower {lower}"
+    )
+
+
+def process_mb(base_mb: float, workers: int = 1) -> float:
+    """MB of a host's memory that a process needs which computes there; more than one of vLLM's
+    `workers` are processes of their own beside it, and divide the base."""
+    return OVERHEAD_MB * (1 if workers == 1 else 1 + workers) + base_mb
+
+
+def assign_nodes(config: Config, nodes: Sequence[Node], base_mb: float | None) -> list[int]:
+    """-> the place among `nodes` of each process's node, learners first; without GPUs.
+
+    Learners are on one node where one can hold them all, and actors where `best_node` says.
+    `base_mb` None: the base's size is not known, and memory is not checked. Raises UserError where
+    no node has room for a process, with what each has.
+    """
+    learners = config.number_of_learners
+    each_mb = 0.0 if base_mb is None else process_mb(base_mb, config.actor_tensor_parallel)
+    holds_all = [at for at, node in enumerate(nodes) if node.memory_mb >= learners * each_mb]
+    count = [0] * len(nodes)
+    places = []
+    for index in range(config.number_of_processes):
+        if index < learners and holds_all:
+            at: int | None = max(holds_all, key=lambda at: nodes[at].memory_mb)
+        else:
+            at = best_node(nodes, count, each_mb, index < learners)
+        if at is None:
+            have = ", ".join(
+                f"{node.name} {node.memory_mb / 1024:.1f} GB for {number}"
+                for node, number in zip(nodes, count, strict=True)
+            )
+            fewer = "actors" if config.number_of_actors else "learners"
+            raise UserError(
+                f"number_of_{fewer}: each of {config.number_of_processes} processes needs about "
+                f"{each_mb / 1024:.1f} GB of its node's memory, and the nodes hold {sum(count)} "
+                f"({have}): lower --number_of_{fewer}, or join another node"
+            )
+        count[at] += 1
+        places.append(at)
+    return places
+
+
+def best_node(
+    nodes: Sequence[Node], count: Sequence[int], each_mb: float, is_learner: bool
+) -> int | None:
+    """-> the place among `nodes`, of which each has `count` processes of `each_mb` already, where
+    one more goes; None where none has room.
+
+    A learner goes where most memory is left. An actor goes where the processes have most CPUs each:
+    first where the memory for it is free now, and of equal nodes to that with most of it free.
+    """
+
+    def order(at: int) -> tuple[float, ...]:
+        node, used_mb = nodes[at], count[at] * each_mb
+        if is_learner:
+            return (used_mb - node.memory_mb,)
+        free_mb = node.free_mb - used_mb
+        return free_mb < each_mb, (count[at] + 1) / node.cpus, -free_mb
+
+    fits = [at for at, node in enumerate(nodes) if node.memory_mb >= (count[at] + 1) * each_mb]
+    return min(fits, key=order, default=None)
+
+
+def _check_shared_gpu(config: Config) -> None:
+    """Raises UserError where one GPU cannot do what the options name: hold their shares, or
     generate while it updates."""
     check_overlap(config)
-    actors, learner, actor = (
-        config.number_of_actors,
-        config.learner_gpu_usage,
-        config.actor_gpu_usage,
-    )
+    actors, learner = config.number_of_actors, config.learner_gpu_usage
+    actor = config.actor_gpu_usage
     if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
         raise UserError(
             f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
@@ -127,7 +288,7 @@ def _check_card(config: Config) -> None:
 
 
 def check_overlap(config: Config) -> None:
-    """Raises UserError where actors are to generate while the learner updates on the only card."""
+    """Raises UserError where actors are to generate while the learner updates on the only GPU."""
     if config.max_staleness:
         raise UserError(
             f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
@@ -136,115 +297,53 @@ def check_overlap(config: Config) -> None:
 
 
 def _check_host_memory(config: Config, resources: Resources, base_mb: float) -> None:
-    processes = config.number_of_processes
-    needed = config.number_of_learners * process_mb(base_mb) + config.number_of_actors * process_mb(
-        base_mb, config.actor_tensor_parallel
-    )
+    needed = config.number_of_learners * process_mb(base_mb)
+    needed += config.number_of_actors * process_mb(base_mb, config.actor_tensor_parallel)
     if needed > resources.memory_mb:
         raise UserError(
-            f"number_of_actors: {processes} processes need about {needed / 1024:.1f} GB of memory, "
-            f"the cluster has {resources.memory_mb / 1024:.1f} GB: lower --number_of_actors"
+            f"number_of_actors: {config.number_of_processes} processes need about "
+            f"{needed / 1024:.1f} GB of memory, the cluster has {resources.memory_mb / 1024:.1f} "
+            "GB: lower --number_of_actors"
         )
 
 
-def deal(
-    gpus: Sequence[Gpu | None], learners: int, actors: int, nodes: Sequence[int] = ()
-) -> tuple[Sequence[int | None], Sequence[int | None]]:
-    """-> (a card for each learner, a card for each actor).
-
-    Every learner has a card to itself, actors share the others; one card holds all. Of all ways to
-    do so the one whose smallest share is largest; where that makes no difference, learners are on
-    as few nodes as can be and get the larger cards. `nodes` has each card's node, none: all are on
-    one. Raises UserError where cards are too few.
-    """
-    if not gpus:
-        return [None] * learners, [None] * actors
-    if len(gpus) == learners == 1:
-        return [0], [0] * actors
-    if len(gpus) < learners + (actors > 0):
-        raise UserError(
-            f"number_of_learners {learners}: the cluster has {len(gpus)} GPUs for {learners} "
-            f"learners and {actors} actors: a learner needs one of its own"
-            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
-        )
-    nodes = nodes or [0] * len(gpus)
-    alike = Counter((nodes[card], _size(gpu)) for card, gpu in enumerate(gpus))
-
-    def order(card: int) -> tuple[float, int, int]:
-        """The larger first; of equal ones those first whose node has most of them."""
-        size = _size(gpus[card])
-        return -size, -alike[nodes[card], size], nodes[card]
-
-    ordered = sorted(range(len(gpus)), key=order)
-    Way = tuple[tuple[float, int], list[int], list[int]]
-    ways: dict[tuple, Way] = {}  # by the learners' sizes and their number of nodes
-    for first in range(len(gpus) - learners + 1):
-        own = ordered[first : first + learners]
-        sizes = [_size(gpus[card]) for card in own]
-        spread = len({nodes[card] for card in own})
-        if (*sizes, spread) in ways:
-            continue
-        left = [card for card in range(len(gpus)) if card not in own]
-        shared = _deal_actors(gpus, left, actors, nodes)
-        shares = [_size(gpus[card]) / shared.count(card) for card in shared]
-        ways[(*sizes, spread)] = (min([*shares, *sizes]), -spread), own, shared
-    _, own, shared = max(ways.values(), key=lambda way: way[0])
-    return own, shared
-
-
-def _deal_actors(
-    gpus: Sequence[Gpu | None], cards: Sequence[int], actors: int, nodes: Sequence[int]
-) -> list[int]:
-    """A card for each actor: none stays idle while another is shared; then whichever leaves the
-    actor most, of equal ones that whose node has fewest actors. Actors of the cards with the fewest
-    come first, as `Placement.bundles` needs it."""
-    count = dict.fromkeys(cards, 0)
-    on_node: Counter[int] = Counter()
-    for _ in range(actors):
-        idle = [card for card in cards if not count[card]]
-        if idle:
-            card = max(idle, key=lambda card: (_size(gpus[card]), -on_node[nodes[card]]))
-        else:
-            card = max(reversed(cards), key=lambda card: _size(gpus[card]) / (count[card] + 1))
-        count[card] += 1
-        on_node[nodes[card]] += 1
-    return [
-        card for card in sorted(cards, key=lambda card: count[card]) for _ in range(count[card])
-    ]
-
-
-def _on_cpu(config: Config, shape: Shape | None, process: ProcessPlan) -> ProcessPlan:
-    """On a CPU a learner generates by its own model."""
-    if process.kind == ACTOR:
-        process = replace(process, limits=limits_of_actor(config))
-    return _with_needs(config, shape, process)
-
-
-def _on_card(
+def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
 ) -> list[ProcessPlan]:
-    """The processes of one card, learners first, with what each gets of it."""
+    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs, where
+    a learner generates by its own model.
+
+    Where several engines of a GPU sleep, they sleep and wake one at a time, under a lock: vLLM
+    compares the GPU's free memory before and after it has gone to sleep and ends its process where
+    less is free (v1/worker/gpu_worker.py:220): another one that wakes meanwhile takes as much as it
+    has freed.
+    """
+    if processes[0].card is None:
+        actor = limits_of_actor(config)
+        plans = [replace(p, limits=actor if p.kind == ACTOR else None) for p in processes]
+        return [_with_needs(config, shape, process) for process in plans]
     count = len(processes)
-    learners = [process for process in processes if process.kind == LEARNER]
-    is_shared, actors = bool(learners) and count > 1, count - len(learners)
-    left = usable_share(processes[0].gpu)
-    plans = []
+    actors = sum(process.kind == ACTOR for process in processes)
+    is_shared = 0 < actors < count  # by a learner and actors
+    reserved = float(len(processes[0].cards)) if count == 1 else _rounded_down(1 / count)
+    left, plans = usable_share(processes[0].gpu), []
     for process in processes:
-        whole = float(len(process.cards))  # of a process that shares none
-        process = replace(process, reserved=whole if count == 1 else _rounded_down(1 / count))
         if process.kind == ACTOR:
             limits = limits_of_actor(config)
-            process = replace(process, limits=limits, share=left / actors)
-            process = replace(process, takes_turns=is_shared and limits is not None)
+            share, takes_turns = left / actors, is_shared and limits is not None
         else:
             limits = EngineLimits(config.learner_gpu_usage) if config.learner_has_engine else None
-            process = replace(process, limits=limits, share=left, takes_turns=limits is not None)
+            share, takes_turns = left, limits is not None
+        process = replace(
+            process, reserved=reserved, limits=limits, share=share, takes_turns=takes_turns
+        )
         process = _with_needs(config, shape, process, is_shared)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
             left -= process.share
         plans.append(process)
-    return _with_lock(plans)
+    lock = f"card-{processes[0].card}" if sum(plan.takes_turns for plan in plans) > 1 else None
+    return [replace(plan, sleep_lock=lock if plan.takes_turns else None) for plan in plans]
 
 
 def _with_needs(
@@ -260,14 +359,14 @@ def _with_needs(
 
 
 def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
-    """Of the card's memory, what a learner holds while the actors on its card generate: what it
-    needs or, where that is not known, what `learner_gpu_usage` says."""
-    if learner.needs and learner.gpu:
+    """Of the GPU's memory, what a learner holds while the actors on its GPU generate: what it needs
+    or, where that is not known, what `learner_gpu_usage` says."""
+    if learner.gpu is None:
+        return config.learner_gpu_usage
+    if learner.needs:
         return learner.needs.generating_mb() / learner.gpu.memory_mb
     beside_engine = sum(ON_A_CARD.values()) if learner.limits else 0.0
-    return config.learner_gpu_usage + (
-        beside_engine / learner.gpu.memory_mb if learner.gpu else 0.0
-    )
+    return config.learner_gpu_usage + beside_engine / learner.gpu.memory_mb
 
 
 def limits_of_actor(config: Config) -> EngineLimits | None:
@@ -277,25 +376,8 @@ def limits_of_actor(config: Config) -> EngineLimits | None:
 
 
 def actor_alone(config: Config) -> ProcessPlan:
-    """An actor that has the card that it finds, whatever its size, or a CPU to itself."""
+    """An actor that has the GPU that it finds, whatever its size, or a CPU to itself."""
     return ProcessPlan(ACTOR, 0, limits=limits_of_actor(config))
-
-
-def _with_lock(processes: Sequence[ProcessPlan]) -> list[ProcessPlan]:
-    """Where several engines of a card sleep, they sleep and wake one at a time.
-
-    vLLM compares the card's free memory before and after it has gone to sleep and ends its process
-    where less is free (v1/worker/gpu_worker.py:220): another one that wakes meanwhile takes as much
-    as it has freed.
-    """
-    sleeping = [process for process in processes if process.takes_turns]
-    if len(sleeping) < 2:
-        return list(processes)
-    lock = f"card-{processes[0].card}"
-    return [
-        replace(process, sleep_lock=lock) if process.takes_turns else process
-        for process in processes
-    ]
 
 
 def _rounded_down(value: float) -> float:

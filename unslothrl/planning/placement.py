@@ -4,6 +4,7 @@ A `Placement` is made once, by `place.place`. The options are fitted to it, `uns
 it, the cluster reserves by it, and every worker asks for what it says.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,15 +83,6 @@ class ProcessPlan:
         """All its cards; none where it computes on a CPU."""
         return () if self.card is None else (self.card, *self.more_cards)
 
-    @property
-    def shares_card(self) -> bool:
-        return 0 < self.reserved < 1
-
-    @property
-    def share_mb(self) -> float | None:
-        """The share in MB; None where the card's size is not known."""
-        return None if self.gpu is None else self.share * self.gpu.memory_mb
-
     def engine(self, here: Gpu | None = None, free_mb: float | None = None) -> EngineMemory | None:
         """What its vLLM is given; None where it has none.
 
@@ -164,12 +156,13 @@ class Placement:
 
     def rounds(self) -> list[tuple[ProcessPlan, ...]]:
         """The order of the start: the processes of a round start together, the next round's when
-        they are ready. Engines on one card measure its free memory, so they start one by one."""
-        whole = tuple(process for process in self.processes if not process.shares_card)
-        shared = [process for process in self.processes if process.shares_card]
-        if any(process.gpu is None for process in shared):  # it may be any card
-            return [*([whole] if whole else []), *((process,) for process in shared)]
-        queues = [card.processes for card in self.cards if card.processes[0].shares_card]
-        deepest = max(map(len, queues), default=0)
-        turns = [tuple(queue[i] for queue in queues if i < len(queue)) for i in range(deepest)]
-        return [(*whole, *(turns[0] if turns else ())), *turns[1:]]
+        they are ready. Engines on one GPU measure its free memory, so they start one by one."""
+        rounds: list[list[ProcessPlan]] = []
+        started: Counter[int] = Counter()  # on each GPU
+        for process in self.processes:
+            number = 0 if process.card is None else started[process.card]
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(process)
+            started.update(process.cards)
+        return [tuple(plans) for plans in rounds]

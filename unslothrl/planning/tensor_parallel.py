@@ -1,5 +1,4 @@
-"""Actors whose vLLM is split over several cards of a node (`--actor_tensor_parallel`): which models
-can be, and which cards each actor has.
+"""Which models vLLM can split over several GPUs of a node (`--actor_tensor_parallel`).
 
 vLLM refuses to split a checkpoint that bitsandbytes has quantised
 (model_loader/bitsandbytes_loader.py, `_verify_model_compatibility`). A 16-bit checkpoint it
@@ -8,16 +7,13 @@ cut, the parts have the 4-bit values of the learner's base.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.machine import Gpu
 from unslothrl.planning.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
 from unslothrl.weights import base_model
 
@@ -25,8 +21,6 @@ BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
 LINEAR = "_proj.weight"  # what the names of quantised weights end in
 DTYPE = "BF16"  # that the learner's base is quantised from
-
-Cards = tuple[int, ...]  # of one process, by their places; the smallest first
 
 
 def check_model(config: Config) -> None:
@@ -135,97 +129,3 @@ def _linears(source: Path) -> Iterator[tuple[str, str, str]]:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 if name.endswith(LINEAR):
                     yield file.name, name, tensors.get_slice(name).get_dtype()
-
-
-def size(gpu: Gpu | None) -> float:
-    """MB of a card that may be used; cards of unknown size are alike."""
-    return 1.0 if gpu is None else usable_mb(gpu)
-
-
-def deal_cards(
-    gpus: Sequence[Gpu | None], learners: int, actors: int, each: int, nodes: Sequence[int] = ()
-) -> tuple[list[Cards], list[Cards]]:
-    """-> (the card of each learner, the cards of each actor): `each` whole cards of one node.
-
-    Of the ways that are tried the one whose smallest card is largest, then the one whose learners
-    are on the fewest nodes. `nodes` has each card's node, none: all are on one. Raises UserError
-    where there are too few.
-    """
-    nodes = nodes or [0] * len(gpus)
-    largest = max(Counter(nodes).values(), default=0)
-    if largest < each:
-        remedy = f"set --actor_tensor_parallel {largest}" if largest > 1 else "leave it out"
-        what = "no node has more than" if len(set(nodes)) > 1 else "the cluster has"
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor's cards are in one machine, and {what} "
-            f"{largest} {'GPU' if largest == 1 else 'GPUs'}: {remedy}"
-        )
-    best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
-    most = 0
-    for own in _ways(gpus, learners, each, nodes):
-        groups = _groups([card for card in range(len(gpus)) if card not in own], gpus, each, nodes)
-        most = max(most, len(groups))
-        if len(groups) < actors:
-            continue
-        chosen = _spread(groups, gpus, actors, nodes)
-        smallest = min(size(gpus[card]) for card in [*own, *(group[0] for group in chosen)])
-        score = smallest, -len({nodes[card] for card in own})
-        if best is None or score > best[0]:
-            best = score, own, chosen
-    if best is None:
-        raise UserError(
-            f"actor_tensor_parallel {each}: beside {learners} "
-            f"{'learner' if learners == 1 else 'learners'} with a card each, {len(gpus)} GPUs hold "
-            f"{most} of {actors} actors with {each} cards of one machine: lower "
-            f"{'--number_of_actors' if most else '--actor_tensor_parallel'}"
-        )
-    return [(card,) for card in best[1]], best[2]
-
-
-def _ways(
-    gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
-) -> Iterator[list[int]]:
-    """Cards for the learners: neighbours in size on as few nodes as can be; then what is left over
-    where a node's cards are dealt in groups of `each`, which leaves the most groups."""
-    ordered = sorted(range(len(gpus)), key=lambda card: (-size(gpus[card]), nodes[card]))
-    for first in range(len(gpus) - learners + 1):
-        yield ordered[first : first + learners]
-    of_node: dict[int, list[int]] = {}
-    for card in ordered:
-        of_node.setdefault(nodes[card], []).append(card)
-    for takes_larger in (True, False):
-        left_over, others = [], []
-        for cards in of_node.values():
-            turned = cards if takes_larger else cards[::-1]
-            left_over += turned[: len(cards) % each]
-            others += turned[len(cards) % each :]
-        if len(gpus) >= learners:
-            yield [*left_over, *others][:learners]
-
-
-def _groups(
-    cards: Sequence[int], gpus: Sequence[Gpu | None], each: int, nodes: Sequence[int]
-) -> list[Cards]:
-    """The cards in groups of `each` of one node and of about the same size."""
-    of_node: dict[int, list[int]] = {}
-    for card in sorted(cards, key=lambda card: -size(gpus[card])):
-        of_node.setdefault(nodes[card], []).append(card)
-    return [
-        tuple(reversed(its[at : at + each]))
-        for its in of_node.values()
-        for at in range(0, len(its) - each + 1, each)
-    ]
-
-
-def _spread(
-    groups: Sequence[Cards], gpus: Sequence[Gpu | None], actors: int, nodes: Sequence[int]
-) -> list[Cards]:
-    """The groups of the largest cards, of equal ones on the nodes with the fewest actors."""
-    left, chosen = list(groups), []
-    on_node: Counter[int] = Counter()
-    for _ in range(actors):
-        group = max(left, key=lambda group: (size(gpus[group[0]]), -on_node[nodes[group[0]]]))
-        left.remove(group)
-        chosen.append(group)
-        on_node[nodes[group[0]]] += 1
-    return chosen

@@ -1,4 +1,4 @@
-"""Cards by size or by name, for plans: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"."""
+"""GPUs by size or by name, for plans: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ from unslothrl.errors import UserError
 from unslothrl.planning.machine import Gpu
 
 LEAST_GB, MOST_GB = 1, 512
-USUAL = (8, 6)  # the capability of a card that is given by its size
+USUAL = (8, 6)  # the capability of a GPU that is given by its size
 
 KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
     (6, 0): "P100:16",
@@ -33,13 +33,13 @@ MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE
 SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
 
 
-def cards_of(text: str) -> list[Gpu]:
-    """The cards of `--card 24,4090`. Raises UserError."""
-    return [card(part.strip(), index) for index, part in enumerate(text.split(","))]
+def gpus_of(text: str) -> list[Gpu]:
+    """The GPUs of `--card 24,4090`. Raises UserError."""
+    return [gpu_of(part.strip(), index) for index, part in enumerate(text.split(","))]
 
 
-def card(text: str, index: int = 0) -> Gpu:
-    """A number that is a card's name is that card, any other its GB."""
+def gpu_of(text: str, index: int = 0) -> Gpu:
+    """A number that is a GPU's name is that GPU, any other its GB."""
     sized = SIZE.fullmatch(text)
     bare = MAKERS.sub("", (sized[1] if sized else text).upper())
     gb, capability = CARDS.get(bare, (0.0, USUAL))

@@ -6,24 +6,11 @@ from typing import Any
 
 from unslothrl.config.options import DEFAULT_NUM_SEQS, Config
 from unslothrl.planning.memory import LEAST_SEQS
-from unslothrl.planning.shapes import Shape
 
 LEAST_NEW_TOKENS = 256
-
 FREE = frozenset(
     {"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens", "max_episode_tokens"}
 )  # what a search may change
-
-
-def asked_for(
-    config: Config, given: Set[str], fits: Callable[[Config], bool], shape: Shape
-) -> Config | None:
-    """The setting that `--fit largest` or `--fit fastest` asks for; what was given stays."""
-    find = {"largest": largest, "fastest": fastest}.get(config.fit)
-    if find is None:
-        return None
-    setting = find(config, lambda tried: fits(kept(tried, config, given)), shape.context)
-    return None if setting is None else kept(setting, config, given)
 
 
 def kept(tried: Config, config: Config, given: Set[str]) -> Config:
@@ -52,7 +39,7 @@ def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) ->
     def greedily(config: Config, *floors: tuple[str, int]) -> Config:
         """Halves, again and again, whichever option saves most, down to its floor."""
         while excess(config) > 0:
-            steps = [halved(config, *floor) for floor in floors if floor[0] not in given]
+            steps = [_halved(config, *floor) for floor in floors if floor[0] not in given]
             best = min(steps, key=excess, default=config)
             if excess(best) >= excess(config):
                 break
@@ -73,7 +60,7 @@ def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) ->
     return greedily(config, ("max_num_seqs", 1))
 
 
-def halved(config: Config, name: str, floor: int) -> Config:
+def _halved(config: Config, name: str, floor: int) -> Config:
     value = getattr(config, name) or DEFAULT_NUM_SEQS
     changed: dict[str, Any] = {name: max(floor, value // 2)}
     return replace(config, **changed) if value > floor else config
@@ -81,32 +68,35 @@ def halved(config: Config, name: str, floor: int) -> Config:
 
 def largest(config: Config, fits: Callable[[Config], bool], limit: int | None) -> Config | None:
     """The longest completion or episode that fits, one sequence a micro-batch and `LEAST_SEQS`
-    drawn at once; `limit` is the model's context. None where not even 64 tokens fit."""
+    generated at once; `limit` is the model's context. None where not even 64 tokens fit."""
     small = replace(config, train_batch_size=1, max_num_seqs=LEAST_SEQS)
     most = (limit or 131_072) - config.max_prompt_tokens
-    low, high = 0, most // 64
+    count = most_that_fit(most // 64, lambda count: fits(with_length(small, 64 * count)))
+    return with_length(small, 64 * count) if count else None
+
+
+def most_that_fit(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest of 1 ... `most` that fits, by halves; 0 where none does."""
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(with_length(small, 64 * middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return with_length(small, 64 * low) if low else None
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def fastest(
     config: Config, fits: Callable[[Config], bool], limit: int | None = None
 ) -> Config | None:
     """The most sequences at once, then the largest micro-batch, that fit at the given lengths."""
-    for seqs in powers(DEFAULT_NUM_SEQS):
-        for micro_batch in powers(64):
+    for seqs in _powers(DEFAULT_NUM_SEQS):
+        for micro_batch in _powers(64):
             tried = replace(config, max_num_seqs=seqs, train_batch_size=micro_batch)
             if fits(tried):
                 return tried
     return None
 
 
-def powers(most: int) -> Iterator[int]:
+def _powers(most: int) -> Iterator[int]:
     """`most`, its half, ..., 1."""
     while most:
         yield most
