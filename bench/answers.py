@@ -21,8 +21,7 @@ import answers_made
 import answers_unseen
 from facts import facts
 
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import Call, ProcessPool
 
 HERE = Path(__file__).parent
 WRITTEN = HERE / "answers" / "written.jsonl"

@@ -17,8 +17,7 @@ from facts import facts
 from unslothrl import rewards, sandbox
 from unslothrl.data import formats, sources
 from unslothrl.data.rendering import numbered
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import Call, ProcessPool
 from unslothrl.rewards.scorer import Scorable, Scorer
 from unslothrl.types import Completion, Task
 

@@ -2,29 +2,20 @@
 pays for what another has done to its process."""
 
 import collections
-import fcntl
-import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from fakes import completed
-from users import AS_NOBODY, copy_package, python_for_everyone
 
 from unslothrl import rewards
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.process import RewardProcess
-from unslothrl.rewards.processes import STRAY, ProcessPool
+from unslothrl.rewards.processes import STRAY, Call, ProcessPool, RewardProcess
 from unslothrl.rewards.scorer import Scorer
 
 pytestmark = pytest.mark.real
-
-PAGE = 4096
 
 FUNCTIONS = """
 import time
@@ -83,34 +74,10 @@ def functions(tmp_path) -> str:
     return str(tmp_path / "functions.py")
 
 
-def small_pipes(pool: ProcessPool) -> None:
-    for process in (*pool.working, pool.spare):
-        assert fcntl.fcntl(process.child.stdin, fcntl.F_SETPIPE_SZ, PAGE) == PAGE
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux")
-def test_a_deadline_holds_though_a_pipe_has_a_single_page(functions):
-    lengths = range(0, 20 * PAGE, PAGE // 2)
-    with ProcessPool(2, deadline_s=0.5) as pool:
-        pool.call([Call(f"{functions}:length", ("",))] * 4)
-        small_pipes(pool)
-        results = pool.call([Call(f"{functions}:length", ("x" * n,)) for n in lengths], ahead=32)
-        assert [result.value for result in results] == list(lengths)
-        stalls = Call(f"{functions}:stalls", ("",))
-        pool.call([stalls], ahead=32)
-        small_pipes(pool)
-        started = time.monotonic()
-        after = [Call(f"{functions}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
-        results = pool.call([stalls, *after], ahead=32)
-        assert time.monotonic() - started < 5
-    assert [result.value for result in results] == [None] + [2 * PAGE] * 40
-    assert results[0].error is not None and results[0].error.startswith("took longer than 0.5 s")
-
-
 def test_a_deadline_holds_though_a_process_reads_nothing(functions):
     with ProcessPool(1, deadline_s=0.5) as pool:
         pool.call([Call(f"{functions}:length", ("",))])
-        os.kill(pool.working[0].child.pid, signal.SIGSTOP)
+        os.kill(pool.processes[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
         results = pool.call([Call(f"{functions}:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
@@ -129,9 +96,9 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
         for row in rows
     ]
     with ProcessPool(2, shows_prints=True) as pool:
-        before = {process.child.pid for process in (*pool.working, pool.spare)}
+        before = {process.child.pid for process in pool.processes}
         results = pool.call(calls, ahead=32)
-        after = {process.child.pid for process in pool.working}
+        after = {process.child.pid for process in pool.processes}
         assert before - after if in_background else not before & after
         again = pool.call([Call(f"{tmp_path}/stray.py:honest", (row,)) for row in rows], ahead=32)
     assert all(
@@ -164,54 +131,6 @@ def test_a_function_cannot_read_the_calls_that_wait(tmp_path):
     with ProcessPool(1) as pool:
         results = pool.call([Call(f"{tmp_path}/reads.py:reads", (row,)) for row in range(5)], 32)
     assert [result.value for result in results] == [0] * 5
-
-
-# As a user whose pages of pipes are used up, so that new pipes get a page or two.
-EXHAUSTED = """
-import fcntl, json, os, resource, sys, time
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
-resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
-held = []
-while True:
-    pair = os.pipe()
-    held.append(pair)
-    if fcntl.fcntl(pair[0], fcntl.F_GETPIPE_SZ) < 1 << 16:
-        break
-    assert len(held) < 40000
-functions = sys.argv[1]
-with ProcessPool(2, deadline_s=1.0) as pool:
-    size = fcntl.fcntl(pool.working[0].child.stdin, fcntl.F_GETPIPE_SZ)
-    pool.call([Call(functions + ":length", ("",))] * 4)
-    started = time.monotonic()
-    after = [Call(functions + ":length", ("x" * 8192,))] * 40
-    results = pool.call([Call(functions + ":stalls", ("",)), *after], 32)
-    seconds = time.monotonic() - started
-print(json.dumps([size, [result.value for result in results], results[0].error, seconds]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="it becomes another user")
-def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory):
-    python = python_for_everyone()
-    if python is None:
-        pytest.skip("no Python that user nobody could start")
-    folder = tmp_path_factory.mktemp("nobody")
-    for parent in (folder, *folder.parents):  # pytest's folders are for their owner alone
-        if parent == Path(tempfile.gettempdir()):
-            break
-        os.chmod(parent, 0o755)
-    copy_package(folder)
-    (folder / "functions.py").write_text(FUNCTIONS)
-    done = subprocess.run(
-        [*AS_NOBODY, python, "-B", "-c", EXHAUSTED, folder / "functions.py"],
-        capture_output=True, text=True, cwd=folder, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    size, values, error, seconds = json.loads(done.stdout)
-    assert size < 1 << 16 and values == [None] + [8192] * 40
-    assert error.startswith("took longer than 1 s") and seconds < 10
 
 
 # A call leaves a thread behind, which acts when a later call of its process tells it to, or when
@@ -284,7 +203,7 @@ def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, 
     with ProcessPool(2) as pool:
         if has_answered:
             pool.call([Call(f"{leaving}:call", (row,)) for row in range(6, 12)])
-        kill_idle([*pool.working, pool.spare])
+        kill_idle(pool.processes)
         assert [result.value for result in pool.call(calls, ahead)] == list(range(6))
     assert set(times_made(leaving).values()) == {1}
 
@@ -329,7 +248,7 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
             assert found.rewards["batch"] == list(map(float, range(len(texts))))
             assert found.failures == []
         pool = scorer.custom_processes
-        kill_idle([*pool.working, pool.spare])
+        kill_idle(pool.processes)
         found = scorer.score([completed(text, 1, "7") for text in ["is plain"] * 3])
         assert (found.rewards["batch"], found.failures) == ([0.0, 1.0, 2.0], [])
     finally:

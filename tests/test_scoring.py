@@ -18,8 +18,7 @@ from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards import maths
 from unslothrl.rewards.builtin import boxed, think_answer_tags
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import Call, ProcessPool
 from unslothrl.rewards.scorer import Scorer
 
 SAME = "unslothrl.rewards.maths:same"
@@ -132,12 +131,12 @@ def test_a_call_that_stalls_is_killed_and_the_others_go_on():
     calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
     with ProcessPool(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
-        before = {psutil.Process(w.child.pid) for w in (*workers.working, workers.spare)}
+        before = {psutil.Process(w.child.pid) for w in workers.processes}
         results = workers.call(calls)
         assert results[0].error == "took longer than 1 s" and 1 <= results[0].seconds < 2
         assert [result.value for result in results[1:]] == [i == 1 for i in range(20)]
-        after = {psutil.Process(w.child.pid) for w in (*workers.working, workers.spare)}
-        assert len(before & after) == 2 and len(after) == 3
+        after = {psutil.Process(w.child.pid) for w in workers.processes}
+        assert len(before & after) == 1 and len(after) == 2
     assert not any(process.is_running() for process in before | after)
 
 

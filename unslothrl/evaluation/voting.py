@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Sequence
 
 from unslothrl import answers
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import Call, ProcessPool
 
 SAME = "unslothrl.rewards.maths:same"
 PROCESSES, AHEAD = 2, 16

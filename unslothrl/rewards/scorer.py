@@ -10,18 +10,19 @@ from typing import Any
 from unslothrl import sandbox
 from unslothrl.errors import UserError
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
-from unslothrl.rewards.calls import Call, Result
 from unslothrl.rewards.custom import Known, Signature
 from unslothrl.rewards.functions import reason
-from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
     MEMORY_MB,
+    START_S,
     TOO_LONG,
+    Call,
     Closed,
     ProcessPool,
+    Result,
 )
 from unslothrl.rewards.reward import WALL_OF_CPU, Reward
 from unslothrl.turn import MOST_REWARD
