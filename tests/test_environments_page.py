@@ -118,7 +118,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_documented_forms.py::test_trls_documented_environment "
         "test_documented_forms.py::test_reset_gets_the_row_as_the_data_set_has_it"
     ),
-    "The packages of GEM": OF_PACKAGES,
+    "The files in `examples/`": OF_PACKAGES,
     "`make suite-test`": OF_PACKAGES,
     "| RL2": "test_documented_forms.py::test_rl2s_documented_step",
 }

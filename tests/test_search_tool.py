@@ -18,7 +18,7 @@ from unslothrl.config.options import Config
 from unslothrl.environments import corpus
 from unslothrl.environments.corpus import Corpus, Passage, parts
 from unslothrl.environments.host import Host, Setup
-from unslothrl.environments.hosted.tools import schema
+from unslothrl.environments.tool_calls import schema
 from unslothrl.environments.tools import search
 from unslothrl.errors import UserError
 

@@ -1,4 +1,4 @@
-"""The actor's side of environments that run in processes of their own: see `hosted.server`.
+"""The actor's side of environments that run in processes of their own: see `server`.
 
     host = Host(Setup(file="calculator.py", name="Calculator"))
     host.start()                                  # imports the file; UserError where that fails
@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from unslothrl import variables
-from unslothrl.environments.hosted import frames
-from unslothrl.environments.hosted.server import COMMAND
+from unslothrl.environments import server
 from unslothrl.errors import UserError
 
-SERVER = Path(__file__).parent / "hosted" / "__main__.py"
+SERVER = Path(__file__).with_name("__main__.py")
 START_S = 120.0  # to import the file and what it needs
 INDEX_S = 600.0  # to build the index of a search
 CLOSE_S = 5.0  # to close an environment
@@ -77,13 +76,13 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
-        if len(self.received) < frames.HEADER.size:
+        if len(self.received) < server.HEADER.size:
             return
         try:
-            end = frames.HEADER.size + frames.size(bytes(self.received[: frames.HEADER.size]))
+            end = server.HEADER.size + server.size(bytes(self.received[: server.HEADER.size]))
             if len(self.received) < end:
                 return
-            answer = json.loads(self.received[frames.HEADER.size : end])
+            answer = json.loads(self.received[server.HEADER.size : end])
         except (ValueError, RecursionError) as error:
             return self.fail(f"its process sent what is no answer ({error})")
         del self.received[:end]
@@ -108,9 +107,9 @@ class Session(asyncio.Protocol):
         timer = loop.call_later(seconds + GRACE_S, self.fail, said)
         self.waiting = loop.create_future()
         try:
-            self.transport.write(frames.packed({"call": name, **arguments}))
+            self.transport.write(server.packed({"call": name, **arguments}))
             answer = await self.waiting
-        except frames.TooLarge as error:
+        except server.TooLarge as error:
             said = "the task" if name == "reset" else "what the policy wrote"
             raise Lost(f"{said} has {error}") from None
         except (ValueError, TypeError, RecursionError) as error:  # JSON lacks it
@@ -141,6 +140,7 @@ class Host:
             return
         self.close()
         control, theirs = socket.socketpair()
+        unsandboxed = {variables.UNSANDBOXED: "1"} if self.setup.allow_unsandboxed else {}
         with theirs:
             try:
                 self.process = subprocess.Popen(
@@ -150,7 +150,7 @@ class Host:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**os.environ, **unsandboxed(self.setup)},
+                    env={**os.environ, **unsandboxed},
                 )
             except OSError as error:
                 control.close()
@@ -161,8 +161,8 @@ class Host:
         self.control = control
         control.settimeout(self.setup.start_s)
         try:
-            control.sendall(frames.packed(asdict(self.setup)))
-            answer = frames.receive_value(control)
+            control.sendall(server.packed(asdict(self.setup)))
+            answer = server.receive_value(control)
         except OSError:
             answer = None
         if answer != {"ready": True}:
@@ -206,7 +206,7 @@ class Host:
 
     def command(self, name: bytes, number: int, connection: socket.socket | None = None) -> None:
         assert self.control is not None
-        message = COMMAND.pack(name, number)
+        message = server.COMMAND.pack(name, number)
         if connection is None:
             self.control.sendall(message)
         else:
@@ -224,10 +224,6 @@ class Host:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def unsandboxed(setup: Setup) -> dict[str, str]:
-    return {variables.UNSANDBOXED: "1"} if setup.allow_unsandboxed else {}
 
 
 def reason_of(answer: Any) -> str:

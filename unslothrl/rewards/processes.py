@@ -295,8 +295,13 @@ class Round:
             return
         _, call, _ = process.queue[0]
         self.pool.late[call.function] += 1
-        is_import = " to import" if call.function not in process.imported else ""
-        self.replace(process, f"{TOO_LONG}{self.pool.allowed_s(process, call):g} s{is_import}")
+        allowed, own = self.pool.allowed_s(process, call), call.deadline_s or self.pool.deadline_s
+        error = f"{TOO_LONG}{own:g} s"
+        if call.function not in process.imported:
+            error = f"{TOO_LONG}{allowed:g} s to import"
+        elif allowed > own:
+            error = f"{error}, and than {allowed:g} s where it may load something"
+        self.replace(process, error)
 
     def lose(self, process: RewardProcess, error: str) -> None:
         """A process has ended, or has written what it was not asked for. Its first call fails
