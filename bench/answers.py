@@ -21,7 +21,7 @@ import answers_made
 import answers_unseen
 from facts import facts
 
-from unslothrl.rewards.processes import Call, ProcessPool
+from unslothrl.rewards.processes import ProcessPool, RewardCall
 
 HERE = Path(__file__).parent
 WRITTEN = HERE / "answers" / "written.jsonl"
@@ -48,7 +48,7 @@ def measure(cases: list[dict], function: str) -> dict:
     judged = pairs(cases)
     started = time.perf_counter()
     with ProcessPool(2) as pool:
-        results = pool.call([Call(function, (answer, gold)) for _, gold, answer, _ in judged])
+        results = pool.call([RewardCall(function, (answer, gold)) for _, gold, answer, _ in judged])
     seconds = time.perf_counter() - started
     kinds: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     failures = []

@@ -18,7 +18,7 @@ from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards import maths
 from unslothrl.rewards.builtin import boxed, think_answer_tags
-from unslothrl.rewards.processes import Call, ProcessPool
+from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.scorer import Scorer
 
 SAME = "unslothrl.rewards.maths:same"
@@ -128,7 +128,10 @@ def test_think_answer_tags(completion, expected):
 
 @pytest.mark.real
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
-    calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
+    calls = [
+        RewardCall("time:sleep", (1000,)),
+        *[RewardCall(SAME, ("1/2", f"{i}/2")) for i in range(20)],
+    ]
     with ProcessPool(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
         before = {psutil.Process(w.child.pid) for w in workers.processes}
@@ -300,7 +303,7 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
 @pytest.mark.real
 def test_memory_is_limited_but_for_functions_of_the_users_own(own):
     with ProcessPool(1) as workers:
-        (result,) = workers.call([Call(f"{own}:hungry", ("", ""))])
+        (result,) = workers.call([RewardCall(f"{own}:hungry", ("", ""))])
     assert result.error is not None and "Cannot allocate memory" in result.error
     assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model
 

@@ -56,14 +56,11 @@ def check(name: str) -> None:
         return
     if not is_file(expanded(file)):
         raise UserError(f"environment {plain(name)}: no such file: check the path")
-    tree = _parsed("environment", name, file)
-    defined = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    named = {
+        getattr(node, "name", getattr(node, "id", "")) or getattr(node, "asname", None)
+        for node in ast.walk(_parsed("environment", name, file))
     }
-    may_be_made = any(isinstance(node, ast.Assign | ast.ImportFrom) for node in tree.body)
-    if attribute not in defined and not may_be_made:
+    if attribute not in named:
         raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
 
 

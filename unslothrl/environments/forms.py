@@ -1,4 +1,4 @@
-"""The forms in which environments are written, each made into one: see `Form`.
+"""The forms in which environments are written, each made into one: see `EnvironmentForm`.
 
     ours          reset(task, seed) -> messages, async step(action) -> Step
     Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
@@ -31,7 +31,7 @@ Answer = dict[str, Any]
 OVER: Answer = {"observation": "", "reward": 0.0, "done": True, "score": None}
 
 
-class Form:
+class EnvironmentForm:
     """An episode's environment as the server calls it. `environment` is the user's object."""
 
     def __init__(self, environment: Any, tools: Sequence[Callable] = (), most_calls: int = 0):
@@ -106,7 +106,7 @@ class Form:
             awaited(close())
 
 
-class GymnasiumForm(Form):
+class GymnasiumForm(EnvironmentForm):
     """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
     observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
 
@@ -122,7 +122,7 @@ class GymnasiumForm(Form):
         return answer(awaited(self.environment.step(str(action))))
 
 
-class TrlForm(Form):
+class TrlForm(EnvironmentForm):
     """Its public methods are tools; a turn without a call ends the episode."""
 
     NOT_TOOLS = ("reset", "get_reward", "close")
@@ -167,7 +167,7 @@ class NoEnvironment:
     def reset(self) -> None: ...
 
 
-class Rl2Form(Form):
+class Rl2Form(EnvironmentForm):
     """A function over texts: what the policy has read so far, and what it wrote."""
 
     def reset(self, task: Task, seed: int) -> Answer:
@@ -196,7 +196,7 @@ class Rl2Form(Form):
         return {**answered, "raw": {"text": text, "continues": continues}}
 
 
-Make = Callable[[], Form]
+Make = Callable[[], EnvironmentForm]
 """Makes the environment of an episode."""
 
 
@@ -228,7 +228,7 @@ def load(setup: Mapping[str, Any]) -> Make:
     if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
         getattr(found, "prepare")(**options)  # noqa: B009
 
-    def make() -> Form:
+    def make() -> EnvironmentForm:
         environment = awaited(found(**options))
         return form_of(type(environment))(environment, tools, most)
 
@@ -276,7 +276,7 @@ def check_options(found: Callable, options: Mapping[str, Any]) -> None:
         return
 
 
-def form_of(found: type) -> type[Form]:
+def form_of(found: type) -> type[EnvironmentForm]:
     """Raises InvalidEnvironment for a class of no form."""
     reset, step = getattr(found, "reset", None), getattr(found, "step", None)
     if not callable(reset):
@@ -286,7 +286,7 @@ def form_of(found: type) -> type[Form]:
     takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
     if hasattr(found, "get_reward") or takes_row or not callable(step):
         return TrlForm
-    return GymnasiumForm if not names or names[0] in ("seed", "options") else Form
+    return GymnasiumForm if not names or names[0] in ("seed", "options") else EnvironmentForm
 
 
 def bound(found: type, method: Callable) -> Callable:

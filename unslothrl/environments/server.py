@@ -33,7 +33,7 @@ import traceback
 from typing import Any
 
 from unslothrl.environments.base import Action, Task, ToolCall
-from unslothrl.environments.forms import Form, Make, load
+from unslothrl.environments.forms import EnvironmentForm, Make, load
 from unslothrl.environments.tool_calls import InvalidEnvironment, awaited
 
 HEADER, COMMAND = struct.Struct(">I"), struct.Struct(">cQ")
@@ -96,7 +96,7 @@ class HostedEpisode:
 
     def __init__(self, make: Make):
         self.make = make
-        self.form: Form | None = None
+        self.form: EnvironmentForm | None = None
 
     def run(self, connection: socket.socket) -> None:
         """Until the socket ends; the environment is closed in any case."""

@@ -19,7 +19,7 @@ WEIGHT, MEAN, STD = "weight", "mean", "std"
 
 
 @dataclass(frozen=True)
-class Head:
+class ScoreHead:
     """The size of what a reward model's head reads."""
 
     hidden: int
@@ -88,7 +88,7 @@ def parted(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def head_of(folder: Path) -> Head:
+def head_of(folder: Path) -> ScoreHead:
     """What the file of the head says of itself. UserError where it is none, or where every reward
     would be NaN."""
     import numpy as np
@@ -107,7 +107,7 @@ def head_of(folder: Path) -> Head:
         raise damaged(path, "it has numbers that are not finite, or not float32")
     if std[0] <= 0:
         raise damaged(path, f"its std is {std[0]}, and must be over 0")
-    return Head(weight.shape[1])
+    return ScoreHead(weight.shape[1])
 
 
 def damaged(path: Path, why: str) -> UserError:

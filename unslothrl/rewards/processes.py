@@ -1,7 +1,7 @@
 """Processes for calls that may never end: each call has a deadline, and what misses it is killed.
 
     with ProcessPool(2) as pool:
-        pool.call([Call("unslothrl.rewards.maths:same", ("1/2", "0.5"))])   -> [Result(True)]
+        pool.call([RewardCall("unslothrl.rewards.maths:same", ("1/2", "0.5"))])   -> [Result(True)]
 
 A process keeps what it has imported. Its memory is limited unless `memory_mb` is None, so that a
 runaway computation fails instead of filling the machine.
@@ -46,7 +46,7 @@ class Closed(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class RewardCall:
     """A function, "module:function" or "file.py:function", and its arguments: JSON values.
 
     `group`: once a call of a group has returned False, the rest of the group is skipped.
@@ -90,13 +90,15 @@ class RewardProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # so that what it starts is killed with it
             )  # fmt: skip
-        self.queue: collections.deque[tuple[int, Call, str]] = collections.deque()  # index, token
+        self.queue: collections.deque[tuple[int, RewardCall, str]] = (
+            collections.deque()
+        )  # index, token
         self.started = 0.0  # when the first call was, on the monotonic clock
         self.imported: set[str] = set()  # functions
         self.answered: set[str] = set()  # functions that have answered at least once
         self.unsent, self.partial_line = bytearray(), bytearray()
 
-    def hold(self, index: int, call: Call) -> None:
+    def hold(self, index: int, call: RewardCall) -> None:
         """Takes a call, which `send` sends."""
         token = secrets.token_hex(16)
         self.unsent += long_json.dumps([token, call.function, call.arguments, call.named]).encode()
@@ -154,7 +156,7 @@ class ProcessPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, calls: Sequence[Call], ahead: int = 1) -> list[Result]:
+    def call(self, calls: Sequence[RewardCall], ahead: int = 1) -> list[Result]:
         """The results in order; every call has a deadline of its own. Raises Closed.
 
         `ahead`: how many short calls a process may hold, so that it need not wait for the next.
@@ -166,7 +168,7 @@ class ProcessPool:
                 for process in [each for each in self.processes if each.queue and not self.closed]:
                     self.replace(process)  # what it may still answer belongs to no call
 
-    def allowed_s(self, process: RewardProcess, call: Call) -> float:
+    def allowed_s(self, process: RewardProcess, call: RewardCall) -> float:
         """The seconds that a process has for a call: for its first of a function that may load
         something, what loading has taken elsewhere is added. Until that is known they are many."""
         if call.function not in process.imported:
@@ -178,7 +180,7 @@ class ProcessPool:
             return own + 2 * self.first_calls[call.function]
         return max(own, min(START_S, LOADING_FACTOR * own))
 
-    def is_silent(self, call: Call) -> bool:
+    def is_silent(self, call: RewardCall) -> bool:
         """Whether it is in vain to call a function, as it has missed every deadline so far."""
         has_answered = call.function in self.first_calls
         return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
@@ -208,7 +210,7 @@ class ProcessPool:
 class Round:
     """The calls of one `ProcessPool.call` on their way."""
 
-    def __init__(self, pool: ProcessPool, calls: Sequence[Call], ahead: int):
+    def __init__(self, pool: ProcessPool, calls: Sequence[RewardCall], ahead: int):
         self.pool, self.calls, self.ahead = pool, calls, ahead
         self.waiting = collections.deque(range(len(calls)))
         self.results: dict[int, Result] = {}

@@ -19,10 +19,10 @@ from unslothrl.rewards.processes import (
     MEMORY_MB,
     START_S,
     TOO_LONG,
-    Call,
     Closed,
     ProcessPool,
     Result,
+    RewardCall,
 )
 from unslothrl.rewards.reward import WALL_OF_CPU, Reward
 from unslothrl.turn import MOST_REWARD
@@ -103,7 +103,7 @@ class Scorer:
         """Loads custom functions and chooses the sandbox, before a run. UserError."""
         for each in self.chosen:
             if each.signature is not None:
-                call = Call(CHECK, (each.function,), deadline_s=START_S)
+                call = RewardCall(CHECK, (each.function,), deadline_s=START_S)
                 (result,) = self.custom_processes.call([call])
                 if result.error is not None:
                     raise UserError(f"reward {each.function}: {result.error}: fix it")
@@ -111,16 +111,16 @@ class Scorer:
                 self.level = self.level or self._choose_level()
 
     def _choose_level(self) -> str:
-        return self._try_sandbox(Call("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
+        return self._try_sandbox(RewardCall("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
         runs none. UserError where it does not work here: no lower one is taken."""
         if level is not None:
-            self._try_sandbox(Call("unslothrl.sandbox:require", (level,)))
+            self._try_sandbox(RewardCall("unslothrl.sandbox:require", (level,)))
             self.level = level
 
-    def _try_sandbox(self, call: Call) -> Any:
+    def _try_sandbox(self, call: RewardCall) -> Any:
         (result,) = self.processes.call([replace(call, deadline_s=TRIALS_S)])
         if result.error is not None:
             raise UserError(result.error.removeprefix("UserError: "))
@@ -158,7 +158,7 @@ class Scorer:
         if chosen.runs == IN_PLACE:
             return [in_place(chosen.reward, values) for values in given]
         if chosen.runs == IN_PROCESS:
-            calls = [Call(chosen.function, values) for values in given]
+            calls = [RewardCall(chosen.function, values) for values in given]
             return self.processes.call(calls, MAX_QUEUED)
         return self._programs(chosen.reward, given)
 
@@ -166,13 +166,13 @@ class Scorer:
         """Each trial of each completion is a call; the first failure of a completion ends its
         group of calls."""
         assert reward.trials is not None
-        calls: list[Call] = []
+        calls: list[RewardCall] = []
         self.level = self.level or self._choose_level()
         deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
         for group, values in enumerate(given):
             for trial in reward.trials(*values):
                 limits = (self.deadline_s, self.level)
-                calls.append(Call(reward.function, (*trial, *limits), {}, group, deadline_s))
+                calls.append(RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s))
         by_group: dict[int, list[Result]] = {group: [] for group in range(len(given))}
         for call, result in zip(calls, self.processes.call(calls), strict=True):
             assert call.group is not None
@@ -189,7 +189,9 @@ class Scorer:
             return self._together(function, signature, completed)
         return self.custom_processes.call(
             [
-                Call(function, (done.text,), signature.named(known(task, done)), may_load=True)
+                RewardCall(
+                    function, (done.text,), signature.named(known(task, done)), may_load=True
+                )
                 for task, done in completed
             ]
         )
@@ -200,7 +202,7 @@ class Scorer:
         """One call for all; it has `deadline_s` for the whole."""
         tasks, texts = [known(*pair) for pair in completed], [done.text for _, done in completed]
         named = signature.named_for_all(tasks, texts, self.steps)
-        (result,) = self.custom_processes.call([Call(function, (), named, may_load=True)])
+        (result,) = self.custom_processes.call([RewardCall(function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -218,7 +220,7 @@ class Scorer:
         parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
         deadline_s = self.deadline_s + START_S
         calls = [
-            Call(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
+            RewardCall(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
             for pairs in parts
         ]
         results: list[Result] = []

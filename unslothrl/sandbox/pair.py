@@ -15,7 +15,7 @@ from unslothrl.sandbox import link, remote
 from unslothrl.sandbox.program import START_S, Limits, Overloaded, Program, ProgramResult
 from unslothrl.sandbox.runner import (
     ERROR_TAIL,
-    Started,
+    StartedProgram,
     memory_file,
     start,
     started_in_time,
@@ -72,7 +72,7 @@ def start_connected(
     limits: Limits,
     level: str,
     connection: socket.socket,
-) -> tuple[Started, BinaryIO]:
+) -> tuple[StartedProgram, BinaryIO]:
     """Starts a program that talks over a socket and prints nothing. -> (it, its stderr)."""
     errors = stack.enter_context(memory_file(b""))
     started = start(
@@ -83,7 +83,7 @@ def start_connected(
     return started, errors
 
 
-def wait_for_begin(started: Started, errors: BinaryIO) -> None:
+def wait_for_begin(started: StartedProgram, errors: BinaryIO) -> None:
     """Returns when the program has begun. OSError where it has not; `errors` is its stderr."""
     with selectors.DefaultSelector() as selector:
         selector.register(started.report, selectors.EVENT_READ)

@@ -5,9 +5,9 @@
 
 This file and `link` run on both sides, where this package is not: they import the standard library
 and one another alone. Only data crosses, and objects of classes that the row's own code defines, by
-their attributes. What is no data stays on its side, and the tests have a `Remote` of it, which is
-never true, never equal to anything and no array: no `__eq__`, `__bool__` or `__len__` of the
-program's decides a test.
+their attributes. What is no data stays on its side, and the tests have a `RemoteObject` of it,
+which is never true, never equal to anything and no array: no `__eq__`, `__bool__` or `__len__` of
+the program's decides a test.
 """
 
 import ast
@@ -62,7 +62,7 @@ class Asking(Link):
         self.errors = errors_of(names)
         self.may_stop = StopIteration.__name__ in expects
         self.calls = 0
-        self.remotes: dict[int, Remote] = {}
+        self.remotes: dict[int, RemoteObject] = {}
 
     def ask(self, op: str, on: Any, values: Sequence = (), names: Sequence[str] = ()) -> Any:
         self.calls += op == "call"
@@ -98,7 +98,7 @@ class Asking(Link):
             os._exit(FAILED)  # the program could catch it
 
     def pack_other(self, value: Any) -> list:
-        if type(value) is Remote:
+        if type(value) is RemoteObject:
             return ["remote", vars(value)["_number"]]
         name = getattr(value, "__name__", "")
         if name and getattr(builtins, name, None) is value:
@@ -110,7 +110,7 @@ class Asking(Link):
     def unpack_other(self, kind: str, number: Any) -> Any:
         if kind not in ("remote", "coroutine") or not isinstance(number, int):
             raise ValueError(kind)
-        known = self.remotes.setdefault(number, Remote(self, number))
+        known = self.remotes.setdefault(number, RemoteObject(self, number))
         return self.awaited(number) if kind == "coroutine" else known
 
     async def awaited(self, number: int) -> Any:
@@ -131,8 +131,8 @@ def refuses(*_: Any, **__: Any) -> Any:
     raise TypeError("an object of the program's own is compared with nothing: compare its data")
 
 
-class Remote:
-    """An object of the program's. What its operations return is data, or a Remote again."""
+class RemoteObject:
+    """An object of the program's. What its operations return is data, or a RemoteObject again."""
 
     def __init__(self, link: Asking, number: int):
         vars(self).update(_link=link, _number=number)
@@ -179,7 +179,7 @@ def asking(op: str) -> Callable:
 
 
 for _op in OPERATIONS.keys() - {"get", "set", "await"}:
-    setattr(Remote, f"__{_op}__", asking(_op))
+    setattr(RemoteObject, f"__{_op}__", asking(_op))
 
 
 def called(function: Callable, values: list, names: list[str]) -> Any:

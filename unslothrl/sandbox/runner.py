@@ -75,7 +75,7 @@ def run_once(program: Program, limits: Limits, level: str) -> ProgramResult:
 
 
 @dataclass
-class Started:
+class StartedProgram:
     """A program's process, before it is known whether it has begun."""
 
     process: subprocess.Popen
@@ -100,7 +100,7 @@ def start(
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
     inherited: tuple[int, ...] = (),
-) -> Started:
+) -> StartedProgram:
     """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
     closed with `stack`."""
     how = levels.start(level, limits)
@@ -123,7 +123,7 @@ def start(
         preexec_fn=how.prepare, env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
     )  # fmt: skip
     theirs.close()
-    return Started(process, ours, how.count_files)
+    return StartedProgram(process, ours, how.count_files)
 
 
 def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
@@ -160,7 +160,7 @@ def memory_file(content: bytes) -> BinaryIO:
     return file
 
 
-def watch(started: Started, limits: Limits) -> ProgramResult:
+def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
     process, report = started.process, started.report.fileno()
@@ -206,7 +206,7 @@ def watch(started: Started, limits: Limits) -> ProgramResult:
     )
 
 
-def broken_limit(started: Started, limits: Limits, written: int, ends: float) -> str | None:
+def broken_limit(started: StartedProgram, limits: Limits, written: int, ends: float) -> str | None:
     """Which limit a program has broken, of those that are watched from outside."""
     if written > limits.output_kb << 10:
         return f"wrote more than {limits.output_kb} KB"
