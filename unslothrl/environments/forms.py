@@ -356,18 +356,14 @@ def message(given: Any) -> Message:
 
 def number(value: Any, name: str) -> float:
     """A finite one that sums can hold."""
-    if isinstance(value, str | bytes):
-        raise InvalidEnvironment(f"its {name} is {value!r:.40}: give a finite number")
     try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    except (TypeError, ValueError):
-        raise InvalidEnvironment(f"its {name} is {kind(value)}: give a number") from None
-    if not math.isfinite(found):
-        raise InvalidEnvironment(f"its {name} is {found}: give a finite number")
-    if abs(found) >= MOST_REWARD:
-        raise InvalidEnvironment(f"its {name} is {found:g}: give one below {MOST_REWARD:g}")
+        found = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not abs(found) < MOST_REWARD:
+        shown = f"{found:g}" if isinstance(value, int | float) else f"{value!r:.40}"
+        said = f"its {name} is {shown}: give a finite number below {MOST_REWARD:g}"
+        raise InvalidEnvironment(said)
     return found
 
 

@@ -30,6 +30,7 @@ from unslothrl.types import Completion, Failure, Task
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
+NUMBERS = ("reward", "score")  # that a reward gives
 CONCURRENT = 64  # calls of an async function in a process
 CHECK, TOGETHER = "unslothrl.rewards.custom:check", "unslothrl.rewards.custom:together"
 
@@ -133,15 +134,14 @@ class Scorer:
         scores = [] if self.chosen else [0.0] * len(completed)
         seconds = [0.0] * len(completed)
         for chosen in self.chosen:
-            results = [as_number(result) for result in self.results(chosen, completed)]
-            values = [0.0 if r.error is not None else r.value for r in results]
-            earned[chosen.name] = [chosen.weight * float(part(v, "reward")) for v in values]
+            results = [graded(result) for result in self.results(chosen, completed)]
+            earned[chosen.name] = [chosen.weight * result.value["reward"] for result in results]
             failures += [
                 Failure(chosen.name, result.error, done.text, index, is_late(result.error))
                 for index, (result, (_, done)) in enumerate(zip(results, completed, strict=True))
                 if result.error is not None
             ]
-            scores = scores or [float(part(value, "score")) for value in values]
+            scores = scores or [result.value["score"] for result in results]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
             earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
@@ -282,21 +282,17 @@ def joined(results: Sequence[Result]) -> Result:
     return Result(1.0 if error is None else None, error, seconds)
 
 
-def part(value: float | dict[str, float], name: str) -> float:
-    """The reward or the reported score of what a function returned."""
-    return value[name] if isinstance(value, dict) else value
-
-
-def as_number(result: Result) -> Result:
-    """A value that is neither a number nor a reward and a score is a failure too."""
-    value = result.value
-    if result.error is not None or is_number(value):
-        return result
-    if isinstance(value, dict) and is_number(value.get("reward")):
-        both = {"reward": value["reward"], "score": value.get("score", value["reward"])}
-        if is_number(both["score"]):
-            return replace(result, value=both)
-    return replace(result, error=f"returned no number: {value!r:.60}")
+def graded(result: Result) -> Result:
+    """With {"reward", "score"} for its value, 0 where there is an error. A value that is neither a
+    number nor such a dict is one."""
+    value, error = result.value, result.error
+    both = value if isinstance(value, dict) else {"reward": value}
+    both = {"reward": None, "score": both.get("reward"), **both}
+    if error is None and not (is_number(both["score"]) and is_number(both["reward"])):
+        error = f"returned no number: {value!r:.60}"
+    if error is not None:
+        both = {"reward": 0.0, "score": 0.0}
+    return replace(result, value={name: float(both[name]) for name in NUMBERS}, error=error)
 
 
 def is_number(value: Any) -> bool:
