@@ -17,8 +17,7 @@ from facts import facts
 from unslothrl import rewards, sandbox
 from unslothrl.data import formats, sources
 from unslothrl.data.rendering import numbered
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.scorer import Scorable, Scorer
 from unslothrl.types import Completion, Task
 
@@ -63,7 +62,7 @@ def maths(path: str, reward: str) -> dict[str, float]:
 
 def programs(level: str, pool: ProcessPool) -> float:
     """Programs a second, each printing a number."""
-    call = Call("rewards_programs:run_one", (level,), deadline_s=60)
+    call = RewardCall("rewards_programs:run_one", (level,), deadline_s=60)
     pool.call([call] * 8)
     started = time.perf_counter()
     results = pool.call([call] * PROGRAMS)

@@ -82,7 +82,9 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "bench/search.py",
         "unslothrl/environments/corpus.py",
         "unslothrl/environments/tools/search.py",
-        "unslothrl/environments/hosted",
+        "unslothrl/environments/server.py",
+        "unslothrl/environments/forms.py",
+        "unslothrl/environments/tool_calls.py",
     ),
     "sync-cpu": (
         "bench/sync.py",

@@ -422,7 +422,7 @@ import os
 for fd in range(3, 64):
     for _ in range(50):
         try:
-            os.write(fd, b'{"values": [true], "heap": {}}\\n')
+            os.write(fd, b'{"values": [true], "heap": []}\\n')
         except OSError:
             break
 def double(x): return x
@@ -432,7 +432,7 @@ import os
 def double(x):
     for fd in range(3, 64):
         try:
-            os.write(fd, b'{"values": [["builtin", "print"]], "heap": {"t0": ["list", []]}}\\n')
+            os.write(fd, b'{"values": [["builtin", "print"]], "heap": [["list", []]]}\\n')
         except OSError:
             pass
     return x
@@ -442,7 +442,7 @@ import os
 def double(x):
     for fd in range(3, 64):
         try:
-            os.write(fd, b'{"op": "call", "on": "t0", "names": [], "values": [], "heap": {}}\\n')
+            os.write(fd, b'{"op": "call", "on": 0, "names": [], "values": [], "heap": []}\\n')
         except OSError:
             pass
     return x
@@ -453,7 +453,7 @@ def double(x):
     "patches what is in the module of the connection": """
 import sys
 for name, module in list(sys.modules.items()):
-    for key in ("error_of", "called", "verdict", "as_data", "text_of", "refuses"):
+    for key in ("error_of", "called", "verdict", "parts_of", "text_of", "refuses"):
         if hasattr(module, key):
             setattr(module, key, lambda *a, **k: True)
 def double(x): return x
@@ -463,8 +463,8 @@ import gc
 def double(x):
     for each in gc.get_objects():
         if type(each).__name__ == "Serving":
-            each.pack = lambda value, waiting: True
-            each.answered = lambda *a: {"values": [True], "heap": {}}
+            each.packed = lambda values, held: {"values": [True], "heap": []}
+            each.answered = lambda *a: {"values": [True], "heap": []}
     return x
 """,
     "forks": "import os\nif os.fork(): os._exit(0)\ndef double(x): return x",

@@ -387,7 +387,7 @@ except OSError: print("refused")
         + """
 import fcntl, os, signal, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN)
-fds = [os.open(path, os.O_RDONLY) for path in (sys.orig_argv[-4], os.__file__, ".")]
+fds = [os.open(path, os.O_RDONLY) for path in (sys.orig_argv[-3], os.__file__, ".")]
 for fd in fds:
     for command, value in ((1024, 0), (1024, 1), (1024, 2), (1026, 1), (8, os.getpid()), (10, 9),
                            (6, bytes(32)), (7, bytes(32)), (37, bytes(32)), (1036, bytes(8)),

@@ -24,6 +24,7 @@ PACKAGES = {
     "textarena": "textarena==0.7.4",
     "verifiers": "verifiers==0.4.0",
 }
+EXAMPLES = Path(__file__).parents[1] / "examples"
 INSTALL_S = 900
 DONE = "installed"  # written last: a folder without it was interrupted
 

@@ -17,9 +17,9 @@ from environment_files import Script, asked, ids_of, play_with, tokenizer, writt
 
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped
+from unslothrl.environments.forms import TrlForm
 from unslothrl.environments.host import Setup
-from unslothrl.environments.hosted.shapes import OfTrl
-from unslothrl.environments.hosted.tools import schema
+from unslothrl.environments.tool_calls import schema
 
 pytestmark = pytest.mark.real
 
@@ -301,7 +301,7 @@ def test_tools_are_shown_as_transformers_shows_them(source, name, tmp_path):
     from transformers.utils import get_json_schema
 
     made = getattr(imported(written(tmp_path, source)), name)()
-    methods = [getattr(made, method.__name__) for method in OfTrl.methods(type(made))]
+    methods = [getattr(made, method.__name__) for method in TrlForm.methods(type(made))]
     assert [schema(method) for method in methods] == [get_json_schema(each) for each in methods]
     played = play_with(Setup(str(Path(tmp_path, "mine.py")), name), Script("x$"), most=2000)
     for method in methods:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from environment_files import Script, play_with
-from suites import FOLDER, PACKAGES, VERIFIERS_PACKAGE, installed, openenv_server
+from suites import EXAMPLES, FOLDER, PACKAGES, VERIFIERS_PACKAGE, installed, openenv_server
 from test_broken_environments import nothing_is_left  # noqa: F401
 
 from unslothrl import environments
@@ -40,8 +40,13 @@ def verifiers(tmp_path, monkeypatch) -> dict[str, object]:
     return {"taskset": "guess-v1"}
 
 
+def example(suite: str) -> str:
+    """What `--environment` is given."""
+    return f"{EXAMPLES}/{suite}.py:{environments.EXAMPLES[suite]}"
+
+
 def played(python: str, suite: str, replies: list[str], **options) -> Played:
-    setup = environments.setup_of(suite, options=options, python=python)
+    setup = environments.setup_of(example(suite), options=options, python=python)
     script = Script(*(f"{reply}$" for reply in replies))
     result = play_with(setup, script, most=3000, turn=100, seed=SEED)
     assert not result.lost and len(result.replies) == len(replies)
@@ -144,7 +149,9 @@ RUNTIME = "@vf.reward\n    async def passes(self, trace, runtime): return 1.0"
 def test_what_needs_an_agent_of_verifiers_is_refused(python, verifiers, tmp_path, body, rows, why):
     (tmp_path / "rows_v1.py").write_text(REFUSED.format(body=body, rows=rows))
     options = {"taskset": "rows-v1"}
-    host = Host(environments.setup_of("verifiers", options=options, python=python("verifiers")))
+    host = Host(
+        environments.setup_of(example("verifiers"), options=options, python=python("verifiers"))
+    )
     with pytest.raises(UserError, match=f"rows-v1 {why}: it cannot be played turn by turn"):
         host.start()
 
@@ -158,7 +165,9 @@ def test_a_plain_taskset_of_verifiers_is_one_turn(python, verifiers, tmp_path):
 
 def test_a_server_that_does_not_answer_is_named_at_the_start(python):
     url = "http://me:secret@127.0.0.1:9"
-    setup = environments.setup_of("openenv", options={"base_url": url}, python=python("openenv"))
+    setup = environments.setup_of(
+        example("openenv"), options={"base_url": url}, python=python("openenv")
+    )
     with pytest.raises(UserError, match=r"no OpenEnv server answers at 127\.0\.0\.1:9"):
         Host(setup).start()
 
@@ -171,7 +180,7 @@ def train(folder: Path, python: str, suite: str, *flags: str, **options) -> int:
         f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
         f"--number_of_actors 0 --batch_size {GROUPS} --num_candidates {CANDIDATES} "
         f"--topk {CANDIDATES} --max_steps {STEPS} --max_prompt_tokens 1000 --max_new_tokens 40 "
-        f"--max_episode_tokens 400 --eval_every 0 --environment {suite} "
+        f"--max_episode_tokens 400 --eval_every 0 --environment {example(suite)} "
         f"--environment_python {python} --output_dir {folder} --run_name x"
     ).split()
     given = [f"--environment_options={name}={value}" for name, value in options.items()]

@@ -34,7 +34,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "Save it as `calculator.py`": "test_environments_page.py::test_a_documented_command_trains",
     "| `reset(task, seed)`": (
         "test_environments_page.py::test_what_reset_is_given "
-        "test_environment_parts.py::test_reset_takes_the_seed_as_it_likes"
+        "test_environments.py::test_reset_takes_the_seed_as_it_likes"
     ),
     "| `async step(action)`": (
         "test_environments_page.py::test_what_step_is_given_and_returns "
@@ -51,7 +51,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     "| `async`": ("test_environments.py::test_synchronous_code_may_run_a_loop_of_its_own"),
     "| `max_turns`": (
         "test_environments_page.py::test_there_are_ten_turns_where_nobody_says "
-        "test_environment_parts.py::test_the_turns_are_a_whole_number_of_any_kind"
+        "test_environments.py::test_the_turns_are_a_whole_number_of_any_kind"
     ),
     "What the class is made with": "test_environments.py::test_options_are_json_or_texts",
     "- **Tokens.**": (
@@ -118,7 +118,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
         "test_documented_forms.py::test_trls_documented_environment "
         "test_documented_forms.py::test_reset_gets_the_row_as_the_data_set_has_it"
     ),
-    "The packages of GEM": OF_PACKAGES,
+    "The files in `examples/`": OF_PACKAGES,
     "`make suite-test`": OF_PACKAGES,
     "| RL2": "test_documented_forms.py::test_rl2s_documented_step",
 }

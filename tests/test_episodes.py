@@ -7,8 +7,8 @@ import pytest
 from environment_files import ECHO, END, Script, asked, ids_of, play_with, tokenizer, written
 
 from unslothrl.actors.episodes import Episode, Rules, complete
+from unslothrl.environments.base import TURN_REWARDS
 from unslothrl.environments.host import Setup
-from unslothrl.environments.rewards import TURN_REWARDS
 from unslothrl.types import Sampling, seed_of
 
 pytestmark = pytest.mark.real

@@ -29,18 +29,19 @@ def played(folder, rules=None, **options):
 @pytest.mark.parametrize(
     ("reward", "reason"),
     [
-        ("1e308", "its reward is 1e+308: give one below 1e+12"),
-        ("-1e200", "its reward is -1e+200: give one below 1e+12"),
-        ("10**400", "its reward is inf: give a finite number"),
-        ("10**5000", "its reward is inf: give a finite number"),
-        ("b'1.0'", "its reward is b'1.0': give a finite number"),
-        ("6e11", "its rewards come to 1.2e+12: give less than 1e+12 in all"),
-        ("-6e11", "its rewards come to -1.2e+12: give less than 1e+12 in all"),
+        ("1e308", "its reward is 1e+308"),
+        ("-1e200", "its reward is -1e+200"),
+        ("10**400", "its reward is nan"),
+        ("10**5000", "its reward is nan"),
+        ("b'1.0'", "its reward is b'1.0'"),
+        ("6e11", "its rewards come to 1.2e+12"),
+        ("-6e11", "its rewards come to -1.2e+12"),
     ],
 )
 def test_a_reward_beyond_the_bound_of_rewards_costs_the_episode(reward, reason, tmp_path):
     lost = played(tmp_path, reward=reward)
-    assert (lost.lost, lost.reward, lost.completion.is_lost) == (reason, 0.0, True)
+    assert lost.lost.startswith(f"{reason}:")
+    assert (lost.reward, lost.completion.is_lost) == (0.0, True)
 
 
 def test_the_rewards_of_an_episode_are_bounded_as_they_are_made_one(tmp_path):

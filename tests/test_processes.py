@@ -2,29 +2,20 @@
 pays for what another has done to its process."""
 
 import collections
-import fcntl
-import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from fakes import completed
-from users import AS_NOBODY, copy_package, python_for_everyone
 
 from unslothrl import rewards
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.process import RewardProcess
-from unslothrl.rewards.processes import STRAY, ProcessPool
+from unslothrl.rewards.processes import STRAY, ProcessPool, RewardCall, RewardProcess
 from unslothrl.rewards.scorer import Scorer
 
 pytestmark = pytest.mark.real
-
-PAGE = 4096
 
 FUNCTIONS = """
 import time
@@ -83,36 +74,12 @@ def functions(tmp_path) -> str:
     return str(tmp_path / "functions.py")
 
 
-def small_pipes(pool: ProcessPool) -> None:
-    for process in (*pool.working, pool.spare):
-        assert fcntl.fcntl(process.child.stdin, fcntl.F_SETPIPE_SZ, PAGE) == PAGE
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set on Linux")
-def test_a_deadline_holds_though_a_pipe_has_a_single_page(functions):
-    lengths = range(0, 20 * PAGE, PAGE // 2)
-    with ProcessPool(2, deadline_s=0.5) as pool:
-        pool.call([Call(f"{functions}:length", ("",))] * 4)
-        small_pipes(pool)
-        results = pool.call([Call(f"{functions}:length", ("x" * n,)) for n in lengths], ahead=32)
-        assert [result.value for result in results] == list(lengths)
-        stalls = Call(f"{functions}:stalls", ("",))
-        pool.call([stalls], ahead=32)
-        small_pipes(pool)
-        started = time.monotonic()
-        after = [Call(f"{functions}:length", ("x" * 2 * PAGE,))] * 40  # several wait in its pipe
-        results = pool.call([stalls, *after], ahead=32)
-        assert time.monotonic() - started < 5
-    assert [result.value for result in results] == [None] + [2 * PAGE] * 40
-    assert results[0].error is not None and results[0].error.startswith("took longer than 0.5 s")
-
-
 def test_a_deadline_holds_though_a_process_reads_nothing(functions):
     with ProcessPool(1, deadline_s=0.5) as pool:
-        pool.call([Call(f"{functions}:length", ("",))])
-        os.kill(pool.working[0].child.pid, signal.SIGSTOP)
+        pool.call([RewardCall(f"{functions}:length", ("",))])
+        os.kill(pool.processes[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
-        results = pool.call([Call(f"{functions}:length", ("x" * 10**6,))] * 2)
+        results = pool.call([RewardCall(f"{functions}:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
     assert [result.value for result in results] == [None, 10**6]
 
@@ -123,17 +90,19 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
     (tmp_path / "stray.py").write_text(STREWING)
     rows, writing = range(80), range(0, 80, 4)  # 20 rows, 50 writes to each descriptor in each
     calls = [
-        Call(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
+        RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
         if row in writing
-        else Call(f"{tmp_path}/stray.py:honest", (row,))
+        else RewardCall(f"{tmp_path}/stray.py:honest", (row,))
         for row in rows
     ]
     with ProcessPool(2, shows_prints=True) as pool:
-        before = {process.child.pid for process in (*pool.working, pool.spare)}
+        before = {process.child.pid for process in pool.processes}
         results = pool.call(calls, ahead=32)
-        after = {process.child.pid for process in pool.working}
+        after = {process.child.pid for process in pool.processes}
         assert before - after if in_background else not before & after
-        again = pool.call([Call(f"{tmp_path}/stray.py:honest", (row,)) for row in rows], ahead=32)
+        again = pool.call(
+            [RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows], ahead=32
+        )
     assert all(
         result.error or result.value == row for row, result in zip(rows, results, strict=True)
     )
@@ -151,7 +120,7 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
 def test_a_line_that_is_no_reply_fails_its_call_alone(tmp_path):
     (tmp_path / "guessed.py").write_text(GUESSED)
     with ProcessPool(1) as pool:
-        calls = [Call(f"{tmp_path}/guessed.py:guesses", (row,)) for row in range(5)]
+        calls = [RewardCall(f"{tmp_path}/guessed.py:guesses", (row,)) for row in range(5)]
         results = pool.call(calls, ahead=32)
     assert [result.value for result in results] == [0, 1, None, 3, 4]
     assert results[2].error == STRAY
@@ -162,56 +131,10 @@ def test_a_function_cannot_read_the_calls_that_wait(tmp_path):
         "import sys\ndef reads(row):\n    return len(sys.stdin.read())"
     )
     with ProcessPool(1) as pool:
-        results = pool.call([Call(f"{tmp_path}/reads.py:reads", (row,)) for row in range(5)], 32)
+        results = pool.call(
+            [RewardCall(f"{tmp_path}/reads.py:reads", (row,)) for row in range(5)], 32
+        )
     assert [result.value for result in results] == [0] * 5
-
-
-# As a user whose pages of pipes are used up, so that new pipes get a page or two.
-EXHAUSTED = """
-import fcntl, json, os, resource, sys, time
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
-resource.setrlimit(resource.RLIMIT_NOFILE, [resource.getrlimit(resource.RLIMIT_NOFILE)[1]] * 2)
-held = []
-while True:
-    pair = os.pipe()
-    held.append(pair)
-    if fcntl.fcntl(pair[0], fcntl.F_GETPIPE_SZ) < 1 << 16:
-        break
-    assert len(held) < 40000
-functions = sys.argv[1]
-with ProcessPool(2, deadline_s=1.0) as pool:
-    size = fcntl.fcntl(pool.working[0].child.stdin, fcntl.F_GETPIPE_SZ)
-    pool.call([Call(functions + ":length", ("",))] * 4)
-    started = time.monotonic()
-    after = [Call(functions + ":length", ("x" * 8192,))] * 40
-    results = pool.call([Call(functions + ":stalls", ("",)), *after], 32)
-    seconds = time.monotonic() - started
-print(json.dumps([size, [result.value for result in results], results[0].error, seconds]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="it becomes another user")
-def test_a_deadline_holds_though_a_user_has_no_room_for_pipes(tmp_path_factory):
-    python = python_for_everyone()
-    if python is None:
-        pytest.skip("no Python that user nobody could start")
-    folder = tmp_path_factory.mktemp("nobody")
-    for parent in (folder, *folder.parents):  # pytest's folders are for their owner alone
-        if parent == Path(tempfile.gettempdir()):
-            break
-        os.chmod(parent, 0o755)
-    copy_package(folder)
-    (folder / "functions.py").write_text(FUNCTIONS)
-    done = subprocess.run(
-        [*AS_NOBODY, python, "-B", "-c", EXHAUSTED, folder / "functions.py"],
-        capture_output=True, text=True, cwd=folder, timeout=60,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    size, values, error, seconds = json.loads(done.stdout)
-    assert size < 1 << 16 and values == [None] + [8192] * 40
-    assert error.startswith("took longer than 1 s") and seconds < 10
 
 
 # A call leaves a thread behind, which acts when a later call of its process tells it to, or when
@@ -280,11 +203,11 @@ def one_core():
 @pytest.mark.parametrize("has_answered", [False, True])
 @pytest.mark.parametrize("ahead", [1, 32])
 def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
-    calls = [Call(f"{leaving}:call", (row,)) for row in range(6)]
+    calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(6)]
     with ProcessPool(2) as pool:
         if has_answered:
-            pool.call([Call(f"{leaving}:call", (row,)) for row in range(6, 12)])
-        kill_idle([*pool.working, pool.spare])
+            pool.call([RewardCall(f"{leaving}:call", (row,)) for row in range(6, 12)])
+        kill_idle(pool.processes)
         assert [result.value for result in pool.call(calls, ahead)] == list(range(6))
     assert set(times_made(leaving).values()) == {1}
 
@@ -292,10 +215,10 @@ def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, 
 @pytest.mark.parametrize("ahead", [1, 32])
 @pytest.mark.parametrize("act", ["writes", "writes a part", "ends"])
 def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
-    calls = [Call(f"{leaving}:call", (row,)) for row in range(20)]
+    calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]
     for row in (3, 10):
-        calls[row] = Call(f"{leaving}:call", (row, act))
-        calls[row + 4] = Call(f"{leaving}:call", (row + 4, "tells"))
+        calls[row] = RewardCall(f"{leaving}:call", (row, act))
+        calls[row + 4] = RewardCall(f"{leaving}:call", (row + 4, "tells"))
     with ProcessPool(1) as pool:
         results = pool.call(calls, ahead)
     assert [(result.value, result.error) for result in results] == [(i, None) for i in range(20)]
@@ -311,11 +234,11 @@ def test_a_process_that_ends_after_its_reply_costs_no_call_on_one_core(one_core,
             fifo = tmp_path / f"fifo-{row}"
             os.mkfifo(fifo)
             told = os.open(fifo, os.O_RDWR)  # which waits for no reader
-            first = Call(f"{leaving}:call", (row, "ends", str(fifo)))
+            first = RewardCall(f"{leaving}:call", (row, "ends", str(fifo)))
             assert pool.call([first])[0].value == row
             os.write(told, b"now")  # it may end before the next calls, or in any of them
             after = range(row + 1, row + 6)
-            results = pool.call([Call(f"{leaving}:call", (row,)) for row in after])
+            results = pool.call([RewardCall(f"{leaving}:call", (row,)) for row in after])
             assert [result.value for result in results] == list(after)
             os.close(told)
     assert set(times_made(leaving).values()) <= {1, 2}
@@ -329,7 +252,7 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
             assert found.rewards["batch"] == list(map(float, range(len(texts))))
             assert found.failures == []
         pool = scorer.custom_processes
-        kill_idle([*pool.working, pool.spare])
+        kill_idle(pool.processes)
         found = scorer.score([completed(text, 1, "7") for text in ["is plain"] * 3])
         assert (found.rewards["batch"], found.failures) == ([0.0, 1.0, 2.0], [])
     finally:
@@ -339,9 +262,9 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
 
 def test_an_end_counts_as_one_though_another_process_holds_the_pipes(leaving):
     calls = [
-        Call(f"{leaving}:call", (0, "forks and ends")),
-        Call(f"{leaving}:call", (1, "tells")),
-        Call(f"{leaving}:call", (2,)),
+        RewardCall(f"{leaving}:call", (0, "forks and ends")),
+        RewardCall(f"{leaving}:call", (1, "tells")),
+        RewardCall(f"{leaving}:call", (2,)),
     ]
     with ProcessPool(1, deadline_s=1.0) as pool:
         assert [result.value for result in pool.call(calls)] == [0, 1, 2]
@@ -350,7 +273,7 @@ def test_an_end_counts_as_one_though_another_process_holds_the_pipes(leaving):
 
 def test_a_call_that_ends_its_process_fails_alone(leaving):
     whats = ["is plain", "ends at once"] * 5
-    calls = [Call(f"{leaving}:call", pair) for pair in enumerate(whats)]
+    calls = [RewardCall(f"{leaving}:call", pair) for pair in enumerate(whats)]
     with ProcessPool(1) as pool:
         results = pool.call(calls, ahead=32)
     assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]

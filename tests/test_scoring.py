@@ -14,8 +14,7 @@ from unslothrl import answers, rewards
 from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, think_answer_tags
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.scorer import Scorer
 
 SAME = "answercheck:same"
@@ -79,15 +78,18 @@ def test_think_answer_tags(completion, expected):
 
 @pytest.mark.real
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
-    calls = [Call("time:sleep", (1000,)), *[Call(SAME, ("1/2", f"{i}/2")) for i in range(20)]]
+    calls = [
+        RewardCall("time:sleep", (1000,)),
+        *[RewardCall(SAME, ("1/2", f"{i}/2")) for i in range(20)],
+    ]
     with ProcessPool(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
-        before = {psutil.Process(w.child.pid) for w in (*workers.working, workers.spare)}
+        before = {psutil.Process(w.child.pid) for w in workers.processes}
         results = workers.call(calls)
         assert results[0].error == "took longer than 1 s" and 1 <= results[0].seconds < 2
         assert [result.value for result in results[1:]] == [i == 1 for i in range(20)]
-        after = {psutil.Process(w.child.pid) for w in (*workers.working, workers.spare)}
-        assert len(before & after) == 2 and len(after) == 3
+        after = {psutil.Process(w.child.pid) for w in workers.processes}
+        assert len(before & after) == 1 and len(after) == 2
     assert not any(process.is_running() for process in before | after)
 
 
@@ -251,7 +253,7 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
 @pytest.mark.real
 def test_memory_is_limited_but_for_functions_of_the_users_own(own):
     with ProcessPool(1) as workers:
-        (result,) = workers.call([Call(f"{own}:hungry", ("", ""))])
+        (result,) = workers.call([RewardCall(f"{own}:hungry", ("", ""))])
     assert result.error is not None and "Cannot allocate memory" in result.error
     assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model
 

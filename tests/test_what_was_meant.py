@@ -12,7 +12,8 @@ from unslothrl.commands.adapters import Found
 from unslothrl.commands.export import export
 from unslothrl.config.reading import read_recipe
 from unslothrl.data import files, formats, sources
-from unslothrl.environments.hosted import loading
+from unslothrl.environments import forms
+from unslothrl.environments.tool_calls import InvalidEnvironment
 from unslothrl.errors import UserError
 from unslothrl.offline import examples
 from unslothrl.rewards import choose, functions
@@ -141,8 +142,8 @@ def test_an_environment_given_as_an_object_names_its_class(tmp_path):
     path = tmp_path / "game.py"
     path.write_text("class Guess: pass\nenv = Guess()\n")
     setup = {"file": str(path), "name": "env", "options": {}, "tools": (), "max_calls": 0}
-    with pytest.raises(loading.Wrong, match="name its class, Guess"):
-        loading.load(setup)
+    with pytest.raises(InvalidEnvironment, match="name its class, Guess"):
+        forms.load(setup)
 
 
 def test_completions_go_into_a_pipe_that_is_there(tmp_path):

@@ -17,9 +17,8 @@ import numpy as np
 
 from unslothrl.actors.talk import Talk, Talking
 from unslothrl.dialogue.base import ToolCall
-from unslothrl.environments.base import DEFAULT_TURNS
+from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
 from unslothrl.environments.host import Lost, Session
-from unslothrl.environments.rewards import TURN_REWARDS
 from unslothrl.errors import UserError
 from unslothrl.turn import MOST_REWARD, Call, Turn
 from unslothrl.types import Completion, Request, Sampling, Task, Transcript, seed_of

@@ -9,7 +9,7 @@ from unslothrl.types import Task
 
 
 class Talk(Protocol):
-    """Of one episode. An answer is an environment's, see `environments.hosted.shapes`."""
+    """Of one episode. An answer is an environment's, see `environments.forms`."""
 
     prompt: str  # the first prompt as text, where it is not the task's
     question: str  # what the user says first in it, likewise

@@ -4,21 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Message = dict[str, Any]
-"""{"role", "content"} and, where they apply, "tool_calls", "tool_call_id" and "name"."""
+from unslothrl.environments.base import Message, ToolCall
 
 Tool = Mapping[str, Any]
 """{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call that the policy wrote, whole or not."""
-
-    name: str
-    arguments: dict[str, Any] | None
-    error: str = ""  # why it cannot be made, in one line
-    id: str = ""  # what its result refers to
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +107,19 @@ def as_message(reply: Reply, unparsed: str = "") -> Message:
         if not call.error
     ]
     return message | ({"tool_calls": calls} if calls else {})
+
+
+def encoded(tokenizer, text: str) -> list[int]:
+    """Of a text that has its special tokens already. Not verbose about one that is long."""
+    if not text:
+        return []
+    (ids,) = tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
+    return ids
+
+
+def decoded(tokenizer, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    return tokenizer.decode(
+        list(ids),
+        skip_special_tokens=skip_special_tokens,
+        clean_up_tokenization_spaces=False,
+    )

@@ -19,10 +19,11 @@ from unslothrl.dialogue.base import (
     Tool,
     ToolCall,
     as_message,
+    decoded,
+    encoded,
 )
 from unslothrl.dialogue.calls import CUT_OFF, NO_NAME, NO_OBJECT, NOT_JSON, is_sound
 from unslothrl.dialogue.markers import markers_of
-from unslothrl.dialogue.tokens import decoded, encoded
 from unslothrl.errors import UserError
 
 ERRORS = {

@@ -22,10 +22,11 @@ from unslothrl.dialogue.base import (
     Tool,
     ToolCall,
     as_message,
+    decoded,
+    encoded,
 )
 from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
 from unslothrl.dialogue.markers import PROBE, Markers, markers_of
-from unslothrl.dialogue.tokens import decoded, encoded
 from unslothrl.errors import UserError
 
 OPEN, CLOSE = "<think>", "</think>"

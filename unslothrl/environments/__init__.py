@@ -20,13 +20,22 @@ from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
 SEARCH = "search:"
-PARTS = {"base", "corpus", "host", "hosted", "rewards", "tools"}  # which are no environments
+PARTS = {"__main__", "base", "corpus", "forms", "host", "server", "tool_calls", "tools"}
+EXAMPLES = {  # environments of other libraries, which are files of their own -> their classes
+    "gem": "Gem",
+    "openenv": "OpenEnv",
+    "reasoning_gym": "ReasoningGym",
+    "textarena": "TextArena",
+    "verifiers": "Verifiers",
+}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The environments of this package."""
-    return tuple(sorted({m.name for m in pkgutil.iter_modules(__path__)} - PARTS))
+    """The environments of this package. In a single turn the rewards judge the completion: nothing
+    runs in between, and no process is started."""
+    files = {module.name for module in pkgutil.iter_modules(__path__)}
+    return tuple(sorted({SINGLE_TURN, *files - PARTS}))
 
 
 def check(name: str) -> None:
@@ -34,6 +43,11 @@ def check(name: str) -> None:
     UserError."""
     file, separator, attribute = name.rpartition(":")
     if not separator:
+        if name in EXAMPLES:
+            raise UserError(
+                f"environment {name} is a file of the repository: set --environment "
+                f"examples/{name}.py:{EXAMPLES[name]}"
+            )
         if name not in names():
             raise UserError(
                 f"environment {plain(name)} is none of {', '.join(names())}: set --environment "
@@ -42,14 +56,11 @@ def check(name: str) -> None:
         return
     if not is_file(expanded(file)):
         raise UserError(f"environment {plain(name)}: no such file: check the path")
-    tree = _parsed("environment", name, file)
-    defined = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    named = {
+        getattr(node, "name", getattr(node, "id", "")) or getattr(node, "asname", None)
+        for node in ast.walk(_parsed("environment", name, file))
     }
-    may_be_made = any(isinstance(node, ast.Assign | ast.ImportFrom) for node in tree.body)
-    if attribute not in defined and not may_be_made:
+    if attribute not in named:
         raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
 
 

@@ -1,11 +1,20 @@
 """What an environment is given and what it answers. Imports nothing but the standard library: this
 runs in whichever Python an environment has (`--environment_python`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 DEFAULT_TURNS = 10  # of an episode, where neither the run nor the environment says how many
+
+TURN_REWARDS: dict[str, Callable[[Sequence[float], float], float]] = {
+    # ([turns] rewards, discount) -> the reward of an episode
+    "sum": lambda rewards, discount: float(sum(rewards)),
+    "last": lambda rewards, discount: float(rewards[-1]) if rewards else 0.0,
+    "discounted": lambda rewards, discount: float(
+        sum(discount**t * r for t, r in enumerate(rewards))
+    ),
+}
 
 Message = dict[str, Any]
 """One turn of a conversation: {"role": ..., "content": ...}, and what tool calls add to it."""

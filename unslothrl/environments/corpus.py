@@ -22,10 +22,6 @@ TEXTS = (".txt", ".md")
 MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
 MOST_PASSAGES, MOST_FILES = 1_000_000, 100_000
-OF_DATA_SETS = {  # what a message about a data set advises -> what is true of passages
-    'write {"problem": ..., "answer": ...}': f'write {{"{TEXT[0]}": ...}}',
-    "give a file with at least 2 rows": "give one with passages",
-}
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
 WORD = re.compile(r"\w")
 
@@ -65,18 +61,12 @@ class Corpus:
     def documents(self) -> Iterator[Passage]:
         """Every row and text file; its text is "" where it has none."""
         for file in self.files():
-            try:
-                if file.suffix.lower() in TEXTS:
-                    yield Passage(self.shown(file), self.text_of(file))
-                    continue
-                rows = files.read(file)
-                for number in range(len(rows)):
-                    yield self.of_row(rows[number], f"{self.shown(file)} {number + 1}")
-            except UserError as error:
-                said = str(error).removeprefix(f"dataset {file}: ")
-                for of_data_set, ours in OF_DATA_SETS.items():
-                    said = said.replace(of_data_set, ours)
-                self.refuse(said, file)
+            if file.suffix.lower() in TEXTS:
+                yield Passage(self.shown(file), self.text_of(file))
+                continue
+            rows = files.read(file)
+            for number in range(len(rows)):
+                yield self.of_row(rows[number], f"{self.shown(file)} {number + 1}")
 
     def files(self) -> list[Path]:
         """The file, or those of the folder and below it that can be read. Raises UserError."""

@@ -1,4 +1,4 @@
-"""The actor's side of environments that run in processes of their own: see `hosted.server`.
+"""The actor's side of environments that run in processes of their own: see `server`.
 
     host = Host(Setup(file="calculator.py", name="Calculator"))
     host.start()                                  # imports the file; UserError where that fails
@@ -11,7 +11,6 @@ Every call has a deadline. Whatever an environment does costs its own episode: `
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import socket
 import subprocess
@@ -19,14 +18,13 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from unslothrl import variables
-from unslothrl.environments.hosted import frames
-from unslothrl.environments.hosted.server import COMMAND
+from unslothrl.environments import server
 from unslothrl.errors import UserError
 
-SERVER = Path(__file__).parent / "hosted" / "__main__.py"
+SERVER = Path(__file__).with_name("__main__.py")
 START_S = 120.0  # to import the file and what it needs
 INDEX_S = 600.0  # to build the index of a search
 CLOSE_S = 5.0  # to close an environment
@@ -62,66 +60,47 @@ class Setup:
         return f"environment {self.file}:{self.name}" if self.file else f"tools {self.tools[0]}"
 
 
-class Session(asyncio.Protocol):
+class Session:
     """An episode's environment, as its actor calls it: one call at a time."""
 
-    def __init__(self, deadline_s: float):
-        self.deadline_s = deadline_s
-        self.transport: asyncio.Transport | None = None
-        self.received = bytearray()
-        self.waiting: asyncio.Future[Any] | None = None
-        self.failure: str | None = None  # why nothing more can be asked
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        if len(self.received) < frames.HEADER.size:
-            return
-        try:
-            end = frames.HEADER.size + frames.size(bytes(self.received[: frames.HEADER.size]))
-            if len(self.received) < end:
-                return
-            answer = json.loads(self.received[frames.HEADER.size : end])
-        except (ValueError, RecursionError) as error:
-            return self.fail(f"its process sent what is no answer ({error})")
-        del self.received[:end]
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(answer)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.fail("its process has ended")
-
-    def fail(self, reason: str) -> None:
-        self.failure = self.failure or reason
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_exception(Lost(self.failure))
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline_s: float
+    ):
+        self.reader, self.writer, self.deadline_s = reader, writer, deadline_s
+        self.failure = ""  # why nothing more can be asked
 
     async def call(self, name: str, deadline_s: float | None = None, **arguments: Any) -> Any:
         """-> the answer. Raises Lost."""
-        if self.failure is not None or self.transport is None:
-            raise Lost(self.failure or "it is closed")
-        loop = asyncio.get_running_loop()
-        seconds = self.deadline_s if deadline_s is None else deadline_s
-        said = f"{name} took longer than {seconds:g} s"
-        timer = loop.call_later(seconds + GRACE_S, self.fail, said)
-        self.waiting = loop.create_future()
+        if self.failure:
+            raise Lost(self.failure)
         try:
-            self.transport.write(frames.packed({"call": name, **arguments}))
-            answer = await self.waiting
-        except frames.TooLarge as error:
+            message = server.packed({"call": name, **arguments})
+        except server.TooLarge as error:
             said = "the task" if name == "reset" else "what the policy wrote"
             raise Lost(f"{said} has {error}") from None
         except (ValueError, TypeError, RecursionError) as error:  # JSON lacks it
             raise Lost(f"{name} cannot be asked ({error})") from None
-        finally:
-            timer.cancel()
-            self.waiting = None
-        if not isinstance(answer, dict):
-            raise Lost("its process sent what is no answer")
-        if "error" in answer:
+        answer = await self.answer(message, name, deadline_s or self.deadline_s)
+        if isinstance(answer, dict) and "error" in answer:
             raise Lost(str(answer["error"]))
+        return answer
+
+    async def answer(self, message: bytes, name: str, seconds: float) -> dict[str, Any]:
+        answer = None
+        try:
+            self.writer.write(message)
+            async with asyncio.timeout(seconds + GRACE_S):
+                answer = await server.read(self.reader)
+            if answer is None:
+                self.failure = "its process has ended"
+            elif not isinstance(answer, dict):
+                self.failure = "its process sent what is no answer"
+        except TimeoutError:
+            self.failure = f"{name} took longer than {seconds:g} s"
+        except (ValueError, RecursionError) as error:
+            self.failure = f"its process sent what is no answer ({error})"
+        if self.failure:
+            raise Lost(self.failure)
         return answer
 
 
@@ -141,6 +120,7 @@ class Host:
             return
         self.close()
         control, theirs = socket.socketpair()
+        unsandboxed = {variables.UNSANDBOXED: "1"} if self.setup.allow_unsandboxed else {}
         with theirs:
             try:
                 self.process = subprocess.Popen(
@@ -150,7 +130,7 @@ class Host:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**os.environ, **unsandboxed(self.setup)},
+                    env={**os.environ, **unsandboxed},
                 )
             except OSError as error:
                 control.close()
@@ -161,8 +141,8 @@ class Host:
         self.control = control
         control.settimeout(self.setup.start_s)
         try:
-            control.sendall(frames.packed(asdict(self.setup)))
-            answer = frames.receive_value(control)
+            control.sendall(server.packed(asdict(self.setup)))
+            answer = server.receive_value(control)
         except OSError:
             answer = None
         if answer != {"ready": True}:
@@ -190,9 +170,8 @@ class Host:
             except BaseException:
                 ours.close()
                 raise
-            session = Session(self.setup.deadline_s)
-            loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(lambda: session, sock=ours)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=server.MOST)
+            session = Session(reader, writer, self.setup.deadline_s)
             try:
                 yield session
             finally:
@@ -200,13 +179,13 @@ class Host:
                     with contextlib.suppress(Lost):
                         await session.call("close", CLOSE_S)
                 finally:
-                    transport.abort()
+                    writer.transport.abort()
                     with contextlib.suppress(OSError):
                         self.command(b"e", number)
 
     def command(self, name: bytes, number: int, connection: socket.socket | None = None) -> None:
         assert self.control is not None
-        message = COMMAND.pack(name, number)
+        message = server.COMMAND.pack(name, number)
         if connection is None:
             self.control.sendall(message)
         else:
@@ -224,10 +203,6 @@ class Host:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def unsandboxed(setup: Setup) -> dict[str, str]:
-    return {variables.UNSANDBOXED: "1"} if setup.allow_unsandboxed else {}
 
 
 def reason_of(answer: Any) -> str:

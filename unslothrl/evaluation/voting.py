@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Sequence
 
 from unslothrl import answers
-from unslothrl.rewards.calls import Call
-from unslothrl.rewards.processes import ProcessPool
+from unslothrl.rewards.processes import ProcessPool, RewardCall
 
 SAME = "answercheck:same"
 PROCESSES, AHEAD = 2, 16
@@ -47,7 +46,7 @@ def same_answers(texts: Sequence[Read]) -> list[frozenset[tuple[str, str]]]:
     if not pairs:
         return [frozenset()] * len(texts)
     with ProcessPool(PROCESSES, DEADLINE_S) as pool:
-        results = pool.call([Call(SAME, pair[1:]) for pair in pairs], ahead=AHEAD)
+        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs], ahead=AHEAD)
     found: list[set[tuple[str, str]]] = [set() for _ in texts]
     for (problem, one, other), result in zip(pairs, results, strict=True):
         if result.value is True:

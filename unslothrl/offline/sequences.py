@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.dialogue import hermes
+from unslothrl.dialogue.base import encoded
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.dialogue.tokens import encoded
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
 from unslothrl.offline.lengths import Limit

@@ -17,6 +17,7 @@ What a function logs through `log_extra` and `log_metric` is dropped. One that n
 """
 
 import ast
+import symtable
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ OF_TRL = (ALL, IDS, STATE, PROMPT[1])
 OWN = (ANSWER[1], *ROW)  # names that TRL's have not
 NOT_GIVEN = ("environments",)  # of TRL
 TICK_S = 0.1
-MISSING = object()
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -85,42 +85,40 @@ class Signature:
         is_own = bool({*self.names, self.second} & set(OWN))
         return self.is_batch and not is_own and known.is_conversational
 
-    def value(self, name: str, known: Known) -> Any:
-        """What a parameter gets; MISSING where nothing has its name."""
+    def values(self, known: Known) -> dict[str, Any]:
+        """All that it may ask for about one completion, by name."""
         prompt: Any = known.prompt
         if self.is_batch:  # as TRL: the row's, no template around it
             prompt = known.messages if self.has_messages(known) else known.problem or prompt
-        for names, value in (
-            (ANSWER, known.answer), (PROMPT, prompt), (ROW, known.row),
-            ((IDS,), list(known.token_ids)),
-        ):  # fmt: skip
-            if name in names:
-                return value
-        is_answer = name == self.second or name in ANSWER_COLUMNS
-        columns = {**known.read, **known.row} if self.is_batch else known.row
-        return columns.get(name, known.answer if is_answer else MISSING)
+        return {
+            **({self.second: known.answer} if self.second else {}),
+            **dict.fromkeys(ANSWER_COLUMNS, known.answer),
+            **(known.read if self.is_batch else {}),
+            **known.row,
+            **dict.fromkeys(ANSWER, known.answer),
+            **dict.fromkeys(PROMPT, prompt),
+            **dict.fromkeys(ROW, known.row),
+            IDS: list(known.token_ids),
+        }
 
     def named(self, known: Known) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
-        names = {*self.names, *((ANSWER[0], PROMPT[0], *known.row) if self.takes_rest else ())}
-        values = {name: self.value(name, known) for name in names}
-        return {name: value for name, value in values.items() if value is not MISSING}
+        rest = (ANSWER[0], PROMPT[0], *known.row) if self.takes_rest else ()
+        names = {*self.names, *rest}
+        return {name: value for name, value in self.values(known).items() if name in names}
 
     def named_for_all(
         self, tasks: Sequence[Known], texts: Sequence[str], steps: int = 0
     ) -> dict[str, Any]:
         """The arguments for all completions, a list each; None for a row without that column.
         `steps`: how many optimiser steps there will be."""
-        columns = {name for task in tasks for name in (*task.row, *task.read)}
-        rest = (*ANSWER, PROMPT[1], IDS, *(columns - {*PROMPT, ALL})) if self.takes_rest else ()
-        lists = {
-            name: [self.value(name, task) for task in tasks]
-            for name in {*self.names, *rest} - {ALL, STATE}
-        }
+        columns = {name for task in tasks for name in (*task.row, *task.read)} - {*PROMPT, ALL}
+        rest = (*ANSWER, PROMPT[1], IDS, *columns) if self.takes_rest else ()
+        values = [self.values(task) for task in tasks]
         given: dict[str, Any] = {
-            name: [None if value is MISSING else value for value in values]
-            for name, values in lists.items()
-            if any(value is not MISSING for value in values)
+            name: [each.get(name) for each in values]
+            for name in {*self.names, *rest} - {ALL, STATE}
+            if any(name in each for each in values)
         }
         given[ALL] = [
             [{"role": "assistant", "content": text}] if self.has_messages(task) else text
@@ -145,16 +143,18 @@ def is_conversation(value: Any) -> bool:
 
 def signature_of(path: Path, name: str) -> Signature:
     """Raises UserError for a file that is no Python, or that has no such function."""
+    text = read_text(path, MOST_CODE)
     try:
-        tree = ast.parse(read_text(path, MOST_CODE))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
     if name in functions:
         return _signature(path, functions[name])
-    if name in _bound(tree):  # by an import, an assignment, under a condition
-        return ANY_FORM_OF_TRL
+    scope = symtable.symtable(text, str(path), "exec")
+    if any(each.get_name() == name and each.is_local() for each in scope.get_symbols()):
+        return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
     raise UserError(
         f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
         "write file.py:function"
@@ -169,23 +169,6 @@ def _function(node: ast.stmt) -> Function | None:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=body)):
             return ast.copy_location(ast.FunctionDef(name, args, [ast.Expr(body)], []), node)
     return None
-
-
-def _bound(tree: ast.Module) -> set[str]:
-    """Names that a file's statements bind, outside of its functions and classes."""
-    names: set[str] = set()
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add(node.asname or node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        else:
-            waiting.extend(ast.iter_child_nodes(node))
-    return names
 
 
 def _signature(path: Path, function: Function) -> Signature:

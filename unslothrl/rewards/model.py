@@ -4,10 +4,7 @@ Its adapter goes on the learner's base, so no second model is in memory. The lea
 completion before the update; actors give 0 in its place.
 """
 
-import json
-import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +15,11 @@ from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 PREFIX, NAME = "rm:", "rm"
 HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
 ADAPTERS = "adapters"  # in a run's folder
-MOST_HEADER, MOST_NUMBERS = 4096, 1 << 22  # bytes
 WEIGHT, MEAN, STD = "weight", "mean", "std"
 
 
 @dataclass(frozen=True)
-class Head:
+class ScoreHead:
     """The size of what a reward model's head reads."""
 
     hidden: int
@@ -92,39 +88,27 @@ def parted(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def head_of(folder: Path) -> Head:
-    """What the file of the head says of itself. UserError where it is none."""
+def head_of(folder: Path) -> ScoreHead:
+    """What the file of the head says of itself. UserError where it is none, or where every reward
+    would be NaN."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     path = folder / HEAD_FILE
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= MOST_HEADER:
-                raise ValueError("its header is too long")
-            header = json.loads(file.read(length))
-            numbers = file.read(MOST_NUMBERS)
-        shape = header[WEIGHT]["shape"]
-        kinds = {header[name]["dtype"] for name in (WEIGHT, MEAN, STD)}
-        ones = [header[name]["shape"] for name in (MEAN, STD)]
-        if kinds != {"F32"} or ones != [[1], [1]] or len(shape) != 2 or shape[0] != 1:
-            raise ValueError("its tensors are not those of a head")
-        if path.stat().st_size != 8 + length + 4 * (shape[1] + 2):
-            raise ValueError("it is cut off, or too long")
-        check_numbers(numbers, header)
-        return Head(int(shape[1]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"reward rm: {path} is damaged ({said}): copy it again, or train it again"
-        ) from None
+        head = load_file(path)
+        weight, mean, std = head[WEIGHT], head[MEAN], head[STD]
+    except (OSError, KeyError, SafetensorError) as error:
+        raise damaged(path, " ".join(str(error).split())) from None
+    if weight.ndim != 2 or (len(weight), mean.shape, std.shape) != (1, (1,), (1,)):
+        raise damaged(path, "its tensors are not those of a head")
+    if any(each.dtype != np.float32 or not np.isfinite(each).all() for each in (weight, mean, std)):
+        raise damaged(path, "it has numbers that are not finite, or not float32")
+    if std[0] <= 0:
+        raise damaged(path, f"its std is {std[0]}, and must be over 0")
+    return ScoreHead(weight.shape[1])
 
 
-def check_numbers(content: bytes, header: Mapping[str, Any]) -> None:
-    """ValueError where one is not finite, or `std` is not over 0: every reward would be NaN."""
-    count = len(content) // 4
-    numbers = struct.unpack(f"<{count}f", content[: 4 * count])
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("it has NaN or infinite numbers")
-    begin, end = header[STD]["data_offsets"]
-    (std,) = numbers[begin // 4 : end // 4]
-    if std <= 0:
-        raise ValueError(f"its std is {std}, and must be over 0")
+def damaged(path: Path, why: str) -> UserError:
+    return UserError(f"reward rm: {path} is damaged ({why}): copy it again, or train it again")

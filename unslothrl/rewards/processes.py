@@ -1,30 +1,41 @@
 """Processes for calls that may never end: each call has a deadline, and what misses it is killed.
 
     with ProcessPool(2) as pool:
-        pool.call([Call("answercheck:same", ("1/2", "0.5"))])   -> [Result(True)]
+        pool.call([RewardCall("answercheck:same", ("1/2", "0.5"))])   -> [Result(True)]
 
-A process keeps what it has imported. One more than is used is kept ready, so that a killed one is
-replaced at once. Memory is limited unless `memory_mb` is None, so that a runaway computation fails
-instead of filling the machine.
+A process keeps what it has imported. Its memory is limited unless `memory_mb` is None, so that a
+runaway computation fails instead of filling the machine.
 
-No call pays for what another has done to its process: see `Round.lose`.
+Every reply is sealed with the token of its call, see `functions.sealed`. A process that ends, or
+that writes anything else to its socket, is replaced, and no call pays for what another has done to
+its process: see `Round.lose`.
 """
 
 import collections
+import contextlib
+import os
+import secrets
 import select
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from unslothrl.rewards.calls import Call, Result
+from unslothrl import long_json
 from unslothrl.rewards.functions import IMPORTED, opened
-from unslothrl.rewards.loading import START_S, Loading
-from unslothrl.rewards.process import RewardProcess, SentCall
 
 DEADLINE_S = 5.0
+START_S = 60.0  # for a process to start and to import a function's module
+LOADING_FACTOR = 12.0  # deadlines that a function gets which has not answered yet and may load
+MOST_SILENT = 4  # late calls of a function that has never answered, before the rest fails uncalled
 MEMORY_MB = 2048
 MAX_QUEUED = 32  # calls that a process may hold, where calls are short
-MOST_SILENT = 4  # calls of a function that has never answered, before the rest fails uncalled
+CHUNK = 1 << 16  # bytes that are sent or read at once
+MOST_REPLIED = 64 << 20  # bytes of a line that is still taken for a reply
 TOO_LONG = "took longer than "
 ENDED = "ended its process"
 STRAY = "wrote to the descriptor that its process replies on"
@@ -34,8 +45,96 @@ class Closed(Exception):
     """The pool was closed during a call."""
 
 
+@dataclass(frozen=True)
+class RewardCall:
+    """A function, "module:function" or "file.py:function", and its arguments: JSON values.
+
+    `group`: once a call of a group has returned False, the rest of the group is skipped.
+    `deadline_s`: None: that of the pool. `may_load`: its first call in a process may load a model,
+    which takes longer: see `ProcessPool.allowed_s`.
+    """
+
+    function: str
+    arguments: tuple = ()
+    named: dict[str, Any] = field(default_factory=dict)
+    group: int | None = None
+    deadline_s: float | None = None
+    may_load: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call returned. `error` says why there is no value: what was raised, or that the
+    deadline passed."""
+
+    value: Any = None
+    error: str | None = None
+    seconds: float = 0.0
+    skipped: bool = False
+
+
+class RewardProcess:
+    """The parent's side of a process that runs `process_main`, and the calls that it holds: it
+    works on the first."""
+
+    def __init__(self, memory_mb: int | None, shows_prints: bool = False):
+        """`shows_prints`: what functions print goes to this process's stderr."""
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        output = 2 if shows_prints else subprocess.DEVNULL
+        with theirs:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "unslothrl.rewards.process_main", str(theirs.fileno()),
+                 str(memory_mb or 0)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # so that what it starts is killed with it
+            )  # fmt: skip
+        self.queue: collections.deque[tuple[int, RewardCall, str]] = (
+            collections.deque()
+        )  # index, token
+        self.started = 0.0  # when the first call was, on the monotonic clock
+        self.imported: set[str] = set()  # functions
+        self.answered: set[str] = set()  # functions that have answered at least once
+        self.unsent, self.partial_line = bytearray(), bytearray()
+
+    def hold(self, index: int, call: RewardCall) -> None:
+        """Takes a call, which `send` sends."""
+        token = secrets.token_hex(16)
+        self.unsent += long_json.dumps([token, call.function, call.arguments, call.named]).encode()
+        self.unsent += b"\n"
+        self.queue.append((index, call, token))
+        if len(self.queue) == 1:
+            self.started = time.monotonic()
+
+    def send(self) -> None:
+        """Sends what the socket takes now: whoever waits for a stalled process misses deadlines of
+        the others."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # its end is seen by `read`
+            while self.unsent:
+                del self.unsent[: self.socket.send(self.unsent[:CHUNK])]
+
+    def read(self) -> list[bytes] | None:
+        """The lines that have arrived whole, or are too long; None when the process has ended."""
+        try:
+            data = self.socket.recv(CHUNK)
+        except ConnectionError:  # it has ended without reading all
+            return None
+        self.partial_line += data
+        if b"\n" not in data and len(self.partial_line) <= MOST_REPLIED:
+            return [] if data else None
+        *lines, rest = bytes(self.partial_line).split(b"\n")
+        self.partial_line = bytearray(rest)
+        return lines or [rest]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, 9)
+        self.child.wait()
+
+
 class ProcessPool:
-    """`count` processes that calls are made in, and one to spare."""
+    """`count` processes that calls are made in."""
 
     def __init__(
         self,
@@ -45,14 +144,11 @@ class ProcessPool:
         shows_prints: bool = False,
     ):
         self.deadline_s, self.memory_mb, self.shows_prints = deadline_s, memory_mb, shows_prints
-        self.working = [self.process() for _ in range(count)]
-        self.spare = self.process()
-        self.loading = Loading()
-        self.closed = self.calling = False
-        self.lock = threading.RLock()  # `close` may come from another thread
-
-    def process(self) -> RewardProcess:
-        return RewardProcess(self.memory_mb, self.shows_prints)
+        self.processes = [RewardProcess(memory_mb, shows_prints) for _ in range(count)]
+        self.first_calls: dict[str, float] = {}  # function -> seconds of its slowest first call
+        self.late: collections.Counter[str] = collections.Counter()  # functions
+        self.closed = False
+        self.calling = threading.RLock()  # `close` may come from another thread
 
     def __enter__(self) -> "ProcessPool":
         return self
@@ -60,125 +156,111 @@ class ProcessPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, calls: Sequence[Call], ahead: int = 1) -> list[Result]:
-        """The results in order; every call has a deadline of its own.
+    def call(self, calls: Sequence[RewardCall], ahead: int = 1) -> list[Result]:
+        """The results in order; every call has a deadline of its own. Raises Closed.
 
-        `ahead` (at most `MAX_QUEUED`): how many short calls a process may hold, so that it need not
-        wait for the next.
+        `ahead`: how many short calls a process may hold, so that it need not wait for the next.
         """
-        with self.lock:
-            if self.closed:
-                raise Closed
-            self.calling = True
-        try:
-            return Round(self, calls, min(ahead, MAX_QUEUED)).run()
-        finally:
-            with self.lock:
-                self.calling = False
-                if self.closed:
-                    self.close()
-                for process in [each for each in self.working if each.queue and not self.closed]:
+        with self.calling:
+            try:
+                return Round(self, calls, ahead).run()
+            finally:
+                for process in [each for each in self.processes if each.queue and not self.closed]:
                     self.replace(process)  # what it may still answer belongs to no call
 
+    def allowed_s(self, process: RewardProcess, call: RewardCall) -> float:
+        """The seconds that a process has for a call: for its first of a function that may load
+        something, what loading has taken elsewhere is added. Until that is known they are many."""
+        if call.function not in process.imported:
+            return START_S
+        own = call.deadline_s or self.deadline_s
+        if not call.may_load or call.function in process.answered:
+            return own
+        if call.function in self.first_calls:
+            return own + 2 * self.first_calls[call.function]
+        return max(own, min(START_S, LOADING_FACTOR * own))
+
+    def is_silent(self, call: RewardCall) -> bool:
+        """Whether it is in vain to call a function, as it has missed every deadline so far."""
+        has_answered = call.function in self.first_calls
+        return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
+
     def replace(self, process: RewardProcess) -> RewardProcess:
-        """Kills a process; the spare takes its place, or a new one where it has ended. Raises
-        Closed."""
-        with self.lock:
-            if self.closed:
-                raise Closed
-            fresh, self.spare = self.spare, self.process()
-            ended = [process]
-            if fresh.has_stirred():
-                ended.append(fresh)
-                fresh = self.process()
-            self.working[self.working.index(process)] = fresh
-            for each in ended:
-                each.kill()
-                each.close()
-            return fresh
+        """Kills a process; a new one takes its place. Raises Closed."""
+        process.kill()
+        if not self.closed:
+            process.socket.close()
+            fresh = RewardProcess(self.memory_mb, self.shows_prints)
+            self.processes[self.processes.index(process)] = fresh
+            if not self.closed:
+                return fresh
+            fresh.kill()
+        raise Closed
 
     def close(self) -> None:
         """Kills the processes. A call that another thread is making raises Closed."""
-        with self.lock:
-            for process in (*self.working, self.spare):
-                if not self.closed:
-                    process.kill()
-                if not self.calling:
-                    process.close()
-            self.closed = True
+        self.closed = True
+        for process in list(self.processes):
+            process.kill()
+        with self.calling:
+            for process in self.processes:
+                process.socket.close()
 
 
 class Round:
     """The calls of one `ProcessPool.call` on their way."""
 
-    def __init__(self, pool: ProcessPool, calls: Sequence[Call], ahead: int):
+    def __init__(self, pool: ProcessPool, calls: Sequence[RewardCall], ahead: int):
         self.pool, self.calls, self.ahead = pool, calls, ahead
         self.waiting = collections.deque(range(len(calls)))
         self.results: dict[int, Result] = {}
         self.failed: set[int] = set()  # groups
         self.again: set[int] = set()  # calls that are made a second time
-        self.late: collections.Counter[str] = collections.Counter()  # functions that were too late
 
     def run(self) -> list[Result]:
         while True:
-            for process in list(self.pool.working):
+            if self.pool.closed:
+                raise Closed
+            for process in self.pool.processes:
                 self.feed(process)
-            busy = [process for process in self.pool.working if process.queue]
+            busy = [process for process in self.pool.processes if process.queue]
             if not busy:
                 return [self.results[index] for index in range(len(self.calls))]
-            readable = self.wait(min(process.deadline for process in busy))
-            for process in list(self.pool.working):
-                if process.replies in readable:
+            readable = self.wait(busy)
+            for process in busy:
+                if process.socket.fileno() in readable:
                     self.receive(process)
-            now = time.monotonic()
-            for process in list(self.pool.working):
-                if process.queue and now >= process.deadline:
+                elif time.monotonic() >= self.deadline(process):
                     self.too_late(process)
 
-    def wait(self, until: float) -> set[int]:
-        """The descriptors that can be read, once there are some, or room in a pipe that a call
-        waits for."""
+    def deadline(self, process: RewardProcess) -> float:
+        return process.started + self.pool.allowed_s(process, process.queue[0][1])
+
+    def wait(self, busy: list[RewardProcess]) -> set[int]:
+        """The sockets that can be read, once there are some, or one that takes more, or the first
+        deadline has passed."""
         poller = select.poll()
-        for process in self.pool.working:
-            poller.register(process.replies, select.POLLIN)
-            if process.unsent:
-                poller.register(process.requests, select.POLLOUT)
-        return {number for number, _ in poller.poll(max(0.0, until - time.monotonic()) * 1000)}
+        for process in busy:
+            poller.register(process.socket, select.POLLIN | bool(process.unsent) * select.POLLOUT)
+        seconds = min(map(self.deadline, busy)) - time.monotonic()
+        found = poller.poll(max(0.0, seconds) * 1000)
+        return {number for number, events in found if events & ~select.POLLOUT}
 
     def feed(self, process: RewardProcess) -> None:
         """Gives calls to a process while it may hold more; towards the end they are spread
         evenly."""
-        if self.waiting and not process.queue and process.has_stirred():
-            process = self.replace(process)
-        ahead = min(self.ahead, 1 + len(self.waiting) // (2 * len(self.pool.working)))
+        ahead = min(self.ahead, 1 + len(self.waiting) // (2 * len(self.pool.processes)))
         while self.waiting and len(process.queue) < ahead:
-            index = self.waiting[0]
-            uncalled = self.uncalled(self.calls[index])
-            if uncalled is not None:
-                self.results[index] = uncalled
-            elif not process.hold(self.sent(process, index)):
-                break
-            self.waiting.popleft()
-        process.write()
-
-    def uncalled(self, call: Call) -> Result | None:
-        """The result of a call that need not be made: its group has failed, or its function has
-        missed too many deadlines."""
-        if call.group is not None and call.group in self.failed:
-            return Result(skipped=True)
-        is_silent = call.function in self.pool.loading.silent
-        if is_silent and self.late[call.function] >= MOST_SILENT:
-            error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
-            return Result(None, error)
-        return None
-
-    def sent(self, process: RewardProcess, index: int) -> SentCall:
-        call = self.calls[index]
-        deadline_s = call.deadline_s or self.pool.deadline_s
-        is_first = call.function not in process.answered
-        if is_first:
-            deadline_s = self.pool.loading.allowed_s(call, deadline_s, index in self.again)
-        return SentCall(index, call, deadline_s, is_first)
+            index = self.waiting.popleft()
+            call = self.calls[index]
+            if call.group is not None and call.group in self.failed:
+                self.results[index] = Result(skipped=True)
+            elif self.pool.is_silent(call):
+                error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
+                self.results[index] = Result(None, error)
+            else:
+                process.hold(index, call)
+        process.send()
 
     def receive(self, process: RewardProcess) -> None:
         lines = process.read()
@@ -186,64 +268,62 @@ class Round:
             self.lose(process, ENDED)
             return
         for line in lines:
-            reply = opened(process.queue[0].token, line) if process.queue else None
+            reply = opened(process.queue[0][2], line) if process.queue else None
             if reply is None:
                 self.lose(process, STRAY)
                 return
             if reply == IMPORTED:
-                process.record_import()
+                process.imported.add(process.queue[0][1].function)
             else:
                 self.record(process, *reply)
+            process.started = time.monotonic()
 
     def record(self, process: RewardProcess, value: object, error: str | None) -> None:
         """The first call of a process has been answered."""
-        sent = process.queue.popleft()
-        call, seconds = sent.call, time.monotonic() - process.started
-        self.results[sent.index] = Result(value, error, seconds)
-        process.answered.add(call.function)
-        if sent.is_first:
-            self.pool.loading.record(call.function, seconds)
+        index, call, _ = process.queue.popleft()
+        seconds = time.monotonic() - process.started
+        self.results[index] = Result(value, error, seconds)
+        if call.function not in process.answered:
+            process.answered.add(call.function)
+            slowest = max(seconds, self.pool.first_calls.get(call.function, 0.0))
+            self.pool.first_calls[call.function] = slowest
         if value is False and call.group is not None:
             self.failed.add(call.group)
-        process.start_clock()
 
     def too_late(self, process: RewardProcess) -> None:
-        """The first call of a process has missed its deadline. If it was the first of its function
-        in the process, it may have been loading something."""
-        if process.child.poll() is not None:  # a process that it has started holds its pipes
+        """The first call of a process has missed its deadline."""
+        if process.child.poll() is not None:  # a process that it has started holds its socket
             self.lose(process, ENDED)
             return
-        sent, loading = process.queue[0], self.pool.loading
-        call = sent.call
-        error = f"{TOO_LONG}{call.deadline_s or self.pool.deadline_s:g} s"
-        self.late[call.function] += 1
+        _, call, _ = process.queue[0]
+        self.pool.late[call.function] += 1
+        allowed, own = self.pool.allowed_s(process, call), call.deadline_s or self.pool.deadline_s
+        error = f"{TOO_LONG}{own:g} s"
         if call.function not in process.imported:
-            error = f"{TOO_LONG}{START_S:g} s to import"
-        elif sent.is_first and loading.may_retry(call):
-            if sent.index not in self.again:
-                self.replace(process)
-                return
-            loading.silent.add(call.function)
-            error = f"{error}, and than {sent.allowed_s:g} s where it may load something"
+            error = f"{TOO_LONG}{allowed:g} s to import"
+        elif allowed > own:
+            error = f"{error}, and than {allowed:g} s where it may load something"
         self.replace(process, error)
 
     def lose(self, process: RewardProcess, error: str) -> None:
         """A process has ended, or has written what it was not asked for. Its first call fails
         where that was its own doing: the process had begun no other. Else it is made again in a
         fresh process, and fails where that is lost as well."""
-        first = process.queue[0] if process.queue else None
-        is_certain = first is not None and (first.index in self.again or process.has_begun_one())
+        is_certain = False
+        if process.queue:
+            index, call, _ = process.queue[0]
+            has_begun_one = call.function in process.imported and not process.answered
+            is_certain = index in self.again or has_begun_one
         self.replace(process, error if is_certain else None)
 
-    def replace(self, process: RewardProcess, error: str | None = None) -> RewardProcess:
+    def replace(self, process: RewardProcess, error: str | None) -> None:
         """Puts a fresh process in the place of another, whose first call fails, or is made again in
         the fresh one where there is no error. Those behind it wait again."""
         fresh = self.pool.replace(process)
-        first = process.queue.popleft() if process.queue else None
-        self.waiting.extendleft(sent.index for sent in reversed(process.queue))
+        first = process.queue.popleft()[0] if process.queue else None
+        self.waiting.extendleft(index for index, *_ in reversed(process.queue))
         if first is not None and error is not None:
-            self.results[first.index] = Result(None, error, time.monotonic() - process.started)
+            self.results[first] = Result(None, error, time.monotonic() - process.started)
         elif first is not None:
-            self.again.add(first.index)
-            fresh.hold(self.sent(fresh, first.index))
-        return fresh
+            self.again.add(first)
+            fresh.hold(first, self.calls[first])

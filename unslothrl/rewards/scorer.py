@@ -10,18 +10,19 @@ from typing import Any
 from unslothrl import sandbox
 from unslothrl.errors import UserError
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
-from unslothrl.rewards.calls import Call, Result
 from unslothrl.rewards.custom import Known, Signature
 from unslothrl.rewards.functions import reason
-from unslothrl.rewards.loading import START_S
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
     MEMORY_MB,
+    START_S,
     TOO_LONG,
     Closed,
     ProcessPool,
+    Result,
+    RewardCall,
 )
 from unslothrl.rewards.reward import WALL_OF_CPU, Reward
 from unslothrl.turn import MOST_REWARD
@@ -29,6 +30,7 @@ from unslothrl.types import Completion, Failure, Task
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
+NUMBERS = ("reward", "score")  # that a reward gives
 CONCURRENT = 64  # calls of an async function in a process
 CHECK, TOGETHER = "unslothrl.rewards.custom:check", "unslothrl.rewards.custom:together"
 
@@ -102,7 +104,7 @@ class Scorer:
         """Loads custom functions and chooses the sandbox, before a run. UserError."""
         for each in self.chosen:
             if each.signature is not None:
-                call = Call(CHECK, (each.function,), deadline_s=START_S)
+                call = RewardCall(CHECK, (each.function,), deadline_s=START_S)
                 (result,) = self.custom_processes.call([call])
                 if result.error is not None:
                     raise UserError(f"reward {each.function}: {result.error}: fix it")
@@ -110,16 +112,16 @@ class Scorer:
                 self.level = self.level or self._choose_level()
 
     def _choose_level(self) -> str:
-        return self._try_sandbox(Call("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
+        return self._try_sandbox(RewardCall("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
         runs none. UserError where it does not work here: no lower one is taken."""
         if level is not None:
-            self._try_sandbox(Call("unslothrl.sandbox:require", (level,)))
+            self._try_sandbox(RewardCall("unslothrl.sandbox:require", (level,)))
             self.level = level
 
-    def _try_sandbox(self, call: Call) -> Any:
+    def _try_sandbox(self, call: RewardCall) -> Any:
         (result,) = self.processes.call([replace(call, deadline_s=TRIALS_S)])
         if result.error is not None:
             raise UserError(result.error.removeprefix("UserError: "))
@@ -132,15 +134,14 @@ class Scorer:
         scores = [] if self.chosen else [0.0] * len(completed)
         seconds = [0.0] * len(completed)
         for chosen in self.chosen:
-            results = [as_number(result) for result in self.results(chosen, completed)]
-            values = [0.0 if r.error is not None else r.value for r in results]
-            earned[chosen.name] = [chosen.weight * float(part(v, "reward")) for v in values]
+            results = [graded(result) for result in self.results(chosen, completed)]
+            earned[chosen.name] = [chosen.weight * result.value["reward"] for result in results]
             failures += [
                 Failure(chosen.name, result.error, done.text, index, is_late(result.error))
                 for index, (result, (_, done)) in enumerate(zip(results, completed, strict=True))
                 if result.error is not None
             ]
-            scores = scores or [float(part(value, "score")) for value in values]
+            scores = scores or [result.value["score"] for result in results]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
             earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
@@ -157,7 +158,7 @@ class Scorer:
         if chosen.runs == IN_PLACE:
             return [in_place(chosen.reward, values) for values in given]
         if chosen.runs == IN_PROCESS:
-            calls = [Call(chosen.function, values) for values in given]
+            calls = [RewardCall(chosen.function, values) for values in given]
             return self.processes.call(calls, MAX_QUEUED)
         return self._programs(chosen.reward, given)
 
@@ -165,13 +166,13 @@ class Scorer:
         """Each trial of each completion is a call; the first failure of a completion ends its
         group of calls."""
         assert reward.trials is not None
-        calls: list[Call] = []
+        calls: list[RewardCall] = []
         self.level = self.level or self._choose_level()
         deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
         for group, values in enumerate(given):
             for trial in reward.trials(*values):
                 limits = (self.deadline_s, self.level)
-                calls.append(Call(reward.function, (*trial, *limits), {}, group, deadline_s))
+                calls.append(RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s))
         by_group: dict[int, list[Result]] = {group: [] for group in range(len(given))}
         for call, result in zip(calls, self.processes.call(calls), strict=True):
             assert call.group is not None
@@ -188,7 +189,9 @@ class Scorer:
             return self._together(function, signature, completed)
         return self.custom_processes.call(
             [
-                Call(function, (done.text,), signature.named(known(task, done)), may_load=True)
+                RewardCall(
+                    function, (done.text,), signature.named(known(task, done)), may_load=True
+                )
                 for task, done in completed
             ]
         )
@@ -199,7 +202,7 @@ class Scorer:
         """One call for all; it has `deadline_s` for the whole."""
         tasks, texts = [known(*pair) for pair in completed], [done.text for _, done in completed]
         named = signature.named_for_all(tasks, texts, self.steps)
-        (result,) = self.custom_processes.call([Call(function, (), named, may_load=True)])
+        (result,) = self.custom_processes.call([RewardCall(function, (), named, may_load=True)])
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -217,7 +220,7 @@ class Scorer:
         parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
         deadline_s = self.deadline_s + START_S
         calls = [
-            Call(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
+            RewardCall(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
             for pairs in parts
         ]
         results: list[Result] = []
@@ -279,21 +282,17 @@ def joined(results: Sequence[Result]) -> Result:
     return Result(1.0 if error is None else None, error, seconds)
 
 
-def part(value: float | dict[str, float], name: str) -> float:
-    """The reward or the reported score of what a function returned."""
-    return value[name] if isinstance(value, dict) else value
-
-
-def as_number(result: Result) -> Result:
-    """A value that is neither a number nor a reward and a score is a failure too."""
-    value = result.value
-    if result.error is not None or is_number(value):
-        return result
-    if isinstance(value, dict) and is_number(value.get("reward")):
-        both = {"reward": value["reward"], "score": value.get("score", value["reward"])}
-        if is_number(both["score"]):
-            return replace(result, value=both)
-    return replace(result, error=f"returned no number: {value!r:.60}")
+def graded(result: Result) -> Result:
+    """With {"reward", "score"} for its value, 0 where there is an error. A value that is neither a
+    number nor such a dict is one."""
+    value, error = result.value, result.error
+    both = value if isinstance(value, dict) else {"reward": value}
+    both = {"reward": None, "score": both.get("reward"), **both}
+    if error is None and not (is_number(both["score"]) and is_number(both["reward"])):
+        error = f"returned no number: {value!r:.60}"
+    if error is not None:
+        both = {"reward": 0.0, "score": 0.0}
+    return replace(result, value={name: float(both[name]) for name in NUMBERS}, error=error)
 
 
 def is_number(value: Any) -> bool:

@@ -16,7 +16,9 @@ none         limits and the filter of system calls only; where the user allows i
 The first two have the same view and limits; the filter of system calls is the same for all.
 """
 
-from unslothrl.sandbox.choice import available, choose, require
+import platform
+
+from unslothrl.errors import UserError
 from unslothrl.sandbox.levels import LEVELS, SECURE
 from unslothrl.sandbox.pair import run_tests
 from unslothrl.sandbox.program import (
@@ -44,3 +46,64 @@ __all__ = [
     "run",
     "run_tests",
 ]
+
+_working: set[str] = set()  # levels at which a program has run in this process
+
+
+def available(level: str) -> str | None:
+    """None if a program runs at this level, else why it does not. Overloaded where that is unknown.
+
+    Only a level that works is remembered.
+    """
+    if level in _working:
+        return None
+    try:
+        outcome = run(Program("print(40 + 2)"), Limits(), level)
+    except Overloaded:
+        raise
+    except OSError as error:
+        return " ".join(str(error).split())
+    if outcome.stdout != "42\n":
+        return f"{outcome.stopped}: {outcome.stderr[-200:]}"
+    _working.add(level)
+    return None
+
+
+def choose(allow_unsandboxed: bool = False) -> str:
+    """The best level here. UserError where there is none, unless programs may run without, and
+    where the machine is too busy to try one: no lower level is taken for that."""
+    why = []
+    for level in SECURE:
+        try:
+            reason = available(level)
+        except Overloaded as error:
+            raise UserError(
+                f"reward code: sandbox {level} could not be tried ({one_line(error)}): the machine "
+                "is overloaded: start again when it is less busy"
+            ) from None
+        if reason is None:
+            return level
+        why.append(f"{level}: {one_line(reason)}")
+    if allow_unsandboxed:
+        return "none"
+    raise UserError(
+        f"reward code: programs cannot be sandboxed here ({'; '.join(why)}): install bubblewrap "
+        "(apt install bubblewrap), or set --allow_unsandboxed_code where nothing can be lost"
+    )
+
+
+def require(level: str) -> None:
+    """UserError where the level that a run has chosen elsewhere cannot be had here."""
+    try:
+        reason = available(level)
+    except Overloaded as error:
+        reason = str(error)
+    if reason is not None:
+        raise UserError(
+            f"reward code: this run's programs are sandboxed by {level}, which does not work on "
+            f"{platform.node()} ({one_line(reason)}): make it work there, or leave that machine out"
+        )
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())

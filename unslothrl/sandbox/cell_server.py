@@ -16,22 +16,22 @@ HEADER = struct.Struct(">I")
 CELL = "<cell>"
 
 
-def serve(read_fd: int, write_fd: int, most: int) -> None:
+def serve(descriptor: int, most: int) -> None:
     """Runs cells until there are no more; of what one prints `most` characters are answered."""
     names: dict[str, Any] = {"__name__": "__main__"}
     while True:
-        (length,) = HEADER.unpack(receive(read_fd, HEADER.size))
-        said, failed = run(receive(read_fd, length).decode(), names)
+        (length,) = HEADER.unpack(receive(descriptor, HEADER.size))
+        said, failed = run(receive(descriptor, length).decode(), names)
         data = json.dumps([shortened(said, most), failed]).encode()
         data = HEADER.pack(len(data)) + data
         while data:
-            data = data[os.write(write_fd, data) :]
+            data = data[os.write(descriptor, data) :]
 
 
-def receive(fd: int, length: int) -> bytes:
+def receive(descriptor: int, length: int) -> bytes:
     data = b""
     while len(data) < length:
-        more = os.read(fd, length - len(data))
+        more = os.read(descriptor, length - len(data))
         if not more:
             os._exit(0)
         data += more

@@ -9,17 +9,16 @@ A cell that takes too long ends the interpreter; the next one begins a new one, 
 
 import contextlib
 import json
-import os
-import select
+import socket
 import struct
-import subprocess
 import time
 from dataclasses import dataclass, replace
 
 from unslothrl.sandbox import cell_server
-from unslothrl.sandbox.pair import Pipes, source_of, wait_for_begin
+from unslothrl.sandbox.cell_server import HEADER
+from unslothrl.sandbox.pair import source_of, start_connected, wait_for_begin
 from unslothrl.sandbox.program import Limits, Program
-from unslothrl.sandbox.runner import Started, memory_file, start, started_in_time
+from unslothrl.sandbox.runner import started_in_time
 
 CPU_S = 600.0  # of all cells together
 
@@ -42,8 +41,7 @@ class Interpreter:
         self.level, self.wall_s, self.most = level, limits.wall_s, most
         self.limits = replace(limits, cpu_s=CPU_S)
         self.stack = contextlib.ExitStack()
-        self.started: Started | None = None
-        self.read_fd = self.write_fd = -1
+        self.connection: socket.socket | None = None
 
     def __enter__(self) -> "Interpreter":
         return self
@@ -53,63 +51,44 @@ class Interpreter:
 
     def run(self, code: str) -> Cell:
         """OSError where the level does not work here; Overloaded as from `runner.run`."""
-        if self.started is None:
+        if self.connection is None:
             started_in_time(self._start)
+        assert self.connection is not None
         data = code.encode("utf-8", "replace")
+        end = time.monotonic() + self.wall_s
         try:
-            os.write(self.write_fd, cell_server.HEADER.pack(len(data)) + data)
-            (length,) = cell_server.HEADER.unpack(
-                self._receive(cell_server.HEADER.size, time.monotonic() + self.wall_s)
-            )
-            text, failed = json.loads(self._receive(length, time.monotonic() + self.wall_s))
+            self.connection.settimeout(self.wall_s)
+            self.connection.sendall(HEADER.pack(len(data)) + data)
+            (length,) = HEADER.unpack(self._receive(HEADER.size, end))
+            text, failed = json.loads(self._receive(length, end))
         except TimeoutError:
             self.close()
             return Cell(f"took longer than {self.wall_s:g} s: Python was started again", True)
-        except (EOFError, BrokenPipeError, ValueError, struct.error):
+        except (EOFError, ConnectionError, ValueError, struct.error):
             self.close()
             return Cell("Python ended (too much memory, or it ended itself): started again", True)
         return Cell(str(text), bool(failed))
 
     def _start(self) -> None:
-        self.close()
         with contextlib.ExitStack() as stack:
-            pipes = Pipes()
-            stack.callback(pipes.close)
-            theirs = (pipes.fds[0], pipes.fds[3])
-            program = Program(
-                source_of(cell_server), function="serve", arguments=(*theirs, self.most)
-            )
-            errors = stack.enter_context(memory_file(b""))
-            started = start(
-                stack,
-                program,
-                self.limits,
-                self.level,
-                stdout=subprocess.DEVNULL,
-                stderr=errors.fileno(),
-                inherited=theirs,
-            )
-            stack.callback(started.kill)
-            wait_for_begin(started, errors)
-            self.read_fd, self.write_fd = os.dup(pipes.fds[2]), os.dup(pipes.fds[1])
-            stack.callback(os.close, self.read_fd)
-            stack.callback(os.close, self.write_fd)
-            pipes.close()  # so that its end is seen here
-            self.started, self.stack = started, stack.pop_all()
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            arguments = (theirs.fileno(), self.most)
+            program = Program(source_of(cell_server), function="serve", arguments=arguments)
+            wait_for_begin(*start_connected(stack, program, self.limits, self.level, theirs))
+            theirs.close()  # so that its end is seen here
+            self.connection, self.stack = ours, stack.pop_all()
 
     def _receive(self, length: int, end: float) -> bytes:
+        assert self.connection is not None
         data = b""
         while len(data) < length:
-            ready, _, _ = select.select([self.read_fd], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            more = os.read(self.read_fd, length - len(data))
-            if not more:
+            self.connection.settimeout(max(0.001, end - time.monotonic()))
+            if not (more := self.connection.recv(length - len(data))):
                 raise EOFError
             data += more
         return data
 
     def close(self) -> None:
-        self.started = None
+        self.connection = None
         self.stack.close()
         self.stack = contextlib.ExitStack()

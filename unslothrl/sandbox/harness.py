@@ -1,6 +1,9 @@
 """The first thing that runs inside the sandbox: gives up what it may, then becomes the program.
 
-    python -I -S -B harness.py FD_OF_REQUEST FD_OF_BEGIN FD_OF_RESULT
+    python -I -S -B harness.py FD_OF_REQUEST FD_OF_REPORT
+
+It reports that the program begins by a "+", and then what a function returns. The report is a
+socket: nothing that was written to it can be read back.
 
 It imports nothing of this package, which is not there, and little else: a program costs a start of
 Python each time. The request holds no expected answer: what a program returns is compared outside.
@@ -14,13 +17,12 @@ import sys
 
 
 def main() -> None:
-    request_fd, begun_fd, result_fd = map(int, sys.argv[1:])
+    request_fd, report_fd = map(int, sys.argv[1:])
     with os.fdopen(request_fd, "rb") as file:
         request = marshal.load(file)
     become(request["uid"])
     limit(request["limits"])
-    os.write(begun_fd, b"+")  # all that follows is the program's doing
-    os.close(begun_fd)
+    os.write(report_fd, b"+")  # all that follows is the program's doing
     sys.argv = ["main.py"]
     sys.path[:] = [*sys.path[:], request["packages"]]
     sys.set_int_max_str_digits(0)
@@ -33,7 +35,7 @@ def main() -> None:
         value = find(module, request["function"])(*request["arguments"])
         reply = json.dumps(value).encode()
         while reply:
-            reply = reply[os.write(result_fd, reply) :]
+            reply = reply[os.write(report_fd, reply) :]
     end()
 
 

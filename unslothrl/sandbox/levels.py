@@ -18,7 +18,7 @@ LAST_UIDS, UIDS = 2_000_000_000, 1 << 26  # users from there on, which belong to
 
 
 @dataclass(frozen=True)
-class Start:
+class LevelStart:
     """How to start a program at a level."""
 
     command: list[str]  # what stands before the interpreter
@@ -29,7 +29,7 @@ class Start:
     count_files: Callable[[], int] | None = None  # in its folder, where that has no limit
 
 
-def start(level: str, limits: Limits) -> Start:
+def start(level: str, limits: Limits) -> LevelStart:
     """OSError where this machine lacks what the level needs."""
     # Imported here: the names of the levels are read on systems that have none of this.
     from unslothrl.sandbox import bubblewrap, namespaces, seccomp, view
@@ -37,7 +37,7 @@ def start(level: str, limits: Limits) -> Start:
     if sys.platform == "linux":
         namespaces.no_huge_pages()
     if level == "none":
-        return Start([], [], limits_only(), str(view.harness()), None)
+        return LevelStart([], [], limits_only(), str(view.harness()), None)
     root = is_root()
     uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # no other process has it
     threads = can_count_threads(uid)
@@ -47,12 +47,12 @@ def start(level: str, limits: Limits) -> Start:
             raise OSError("there is no bwrap 0.8 or newer")
         command, inherited = bubblewrap.command(path, limits.folder_mb, root, threads)
         count = functools.partial(bubblewrap.count_files, inherited[-1])
-        return Start(command, inherited, None, view.HARNESS, uid, count)
+        return LevelStart(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
     view.harness_text()
     seccomp.bpf_filter(threads)
     enter = functools.partial(namespaces.enter, limits, root, threads)
-    return Start([], [], functools.partial(or_report, enter), view.HARNESS, uid)
+    return LevelStart([], [], functools.partial(or_report, enter), view.HARNESS, uid)
 
 
 def or_report(prepare: Callable[[], None]) -> None:

@@ -1,21 +1,35 @@
-"""One end of a connection between two sandboxes: questions, replies, and the objects in them.
+"""One end of a connection between two sandboxes: questions, replies, and the values in them.
 
-Part of `remote`: it runs inside sandboxes, where this package is not. Lists, dicts and other
-containers keep their identity: both sides number them, and a message has what is in them.
+Part of `remote`: it runs inside sandboxes, where this package is not. A question or a reply is a
+line of JSON; a value that is no JSON by itself is a list that begins with the name of its kind.
 """
 
+import collections
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from unslothrl.sandbox.values import CONTAINERS, FROM_DATA, PLAIN, as_data
-
 LONGEST = 16 << 20  # bytes of a message
-OBJECT = "object "  # begins the kind of an object of a shared class, its name follows
+LARGE = 1 << 53  # integers from there on travel in hexadecimal, whose conversion is quick
+CONTAINERS = {
+    each.__name__: each for each in (list, dict, set, bytearray, collections.deque)
+}  # an object of a shared class is one as well
+VALUES = frozenset(  # classes whose objects are made again of what pickle would take
+    (
+        "builtins.range",
+        "datetime.date",
+        "datetime.datetime",
+        "datetime.time",
+        "datetime.timedelta",
+        "datetime.timezone",
+        "decimal.Decimal",
+        "fractions.Fraction",
+    )
+)
+ARRAYS = "biufcU"  # kinds of NumPy's: numbers and texts
 
 Message = dict[str, Any]
-Heap = dict[str, list]  # number of a container -> [kind, content]
 
 
 class Raised(BaseException):
@@ -23,39 +37,51 @@ class Raised(BaseException):
 
 
 class Link:
-    """`classes` are those, by name, whose objects cross as data, by their attributes."""
+    """One end of the connection. Containers keep their identity within a question and its reply:
+    the reply begins with what is now in those of the question, in their order.
 
-    side = ""  # the letter that begins the numbers of what this side has made
+    `classes` are those, by name, whose objects cross as data, by their attributes.
+    """
 
-    def __init__(self, read_fd: int, write_fd: int, classes: dict[str, type]):
-        self.input, self.output = os.fdopen(read_fd, "rb"), write_fd
+    def __init__(self, descriptor: int, classes: dict[str, type]):
+        self.input, self.output = os.fdopen(descriptor, "rb"), descriptor
         self.classes = classes
-        self.objects: dict[str, Any] = {}  # number -> what both sides know
-        self.numbers: dict[int, str] = {}  # id of such an object -> number
+        self.shared: list[Any] = []  # what is no data and has crossed: a number stands for it
+        self.numbers: dict[int, int] = {}  # id of such an object -> its number
 
-    def ask(self, op: str, on: str, values: Sequence = (), names: Iterable[str] = ()) -> Any:
+    def ask(self, op: str, on: Any, values: Sequence = (), names: Sequence[str] = ()) -> Any:
         """What the other side returns, or Raised; its questions are answered meanwhile."""
-        message = self.packed(values)
-        given = set(message["heap"])
-        self.send({"op": op, "on": on, "names": list(names), **message})
+        given: list[Any] = []
+        self.send({"op": op, "on": on, "names": list(names), **self.packed(values, given)})
         while "op" in (reply := self.receive()):
-            self.send(self.answered(reply, given))
+            self.send(self.answered(reply))
         if "raised" in reply:
             raise Raised(reply["raised"], reply["message"])
         return self.unpacked(reply, given)[0]
 
-    def answered(self, message: Message, may_change: Collection[str]) -> Message:
+    def call(self, number: int, values: tuple, named: dict[str, Any]) -> Any:
+        return self.ask("call", number, [*values, *named.values()], [*named])
+
+    def answered(self, message: Message) -> Message:
         """The reply to a question: the result, and what is now in the containers that came."""
         try:
-            values = self.unpacked(message, may_change)
+            given: list[Any] = []
+            values = self.unpacked(message, given)
             result = self.perform(message["op"], message["on"], values, message["names"])
-            return self.packed([result], message["heap"])
+            return self.packed([result], given)
         except BaseException as error:
             names = [each.__name__ for each in type(error).__mro__]
             return {"raised": names, "message": text_of(error)}
 
-    def perform(self, op: str, on: str, values: list, names: list[str]) -> Any:
+    def perform(self, op: str, on: Any, values: list, names: list[str]) -> Any:
         """The result of a question: `op` of the object with the number `on`."""
+        raise NotImplementedError
+
+    def pack_other(self, value: Any) -> list:
+        """What is no data as JSON."""
+        raise NotImplementedError
+
+    def unpack_other(self, kind: str, number: Any) -> Any:
         raise NotImplementedError
 
     def send(self, message: Message) -> None:
@@ -70,131 +96,154 @@ class Link:
             raise EOFError("the other side has ended")
         return json.loads(line)
 
-    # To JSON
+    def number_of(self, value: Any) -> int:
+        if id(value) not in self.numbers:
+            self.numbers[id(value)] = len(self.shared)
+            self.shared.append(value)
+        return self.numbers[id(value)]
 
-    def packed(self, values: Sequence, again: Iterable[str] = ()) -> Message:
-        """-> {"values": ..., "heap": ...}; the heap has the containers `again` too."""
-        heap: Heap = {}
-        waiting = [self.objects[number] for number in again]
-        packed = [self.pack(value, waiting) for value in values]
-        while waiting:
-            each = waiting.pop()
-            number = self.numbers[id(each)]
-            if number not in heap:
-                heap[number] = [self.kind_of(each), self.content(each, waiting)]
+    def packed(self, values: Sequence, held: list[Any]) -> Message:
+        """-> {"values": ..., "heap": [kind and content of each container]}. `held`: the containers
+        that both sides know; those that come with the values are appended."""
+        numbers = {id(each): number for number, each in enumerate(held)}
+
+        def pack(value: Any) -> Any:
+            if value is None or isinstance(value, bool | int | float | str):
+                return as_json(value)
+            if self.kind_of(value) is not None:
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(held)
+                    held.append(value)
+                return ["ref", numbers[id(value)]]
+            parts = parts_of(value)
+            return self.pack_other(value) if parts is None else [parts[0], *map(pack, parts[1:])]
+
+        packed = [pack(value) for value in values]
+        heap = [[self.kind_of(each), content_of(each, pack)] for each in held]  # which grows
         return {"values": packed, "heap": heap}
-
-    def pack(self, value: Any, waiting: list) -> Any:
-        """A value as JSON; containers are put into `waiting`."""
-        if type(value) in PLAIN:
-            return value
-        if self.kind_of(value) is not None:
-            waiting.append(value)
-            return ["ref", self.number_of(value)]
-        if isinstance(value, tuple | frozenset):
-            name = "tuple" if isinstance(value, tuple) else "frozenset"
-            return [name, [self.pack(each, waiting) for each in value]]
-        data = as_data(value)
-        return self.pack_other(value) if data is None else data
-
-    def pack_other(self, value: Any) -> list:
-        """What is no data as JSON."""
-        raise NotImplementedError
 
     def kind_of(self, value: Any) -> str | None:
         """What sort of container a value is, None for any other value."""
         if type(value).__name__ in self.classes:
-            return OBJECT + type(value).__name__
-        return next((kind.__name__ for kind in CONTAINERS if isinstance(value, kind)), None)
+            return f"object {type(value).__name__}"
+        return next((name for name, kind in CONTAINERS.items() if isinstance(value, kind)), None)
 
-    def number_of(self, value: Any) -> str:
-        if id(value) not in self.numbers:
-            number = f"{self.side}{len(self.objects)}"
-            self.objects[number], self.numbers[id(value)] = value, number
-        return self.numbers[id(value)]
+    def unpacked(self, message: Message, held: list[Any]) -> list:
+        """The values of a message. `held`: the containers that both sides know, which get a new
+        content; those that come are appended. Raises ValueError, TypeError, KeyError or IndexError
+        for a message that cannot be."""
+        heap = message["heap"]
+        held += [self.empty(kind) for kind, _ in heap[len(held) :]]
 
-    def content(self, value: Any, waiting: list) -> Any:
-        """What is in a container: a list of its items, of pairs, or of its bytes in hexadecimal."""
-        if type(value).__name__ in self.classes:
-            pairs = attributes_of(value).items()
-        elif isinstance(value, dict):
-            pairs = value.items()
-        elif isinstance(value, bytearray):
-            return value.hex()
-        else:
-            return [self.pack(each, waiting) for each in value]
-        return [[self.pack(each, waiting) for each in pair] for pair in pairs]
+        def unpack(value: Any) -> Any:
+            if isinstance(value, dict):
+                raise TypeError("no value")
+            if not isinstance(value, list):
+                return value
+            kind, *parts = value
+            if kind == "ref":
+                return held[parts[0]]
+            if kind in MADE:
+                return MADE[kind](*map(unpack, parts))
+            return self.unpack_other(kind, parts[0])
 
-    # From JSON
-
-    def unpacked(self, message: Message, may_change: Collection[str]) -> list:
-        """The values of a message. Of the containers that this side has made, those with the
-        numbers `may_change` get a new content, the others keep theirs. Raises ValueError, TypeError
-        or KeyError for a message that cannot be."""
-        heap: Heap = message["heap"]
-        for number, (kind, _) in heap.items():
-            if number not in self.objects:
-                if number.startswith(self.side):
-                    raise ValueError("a number of this side's")
-                made = self.empty(kind)
-                self.objects[number], self.numbers[id(made)] = made, number
-        for number, (kind, content) in heap.items():
-            known = self.objects[number]
-            if number in may_change or not number.startswith(self.side):
-                if self.kind_of(known) != kind:
-                    raise ValueError("another kind of object")
-                self.fill(known, kind, content)
-        return [self.unpack(value) for value in message["values"]]
+        for container, (kind, content) in zip(held, heap, strict=True):
+            if self.kind_of(container) != kind:
+                raise ValueError("another kind of object")
+            fill(container, kind, content, unpack)
+        return [unpack(value) for value in message["values"]]
 
     def empty(self, kind: str) -> Any:
         """A new container."""
-        if kind.startswith(OBJECT):
-            of = self.classes[kind.removeprefix(OBJECT)]
-            return of.__new__(of)  # type: ignore[call-overload]
-        return {each.__name__: each for each in CONTAINERS}[kind]()
+        if kind in CONTAINERS:
+            return CONTAINERS[kind]()
+        of = self.classes[kind.removeprefix("object ")]
+        return of.__new__(of)  # type: ignore[call-overload]
 
-    def fill(self, container: Any, kind: str, content: Any) -> None:
-        """Replaces what is in a container."""
-        if kind == "bytearray":
-            container[:] = bytes.fromhex(content)
-        elif kind == "dict":
-            items = {self.unpack(key): self.unpack(value) for key, value in content}
+
+def as_json(value: Any) -> Any:
+    """None, a number or a text; of a class that is derived from these what it derives from."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) if -LARGE < value < LARGE else ["int", hex(value)]
+    if isinstance(value, float | str):
+        return float(value) if isinstance(value, float) else str(value)
+    return value
+
+
+def parts_of(value: Any) -> tuple | None:
+    """Other data as (kind, what it is made of); None for what is no data."""
+    if isinstance(value, tuple | frozenset):
+        return ("tuple" if isinstance(value, tuple) else "frozenset", *value)
+    if isinstance(value, complex):
+        return "complex", value.real, value.imag
+    if isinstance(value, bytes):
+        return "bytes", value.hex()
+    name = f"{type(value).__module__}.{type(value).__name__}"
+    if name in VALUES:
+        return name, *value.__reduce_ex__(2)[1]
+    is_array = name.startswith("numpy.") and hasattr(value, "tolist")
+    if is_array and value.dtype.kind in ARRAYS:
+        return "array", value.dtype.str, value.shape, *value.reshape(-1).tolist()
+    return None
+
+
+def array_of(dtype: str, shape: tuple, *items: Any) -> Any:
+    import numpy
+
+    kind = numpy.dtype(dtype)
+    if kind.kind not in ARRAYS:
+        raise ValueError("an array of something else")
+    array = numpy.array(items, dtype=kind).reshape(shape)
+    return array if shape else array.item()
+
+
+def maker(name: str) -> Callable:
+    """-> a function that calls a class of a module, which is imported then."""
+    module, _, of_module = name.partition(".")
+    return lambda *parts: getattr(__import__(module), of_module)(*parts)
+
+
+MADE: dict[str, Callable] = {  # kind -> what makes a value of its parts
+    "int": lambda text: int(text, 16),
+    "tuple": lambda *items: items,
+    "frozenset": lambda *items: frozenset(items),
+    "complex": complex,
+    "bytes": bytes.fromhex,
+    "array": array_of,
+    **{name: maker(name) for name in VALUES},
+}
+
+
+def content_of(value: Any, pack: Callable) -> Any:
+    """What is in a container: a list of its items, of pairs, or of its bytes in hexadecimal."""
+    if isinstance(value, bytearray):
+        return value.hex()
+    if isinstance(value, list | set | collections.deque):
+        return [pack(each) for each in value]
+    pairs = value.items() if isinstance(value, dict) else attributes_of(value).items()
+    return [[pack(key), pack(each)] for key, each in pairs]
+
+
+def fill(container: Any, kind: str, content: Any, unpack: Callable) -> None:
+    """Replaces what is in a container."""
+    if kind == "bytearray":
+        container[:] = bytes.fromhex(content)
+    elif kind in ("list", "set", "deque"):
+        values = [unpack(each) for each in content]
+        container.clear()
+        (container.update if kind == "set" else container.extend)(values)
+    else:
+        items = {unpack(key): unpack(value) for key, value in content}
+        if kind == "dict":
             container.clear()
             container.update(items)
-        elif kind.startswith(OBJECT):
-            self.fill_object(container, {name: self.unpack(value) for name, value in content})
-        else:
-            values = [self.unpack(each) for each in content]
-            container.clear()
-            (container.update if kind == "set" else container.extend)(values)
-
-    def fill_object(self, target: Any, attributes: dict[str, Any]) -> None:
-        for name in attributes_of(target).keys() - attributes.keys():
-            object.__delattr__(target, name)
-        for name, value in attributes.items():
-            if name.startswith("__") or callable(getattr(type(target), name, None)):
+            return
+        for name in attributes_of(container).keys() - items.keys():
+            object.__delattr__(container, name)
+        for name, value in items.items():
+            if name.startswith("__") or callable(getattr(type(container), name, None)):
                 raise ValueError(f"{name} is the class's own")
-            object.__setattr__(target, name, value)
-
-    def unpack(self, value: Any) -> Any:
-        """A value of a message."""
-        if not isinstance(value, list):
-            if isinstance(value, dict):
-                raise TypeError("no value")
-            return value
-        kind, *parts = value
-        if kind == "ref":
-            return self.objects[parts[0]]
-        if kind in ("tuple", "frozenset"):
-            items = [self.unpack(each) for each in parts[0]]
-            return tuple(items) if kind == "tuple" else frozenset(items)
-        if kind in FROM_DATA:
-            return FROM_DATA[kind](*parts)
-        return self.unpack_other(kind, parts[0])
-
-    def unpack_other(self, kind: str, name: str) -> Any:
-        """What is no data."""
-        raise NotImplementedError
+            object.__setattr__(container, name, value)
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

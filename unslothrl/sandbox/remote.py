@@ -3,20 +3,21 @@
     verdict(...)   holds the assertions, evaluates them, and alone says whether they hold
     serve(...)     runs the program, which knows nothing of them and is asked for names and calls
 
-This file, `link` and `values` run on both sides, where this package is not: they import the
-standard library and one another alone. Only data crosses, and objects of classes that the row's own
-code defines, by their attributes. What is no data stays on its side, and the tests have a `Remote`
-of it, which is never true, never equal to anything and no array: no `__eq__`, `__bool__` or
-`__len__` of the program's decides a test.
+This file and `link` run on both sides, where this package is not: they import the standard library
+and one another alone. Only data crosses, and objects of classes that the row's own code defines, by
+their attributes. What is no data stays on its side, and the tests have a `RemoteObject` of it,
+which is never true, never equal to anything and no array: no `__eq__`, `__bool__` or `__len__` of
+the program's decides a test.
 """
 
 import ast
 import builtins
 import enum
+import operator
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from unslothrl.sandbox.link import Link, Raised
@@ -28,47 +29,42 @@ NUMPY = "np"  # the name that it is known by
 class Serving(Link):
     """The program's side: answers all that it is asked."""
 
-    side = "p"
-
-    def __init__(
-        self, read_fd: int, write_fd: int, names: dict[str, Any], classes: dict[str, type]
-    ):
-        super().__init__(read_fd, write_fd, classes)
+    def __init__(self, descriptor: int, names: dict[str, Any], classes: dict[str, type]):
+        super().__init__(descriptor, classes)
         self.names = names  # the program's
 
-    def perform(self, op: str, on: str, values: list, names: list[str]) -> Any:
+    def perform(self, op: str, on: Any, values: list, names: list[str]) -> Any:
         if op == "name":
             return found(self.names, on)
         if op == "call":
-            return called(self.objects[on], values, names)
-        return OPERATIONS[op](self.objects[on], *values)
+            return called(self.shared[on], values, names)
+        return OPERATIONS[op](self.shared[on], *values)
 
     def pack_other(self, value: Any) -> list:
         kind = "coroutine" if isinstance(value, types.CoroutineType) else "remote"
         return [kind, self.number_of(value)]
 
-    def unpack_other(self, kind: str, name: str) -> Any:
+    def unpack_other(self, kind: str, number: Any) -> Any:
         if kind == "remote":
-            return self.objects[name]
+            return self.shared[number]
         if kind == "builtin":
-            return getattr(builtins, name)
-        return lambda *values, **named: self.ask("call", name, [*values, *named.values()], named)
+            return getattr(builtins, number)
+        return lambda *values, **named: self.call(number, values, named)
 
 
 class Asking(Link):
     """The tests' side. What cannot be, and the end of the program, ends the tests at once, so that
     no `except` of theirs goes on."""
 
-    side = "t"
-
-    def __init__(self, read_fd: int, write_fd: int, names: dict[str, Any], expects: str):
+    def __init__(self, descriptor: int, names: dict[str, Any], expects: str):
         """`expects`: the tests, which may say that they expect StopIteration."""
-        super().__init__(read_fd, write_fd, classes_of(names))
+        super().__init__(descriptor, classes_of(names))
         self.errors = errors_of(names)
         self.may_stop = StopIteration.__name__ in expects
         self.calls = 0
+        self.remotes: dict[int, RemoteObject] = {}
 
-    def ask(self, op: str, on: str, values: Sequence = (), names: Iterable[str] = ()) -> Any:
+    def ask(self, op: str, on: Any, values: Sequence = (), names: Sequence[str] = ()) -> Any:
         self.calls += op == "call"
         try:
             return super().ask(op, on, values, names)
@@ -92,18 +88,17 @@ class Asking(Link):
         except KeyError:
             raise AttributeError(name) from None
 
-    def perform(self, op: str, on: str, values: list, names: list[str]) -> Any:
+    def perform(self, op: str, on: Any, values: list, names: list[str]) -> Any:
         """Calls a function of the tests' that was an argument of the program's."""
-        target = self.objects[on]
-        if op != "call" or not isinstance(target, types.FunctionType):
+        if op != "call" or not isinstance(on, int):
             os._exit(FAILED)
         try:
-            return called(target, values, names)
+            return called(self.shared[on], values, names)
         except AssertionError:
             os._exit(FAILED)  # the program could catch it
 
     def pack_other(self, value: Any) -> list:
-        if type(value) is Remote:
+        if type(value) is RemoteObject:
             return ["remote", vars(value)["_number"]]
         name = getattr(value, "__name__", "")
         if name and getattr(builtins, name, None) is value:
@@ -112,16 +107,14 @@ class Asking(Link):
             return ["function", self.number_of(value)]
         raise TypeError(f"a program cannot be given {type(value).__name__}")
 
-    def unpack_other(self, kind: str, name: str) -> Any:
-        if kind not in ("remote", "coroutine") or name.startswith(self.side):
+    def unpack_other(self, kind: str, number: Any) -> Any:
+        if kind not in ("remote", "coroutine") or not isinstance(number, int):
             raise ValueError(kind)
-        known = self.objects.setdefault(name, Remote(self, name))
-        if type(known) is not Remote:
-            raise ValueError("another kind of object")
-        return self.awaited(name) if kind == "coroutine" else known
+        known = self.remotes.setdefault(number, RemoteObject(self, number))
+        return self.awaited(number) if kind == "coroutine" else known
 
-    async def awaited(self, name: str) -> Any:
-        return self.ask("await", name)
+    async def awaited(self, number: int) -> Any:
+        return self.ask("await", number)
 
 
 # Methods of Python's own texts, sets and numbers that say whether something holds: a test that
@@ -138,14 +131,14 @@ def refuses(*_: Any, **__: Any) -> Any:
     raise TypeError("an object of the program's own is compared with nothing: compare its data")
 
 
-class Remote:
-    """An object of the program's. What its operations return is data, or a Remote again."""
+class RemoteObject:
+    """An object of the program's. What its operations return is data, or a RemoteObject again."""
 
-    def __init__(self, link: Asking, number: str):
+    def __init__(self, link: Asking, number: int):
         vars(self).update(_link=link, _number=number)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        return self._link.ask("call", self._number, [*values, *named.values()], named)
+        return self._link.call(self._number, values, named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__name__":
@@ -168,9 +161,9 @@ class Remote:
 OPERATIONS: dict[str, Callable] = {
     "get": getattr,
     "set": setattr,
-    "getitem": lambda target, key: target[key],
-    "setitem": lambda target, key, value: target.__setitem__(key, value),
-    "delitem": lambda target, key: target.__delitem__(key),
+    "getitem": operator.getitem,
+    "setitem": operator.setitem,
+    "delitem": operator.delitem,
     "len": len,
     "iter": iter,
     "next": next,
@@ -186,7 +179,7 @@ def asking(op: str) -> Callable:
 
 
 for _op in OPERATIONS.keys() - {"get", "set", "await"}:
-    setattr(Remote, f"__{_op}__", asking(_op))
+    setattr(RemoteObject, f"__{_op}__", asking(_op))
 
 
 def called(function: Callable, values: list, names: list[str]) -> Any:
@@ -217,7 +210,7 @@ def found(names: dict[str, Any], expression: str) -> Any:
     return names[expression] if expression.isidentifier() else eval(expression, names)
 
 
-def serve(read_fd: int, write_fd: int, text: str, prelude: str, entry_point: str | None) -> None:
+def serve(descriptor: int, text: str, prelude: str, entry_point: str | None) -> None:
     """The program's process: runs the row's code and the program, then answers until the end."""
     names = module_named("solution")
     run_each(prelude, names)
@@ -226,16 +219,16 @@ def serve(read_fd: int, write_fd: int, text: str, prelude: str, entry_point: str
         names.pop(entry_point, None)  # a stub with a docstring
     exec(compile(text, "main.py", "exec"), names)
     shared = {name: names.get(name, each) for name, each in shared.items()}
-    link = Serving(read_fd, write_fd, names, shared)
+    link = Serving(descriptor, names, shared)
     while True:
-        link.send(link.answered(link.receive(), link.objects.keys()))
+        link.send(link.answered(link.receive()))
 
 
-def verdict(read_fd: int, write_fd: int, tests: dict[str, Any]) -> bool:
+def verdict(descriptor: int, tests: dict[str, Any]) -> bool:
     """The tests' process. -> True where they have called the program and all of them hold."""
     names = module_named("tests")
     run_each(tests["prelude"], names)
-    link = Asking(read_fd, write_fd, names, tests["setup"] + tests["assertions"])
+    link = Asking(descriptor, names, tests["setup"] + tests["assertions"])
     for name in tests["modules"]:
         names[name] = __import__("numpy" if name == NUMPY else name)
     if (entry := tests["entry_point"]) is not None:

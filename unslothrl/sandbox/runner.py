@@ -8,6 +8,7 @@ import math
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -29,8 +30,7 @@ T = TypeVar("T")
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
 LONGEST_INTEGER = 4300  # digits: what Python converts where nothing else is set
-COUNT_EVERY_S = 0.05
-TOO_LONG = "took longer than {:g} s"
+CHECK_EVERY_S = 0.05
 FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
 
@@ -75,13 +75,12 @@ def run_once(program: Program, limits: Limits, level: str) -> ProgramResult:
 
 
 @dataclass
-class Started:
+class StartedProgram:
     """A program's process, before it is known whether it has begun."""
 
     process: subprocess.Popen
-    begun: int  # where it writes that it has begun, to be read here
-    result: int  # where it writes a function's result
-    files: "Files"
+    report: socket.socket  # "+" once it has begun, then a function's result
+    count_files: Callable[[], int] | None  # in its folder, where that has no limit
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -101,9 +100,9 @@ def start(
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
     inherited: tuple[int, ...] = (),
-) -> Started:
-    """Starts a program, which also inherits the file descriptors `inherited`; its pipes are closed
-    with `stack`."""
+) -> StartedProgram:
+    """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
+    closed with `stack`."""
     how = levels.start(level, limits)
     for fd in how.inherited:
         stack.callback(os.close, fd)
@@ -115,36 +114,16 @@ def start(
         )
     )
     folder = stack.enter_context(temporary_folder()) if level == "none" else None
-    begun, result = (stack.enter_context(Pipe()) for _ in range(2))
+    ours, theirs = map(stack.enter_context, socket.socketpair())
     process = subprocess.Popen(
         [*how.command, view.interpreter(), "-I", "-S", "-B", "-X", "utf8",
-         how.harness, str(request), str(begun.end), str(result.end)],
+         how.harness, str(request), str(theirs.fileno())],
         stdin=stdin, stdout=stdout, stderr=stderr, bufsize=0,
-        pass_fds=(request, begun.end, result.end, *how.inherited, *inherited),
+        pass_fds=(request, theirs.fileno(), *how.inherited, *inherited),
         preexec_fn=how.prepare, env=view.ENVIRONMENT, cwd=folder, start_new_session=True,
     )  # fmt: skip
-    begun.close_end()
-    result.close_end()
-    return Started(process, begun.start, result.start, Files(how.count_files, limits.files))
-
-
-class Pipe:
-    """A pipe that is read here; its other end is the program's."""
-
-    def __init__(self) -> None:
-        self.start, self.end = os.pipe()
-
-    def __enter__(self) -> "Pipe":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.start)
-        self.close_end()
-
-    def close_end(self) -> None:
-        if self.end >= 0:
-            os.close(self.end)
-            self.end = -1
+    theirs.close()
+    return StartedProgram(process, ours, how.count_files)
 
 
 def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
@@ -181,81 +160,61 @@ def memory_file(content: bytes) -> BinaryIO:
     return file
 
 
-@dataclass
-class Files:
-    """Counts the files in a folder that has no limit of its own, every `COUNT_EVERY_S`."""
-
-    count: Callable[[], int] | None
-    most: int
-    next: float = 0.0
-
-    def too_many(self) -> str | None:
-        now = time.monotonic()
-        if self.count is None or now < self.next:
-            return None
-        self.next = now + COUNT_EVERY_S
-        return f"made more than {self.most} files" if self.count() > self.most else None
-
-
-def watch(started: Started, limits: Limits) -> ProgramResult:
+def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
-    process, begun, reply, files = started.process, started.begun, started.result, started.files
+    process, report = started.process, started.report.fileno()
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
-    held = {out: bytearray(), error: bytearray(), reply: bytearray(), begun: bytearray()}
-    most = limits.output_kb << 10
+    held = {out: bytearray(), error: bytearray(), report: bytearray()}
     began = time.monotonic()
     ends = began + START_S
     stopped, has_begun = None, False
     with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
         for fd in held:
             selector.register(fd, selectors.EVENT_READ)
-        while stopped is None and selector.get_map():
-            for key, _ in selector.select(until(ends)):
+        while stopped is None and process.returncode is None:
+            pause_s = min(CHECK_EVERY_S, max(0.0, ends - time.monotonic()))
+            if not selector.get_map():  # it has closed its pipes, as at its end
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(pause_s)
+                    break
+                pause_s = 0.0
+            for key, _ in selector.select(pause_s):
                 data = os.read(key.fd, CHUNK)
                 held[key.fd] += data
                 if not data:
                     selector.unregister(key.fd)
-            if held[begun] and not has_begun:
+            if held[report] and not has_begun:
                 has_begun, began = True, time.monotonic()
-                ends, files.next = began + limits.wall_s, began + COUNT_EVERY_S
+                ends = began + limits.wall_s
             del held[error][:-ERROR_TAIL]
-            if max(len(held[out]), len(held[reply])) > most:
-                stopped = f"wrote more than {limits.output_kb} KB"
-            elif time.monotonic() >= ends:
-                stopped = TOO_LONG.format(limits.wall_s)
-            elif has_begun:
-                stopped = files.too_many()
-        stopped = finish(started, stopped, ends, limits)
+            stopped = broken_limit(started, limits, max(len(held[out]), len(held[report])), ends)
+    if stopped is None:
+        stopped = how_it_ended(process.wait())
+    else:
+        started.kill()
     seconds = time.monotonic() - began
     stderr = held[error].decode(errors="replace")
     if not has_begun:
         if time.monotonic() >= ends:
             raise Overloaded(f"it did not start within {START_S:g} s")
         raise OSError(f"{stopped or 'the program was not begun'}: {stderr.strip()[-300:]}")
-    value, has_result = read_result(bytes(held[reply]))
+    value, has_result = read_result(bytes(held[report][1:]))
     return ProgramResult(
         held[out].decode(errors="replace"), stderr, value, has_result, stopped, seconds
     )
 
 
-def until(ends: float) -> float:
-    """Seconds to wait for something: until then at most, or until files are to be counted."""
-    return min(COUNT_EVERY_S, max(0.0, ends - time.monotonic()))
-
-
-def finish(started: Started, stopped: str | None, ends: float, limits: Limits) -> str | None:
-    """Waits for a program that has closed its pipes, or kills it. -> why it was stopped."""
-    while stopped is None:
-        try:
-            return how_it_ended(started.process.wait(until(ends)))
-        except subprocess.TimeoutExpired:
-            stopped = started.files.too_many()
-            if time.monotonic() >= ends:
-                stopped = TOO_LONG.format(limits.wall_s)
-    started.kill()
-    return stopped
+def broken_limit(started: StartedProgram, limits: Limits, written: int, ends: float) -> str | None:
+    """Which limit a program has broken, of those that are watched from outside."""
+    if written > limits.output_kb << 10:
+        return f"wrote more than {limits.output_kb} KB"
+    if time.monotonic() >= ends:
+        return f"took longer than {limits.wall_s:g} s"
+    if started.count_files is not None and started.count_files() > limits.files:
+        return f"made more than {limits.files} files"
+    return None
 
 
 def how_it_ended(code: int) -> str | None:

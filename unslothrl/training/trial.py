@@ -20,7 +20,7 @@ from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data
 from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
-from unslothrl.rewards.scorer import Scorer, as_number, is_late
+from unslothrl.rewards.scorer import Scorer, graded, is_late
 from unslothrl.types import Completion, Request, Sampling, Task
 
 MADE_UP = (
@@ -53,7 +53,7 @@ def try_rewards(scorer: Scorer, task: Task) -> None:
         error: str | None = None
         for text in texts_for(task):
             pairs = [(task, Completion.of_text(text))] * (2 if chosen.signature.is_batch else 1)
-            results = map(as_number, scorer.results(chosen, pairs))
+            results = map(graded, scorer.results(chosen, pairs))
             error = next((each.error for each in results if each.error is not None), None)
             if error is None or is_late(error):
                 break

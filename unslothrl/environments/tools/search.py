@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unslothrl.environments.base import ToolError
-from unslothrl.environments.hosted.tools import Wrong
+from unslothrl.environments.tool_calls import InvalidEnvironment
 
 NEEDED = ("numpy", "bm25s", "transformers")  # which another Python may lack
 if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-    raise Wrong(f"{sys.executable} lacks what search needs, {', '.join(missing)}")
+    raise InvalidEnvironment(f"{sys.executable} lacks what search needs, {', '.join(missing)}")
 
 if "numba" in sys.modules:
     import bm25s
@@ -82,11 +82,11 @@ def readable(text: str) -> str:
 
 
 def tools(path: str) -> list[Callable]:
-    """The tool over a file or folder. Raises Wrong for what is none."""
+    """The tool over a file or folder. Raises InvalidEnvironment for what is none."""
     try:
         index = Index(Corpus(path))
     except UserError as error:
-        raise Wrong(str(error)) from None
+        raise InvalidEnvironment(str(error)) from None
 
     def search(query: str, k: int = 3) -> str:
         """

@@ -1,6 +1,9 @@
-"""A taskset of verifiers, or an environment over one: `--environment verifiers
---environment_options taskset=gsm8k-v1`, and `env=ID` for an environment of its own package. Other
-options are the taskset's. Each group has a task of its own, by its seed.
+"""A taskset of verifiers, or an environment over one.
+
+    --environment examples/verifiers.py:Verifiers --environment_options taskset=gsm8k-v1
+
+`env=ID` names an environment of its own package; other options are the taskset's. Each group has a
+task of its own, by its seed.
 
 The environment's own `run` is played, with the policy in its one agent's place: each turn of an
 interaction is a turn of the policy. No agent program is started, so that what is made for one is
@@ -25,8 +28,6 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from unslothrl.environments.base import Action, Message, Step, Task
-from unslothrl.environments.hosted.tools import Wrong
-from unslothrl.turn import correct
 
 DEFAULTS = (vf.Task.setup, vf.Task.finalize)  # which do nothing
 MOST_TASKS = 1000  # of a taskset that has no end
@@ -45,7 +46,7 @@ class Verifiers:
         found = cls.env.taskset
         cls.tasks = list(found if found.bounded else itertools.islice(found, MOST_TASKS))
         if reason := refusal(cls.env, cls.tasks):
-            raise Wrong(f"{env or taskset} {reason}: it cannot be played turn by turn")
+            raise ValueError(f"{env or taskset} {reason}: it cannot be played turn by turn")
 
     def __init__(self, taskset: str, env: str = "", **options: Any):
         self.table = Table()
@@ -56,7 +57,7 @@ class Verifiers:
         self.episode = asyncio.create_task(self.play(self.tasks[seed % len(self.tasks)]))
         prompt = await self.table.next(self.episode)
         if prompt is None:
-            raise Wrong("it has ended before the first turn")
+            raise ValueError("it has ended before the first turn")
         return prompt
 
     async def step(self, action: Action) -> Step:
@@ -66,7 +67,7 @@ class Verifiers:
         if observation is not None:
             return Step(False, observation)
         reward = self.episode.result()
-        return Step(True, reward=reward, score=correct(reward))
+        return Step(True, reward=reward, score=float(reward >= 1 - 1e-6))
 
     async def finish(self) -> float:
         """What the turns so far have earned."""
@@ -90,7 +91,7 @@ class Verifiers:
             await self.env.run(task, agents)
             (seat,) = seats.values()
             if seat.trace is None:
-                raise Wrong("it has ended before the first turn")
+                raise ValueError("it has ended before the first turn")
             info = vf.EnvInfo(id=self.env.config.env_id)
             episode = vf.Episode(env=info, task=record_of(task), traces=[seat.trace])
             await self.env.finalize(task, episode)
@@ -148,7 +149,7 @@ class Seat:
     @contextlib.asynccontextmanager
     async def interaction(self, task: vf.Task, **options: Any) -> "AsyncIterator[Interaction]":
         if self.trace is not None:
-            raise Wrong("it begins a second conversation: an episode is one")
+            raise ValueError("it begins a second conversation: an episode is one")
         trace: vf.Trace = vf.Trace(
             task=record_of(task),
             state=state_cls(type(task))(),
@@ -177,7 +178,7 @@ class Interaction:
     async def turn(self, message: str | list[Any] | None = None) -> vf.Segment:
         self.unread += typed(message) if message is not None else []
         if not self.unread:
-            raise Wrong("it asks for a turn and says nothing")
+            raise ValueError("it asks for a turn and says nothing")
         said = await self.table.ask(self.unread)
         if said is None:
             self.trace.stop("max_turns")
@@ -202,10 +203,10 @@ def typed(message: str | list[Any]) -> list[vf.Message]:
 
 
 def message_of(message: vf.Message) -> Message:
-    """A message as ours. Raises Wrong for what is no text."""
+    """A message as ours. Raises ValueError for what is no text."""
     content = message.content
     if isinstance(content, list) and any(part.type != "text" for part in content):
-        raise Wrong("a message of it has an image")
+        raise ValueError("a message of it has an image")
     return {"role": message.role, "content": content_text(content)}
 
 
@@ -233,6 +234,3 @@ def needs_runtime(hook: Callable[..., Any]) -> bool:
         return False
     parameter = inspect.signature(hook).parameters.get("runtime")
     return parameter is not None and parameter.default is inspect.Parameter.empty
-
-
-ENVIRONMENT = Verifiers

@@ -1,5 +1,8 @@
-"""An environment behind an OpenEnv server: `--environment openenv --environment_options
-base_url=http://127.0.0.1:8000`. Other options are passed on to the environment's `reset`.
+"""An environment behind an OpenEnv server.
+
+    --environment examples/openenv.py:OpenEnv --environment_options base_url=http://127.0.0.1:8000
+
+Other options are passed on to the environment's `reset`.
 
 A turn that is a JSON object is the action itself; any other text is the value of the action's one
 required field. The server must allow as many sessions as there are episodes at once
@@ -17,7 +20,6 @@ from openenv.core.generic_client import GenericEnvClient
 from websockets.protocol import State
 
 from unslothrl.environments.base import Action, Step, Task
-from unslothrl.environments.hosted.tools import Wrong
 
 ANSWER_S = 10.0  # for the server to say what its actions are
 NO_LIMIT_S = 1e6  # of an answer: --environment_timeout has one
@@ -53,7 +55,7 @@ class OpenEnv:
                 cls.fields = fields_of(json.load(answer)["action"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             address, said = parts.netloc.rpartition("@")[2], getattr(error, "reason", error)
-            raise Wrong(f"no OpenEnv server answers at {address}: {said}") from None
+            raise ValueError(f"no OpenEnv server answers at {address}: {said}") from None
 
     def __init__(self, base_url: str, **options: Any):
         self.client = Client(base_url=base_url, message_timeout_s=NO_LIMIT_S)
@@ -95,6 +97,3 @@ def text_of(observation: Mapping[str, Any]) -> str:
     said = {name: value for name, value in observation.items() if name != "metadata"}
     values = list(said.values())
     return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(said)
-
-
-ENVIRONMENT = OpenEnv

@@ -1,15 +1,16 @@
-"""Procedural tasks of reasoning-gym: `--environment reasoning_gym --environment_options
-dataset=basic_arithmetic`. Other options are passed on to `create_dataset`.
+"""Procedural tasks of reasoning-gym.
 
-The task's own problem is not asked: each group has a task of its own, by its seed.
+    --environment examples/reasoning_gym.py:ReasoningGym
+    --environment_options dataset=basic_arithmetic
+
+Other options are passed on to `create_dataset`. The task's own problem is not asked: each group has
+a task of its own, by its seed.
 """
 
 from typing import Any
 
 import reasoning_gym
 from reasoning_gym.utils import extract_answer
-
-from unslothrl.turn import correct
 
 
 class ReasoningGym:
@@ -30,7 +31,4 @@ class ReasoningGym:
         answer = extract_answer(action)
         answer = action.strip() if answer is None else answer
         reward = float(self.made.score_answer(answer=answer, entry=self.task))
-        return "", reward, True, False, {"score": correct(reward)}
-
-
-ENVIRONMENT = ReasoningGym
+        return "", reward, True, False, {"score": float(reward >= 1)}

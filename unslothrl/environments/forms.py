@@ -1,0 +1,371 @@
+"""The forms in which environments are written, each made into one: see `EnvironmentForm`.
+
+    ours          reset(task, seed) -> messages, async step(action) -> Step
+    Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
+    TRL's         reset(**row) -> None or a text, public methods are tools, get_reward()
+    RL2's         def step(state, action, extra_info) -> {next_state, reward, ...}
+    tools         functions that the policy may call
+
+Which form a class or a function has is seen by its names and parameters. Any method may be `async`.
+"""
+
+import functools
+import importlib.util
+import inspect
+import math
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unslothrl.environments.base import Action, Message, Step, Task
+from unslothrl.environments.tool_calls import InvalidEnvironment, Tools, awaited
+from unslothrl.turn import MOST_REWARD, ROUNDING
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RL2_PARAMETERS = ("state", "action", "extra_info")
+MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
+TOOLS = "give a list of functions and methods, each with types and a docstring"
+Answer = dict[str, Any]
+OVER: Answer = {"observation": "", "reward": 0.0, "done": True, "score": None}
+
+
+class EnvironmentForm:
+    """An episode's environment as the server calls it. `environment` is the user's object."""
+
+    def __init__(self, environment: Any, tools: Sequence[Callable] = (), most_calls: int = 0):
+        self.environment = environment
+        self.tools = Tools([*tools, *self.own_tools()], most_calls)
+
+    def own_tools(self) -> list[Callable]:
+        """The functions in the environment's `tools`."""
+        found = getattr(self.environment, "tools", ())
+        if not isinstance(found, list | tuple):
+            raise InvalidEnvironment(f"its tools are {kind(found)}: {TOOLS}")
+        for each in found:
+            if not inspect.isroutine(each):
+                raise InvalidEnvironment(f"its tools hold {kind(each)}: {TOOLS}")
+        return list(found)
+
+    @property
+    def max_turns(self) -> int | None:
+        most = getattr(self.environment, "max_turns", None)
+        if most is None:
+            return None
+        try:
+            if isinstance(most, bool) or most < 1 or most != int(most):
+                raise ValueError
+            return int(most)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidEnvironment(
+                f"its max_turns is {most!r:.40}: give a whole number from 1 on"
+            ) from None
+
+    def reset(self, task: Task, seed: int) -> Answer:
+        """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a
+        text behind the task's prompt; "tools": their JSON schemas, "max_turns": or None}."""
+        prompt = self.prompt(task, seed)
+        return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
+
+    def prompt(self, task: Task, seed: int) -> Answer:
+        """Ours: `reset` may take the seed by its place, by its name or not at all."""
+        reset = self.environment.reset
+        parameters = inspect.signature(reset).parameters
+        kinds = [each.kind for each in parameters.values()]
+        places = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
+        places += kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if places > 1 or inspect.Parameter.VAR_POSITIONAL in kinds:
+            said = reset(task, seed)
+        elif "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+            said = reset(task, seed=seed)
+        else:
+            said = reset(task)
+        said = awaited(said)
+        return {"prompt": None if said is None else conversation(said)}
+
+    def step(self, action: Action) -> Answer:
+        """-> {"observation": a text (a user's turn) or messages, "reward", "done", "score", "calls"
+        and "errors": of tools}; "raw" in the observation's place: {"text", "continues"}."""
+        if self.tools.functions and action.calls:
+            return self.tools.answer(action)
+        return self.answered(action)
+
+    def answered(self, action: Action) -> Answer:
+        """To a turn without calls."""
+        return answer(awaited(self.environment.step(action)))
+
+    def finish(self) -> float:
+        """-> the reward of an episode that has ended before the environment ended it."""
+        finish = getattr(self.environment, "finish", None)
+        return number(awaited(finish()), "finish") if callable(finish) else 0.0
+
+    def close(self) -> None:
+        close = getattr(self.environment, "close", None)
+        if callable(close):
+            awaited(close())
+
+
+class GymnasiumForm(EnvironmentForm):
+    """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
+    observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
+
+    def prompt(self, task: Task, seed: int) -> Answer:
+        reset = self.environment.reset
+        takes_seed = "seed" in inspect.signature(reset).parameters
+        first = awaited(reset(seed=seed) if takes_seed else reset())
+        if isinstance(first, tuple) and len(first) == 2:
+            first = first[0]
+        return {"prompt": conversation(first)}
+
+    def answered(self, action: Action) -> Answer:
+        return answer(awaited(self.environment.step(str(action))))
+
+
+class TrlForm(EnvironmentForm):
+    """Its public methods are tools; a turn without a call ends the episode."""
+
+    NOT_TOOLS = ("reset", "get_reward", "close")
+
+    def own_tools(self) -> list[Callable]:
+        methods = self.methods(type(self.environment))
+        own = [getattr(self.environment, method.__name__) for method in methods]
+        return [*super().own_tools(), *own]
+
+    @classmethod
+    def methods(cls, found: type) -> list[Callable]:
+        """Those of a class that are tools, as functions."""
+        return [
+            method
+            for name, method in inspect.getmembers(found, inspect.isfunction)
+            if name not in cls.NOT_TOOLS and not name.startswith("_")
+        ]
+
+    def prompt(self, task: Task, seed: int) -> Answer:
+        row = {"problem": task.problem, "answer": task.answer, **task.read, "prompt": task.messages}
+        row |= task.extra
+        reset = self.environment.reset
+        parameters = inspect.signature(reset).parameters.values()
+        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+            row = {each.name: row[each.name] for each in parameters if each.name in row}
+        more = awaited(reset(**row))
+        if more is not None and not isinstance(more, str):
+            raise InvalidEnvironment(f"reset returned {kind(more)}: return None or a text")
+        return {"more": more or ""}
+
+    def answered(self, action: Action) -> Answer:
+        return {**OVER, "reward": self.finish()}
+
+    def finish(self) -> float:
+        get_reward = getattr(self.environment, "get_reward", None)
+        return 0.0 if get_reward is None else number(awaited(get_reward()), "get_reward")
+
+
+class NoEnvironment:
+    """In TRL's form, for tools alone: the rewards judge the last turn, which has no call."""
+
+    def reset(self) -> None: ...
+
+
+class Rl2Form(EnvironmentForm):
+    """A function over texts: what the policy has read so far, and what it wrote."""
+
+    def reset(self, task: Task, seed: int) -> Answer:
+        self.state = task.prompt
+        own = task.extra.get("extra_info")  # RL2's column
+        row = {"answer": task.answer, "problem": task.problem, **task.extra}
+        self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
+        return {"prompt": None, "tools": [], "max_turns": None, "wants_text": True}
+
+    def answered(self, action: Action) -> Answer:
+        said = awaited(self.environment(self.state, str(action), self.extra_info))
+        if not isinstance(said, Mapping):
+            raise InvalidEnvironment(
+                f"step returned {kind(said)}: return a dict with next_state and done"
+            )
+        answered = answer(said)
+        following = said.get("next_state")
+        self.extra_info = said.get("extra_info", self.extra_info)
+        if following is None:
+            return {**answered, "done": True}
+        if not isinstance(following, str):
+            raise InvalidEnvironment(f"next_state is {kind(following)}: give a text")
+        before, self.state = self.state + str(action), following
+        continues = following.startswith(before)
+        text = following[len(before) :] if continues else following
+        return {**answered, "raw": {"text": text, "continues": continues}}
+
+
+Make = Callable[[], EnvironmentForm]
+"""Makes the environment of an episode."""
+
+
+def load(setup: Mapping[str, Any]) -> Make:
+    """What makes the episodes' environments. `setup` has "file" and "name" of the class or
+    function, "" for none; "options" for it; "tools": files whose functions are tools, or tools of
+    this package; and "max_calls" of them in an episode."""
+    tools = [function for text in setup["tools"] for function in tools_of(text)]
+    options, most = dict(setup["options"]), int(setup["max_calls"])
+    Tools(tools)  # raises now what is wrong with one
+    if not setup["file"]:
+        return lambda: TrlForm(NoEnvironment(), tools, most)
+    found: Any = getattr(module(setup["file"]), setup["name"], None)
+    if not callable(found):
+        if type(found).__module__ == "builtins":  # None, a number
+            raise InvalidEnvironment(f"the file defines no {setup['name']}")
+        its = type(found).__name__
+        raise InvalidEnvironment(f"{setup['name']} is an object: name its class, {its}")
+    if not inspect.isclass(found) and tuple(parameters_of(found))[:3] == RL2_PARAMETERS:
+        if tools or options:
+            raise InvalidEnvironment(
+                f"{found.__name__} is a function in RL2's form, which takes no tools and no "
+                "environment_options: leave them out"
+            )
+        return lambda: Rl2Form(found)
+    check_options(found, options)
+    if inspect.isclass(found) and form_of(found) is TrlForm:  # raises now if it is none
+        Tools([bound(found, method) for method in TrlForm.methods(found)])
+    if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
+        getattr(found, "prepare")(**options)  # noqa: B009
+
+    def make() -> EnvironmentForm:
+        environment = awaited(found(**options))
+        return form_of(type(environment))(environment, tools, most)
+
+    return make
+
+
+def tools_of(text: str) -> list[Callable]:
+    """Those of a file or, by NAME or NAME:ARGUMENT, of this package's `tools`."""
+    name, separator, argument = text.partition(":")
+    file = os.path.join(HERE, "tools", f"{name}.py")
+    if not name.isidentifier() or not os.path.isfile(file):
+        found = Tools.of_file(module(text))
+        if not found:
+            raise InvalidEnvironment(f"{os.path.basename(text)} defines no function that is a tool")
+        return found
+    return module(file).tools(argument) if separator else Tools.of_file(module(file))
+
+
+@functools.cache
+def module(file: str) -> Any:
+    """A file's module, once."""
+    name = f"unslothrl_environment_{os.path.splitext(os.path.basename(file))[0]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise InvalidEnvironment(f"Python cannot read {file}")
+    folder = os.path.dirname(os.path.abspath(file))
+    if folder not in sys.path and not folder.startswith(HERE):
+        sys.path.append(folder)  # for what lies beside it
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def parameters_of(function: Callable) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def check_options(found: Callable, options: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(found).bind(**options)
+    except TypeError as error:
+        raise InvalidEnvironment(f"environment_options do not fit it: {error}") from None
+    except ValueError:  # it has no signature, being no Python
+        return
+
+
+def form_of(found: type) -> type[EnvironmentForm]:
+    """Raises InvalidEnvironment for a class of no form."""
+    reset, step = getattr(found, "reset", None), getattr(found, "step", None)
+    if not callable(reset):
+        raise InvalidEnvironment(f"{found.__name__} lacks reset: see docs/environments.md")
+    parameters = list(parameters_of(reset).values())[1:]
+    names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
+    if hasattr(found, "get_reward") or takes_row or not callable(step):
+        return TrlForm
+    return GymnasiumForm if not names or names[0] in ("seed", "options") else EnvironmentForm
+
+
+def bound(found: type, method: Callable) -> Callable:
+    """A method without the parameter that an object of the class fills; a static one has none."""
+    is_static = isinstance(inspect.getattr_static(found, method.__name__, None), staticmethod)
+    return method if is_static else types.MethodType(method, found)
+
+
+def answer(said: Any) -> Answer:
+    """What `step` has returned, in one form."""
+    if isinstance(said, Step) or all(hasattr(said, name) for name in ("observation", "done")):
+        observation, reward, done = said.observation, getattr(said, "reward", 0.0), said.done
+        score = getattr(said, "score", None)
+    elif isinstance(said, Mapping):
+        observation, reward = said.get("observation", ""), said.get("reward", 0.0)
+        done, score = said.get("done", False), said.get("score")
+    elif isinstance(said, tuple) and 3 <= len(said) <= 5:
+        observation, reward, done, *rest = said
+        done = done or (len(said) == 5 and rest[0])
+        info = rest[-1] if len(said) > 3 and isinstance(rest[-1], Mapping) else {}
+        score = info.get("score")
+    else:
+        raise InvalidEnvironment(
+            f"step returned {kind(said)}: return (observation, reward, done) or a Step"
+        )
+    if observation is None or (done and isinstance(observation, list | tuple) and not observation):
+        observation = ""  # what nobody reads may be missing
+    if score is not None:
+        score = number(score, "score")
+        if not -ROUNDING <= score <= 1 + ROUNDING:
+            raise InvalidEnvironment(f"its score is {score:g}: give 0 to 1")
+        score = min(1.0, max(0.0, score))
+    return {
+        "observation": conversation(observation),
+        "reward": number(0.0 if reward is None else reward, "reward"),
+        "done": bool(done),
+        "score": score,
+    }
+
+
+def conversation(value: Any) -> str | list[Message]:
+    """A text, or messages that are well formed."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping) and "role" in value:
+        value = [value]
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise InvalidEnvironment(f"an observation is {kind(value)}: give a text, or messages")
+    if not value:
+        raise InvalidEnvironment("an observation has no message: give a text, or messages")
+    return [message(each) for each in value]
+
+
+def message(given: Any) -> Message:
+    """What a template may see of a message: with a call in it, it would write a turn of the
+    policy's whatever the role."""
+    if not isinstance(given, Mapping) or "role" not in given or "content" not in given:
+        raise InvalidEnvironment(
+            f"a message is {kind(given)}: give {{'role': ..., 'content': ...}}"
+        )
+    found = {key: given[key] for key in MESSAGE if key in given}
+    for key, value in found.items():
+        if not isinstance(value, str) and (value is not None or key in ("role", "content")):
+            raise InvalidEnvironment(f"a message's {key} is {kind(value)}: give a text")
+    return {key: str(value) for key, value in found.items() if value is not None}
+
+
+def number(value: Any, name: str) -> float:
+    """A finite one that sums can hold."""
+    try:
+        found = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not abs(found) < MOST_REWARD:
+        shown = f"{found:g}" if isinstance(value, int | float) else f"{value!r:.40}"
+        said = f"its {name} is {shown}: give a finite number below {MOST_REWARD:g}"
+        raise InvalidEnvironment(said)
+    return found
+
+
+def kind(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -1,0 +1,288 @@
+"""Runs a file of environments: imports it once, and forks a process for every episode.
+
+What hangs, crashes, leaks or grows costs that episode alone. On the control socket come first
+{"file", "name", "options", "tools", "memory_mb"}, answered by {"ready": true} or {"error"}; then
+commands of a byte and eight: `o` and a number opens an episode on the socket that comes along, `e`
+and a number ends its process, and whatever that has started. The end of the control socket ends
+everything.
+
+To an episode the calls come one after the other, as JSON behind its length:
+
+    {"call": "reset", "task": {...}, "seed": 7}   ->  {"prompt": None or a text or messages, ...}
+    {"call": "step", "text": ..., "calls": ...}   ->  {"observation", "reward", "done", ...}
+    {"call": "finish"}                            ->  {"reward"}: what is left to be earned
+    {"call": "close"}                             ->  {}
+
+What goes wrong is answered by {"error": ...}.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from typing import Any
+
+from unslothrl.environments.base import Action, Task, ToolCall
+from unslothrl.environments.forms import EnvironmentForm, Make, load
+from unslothrl.environments.tool_calls import InvalidEnvironment, awaited
+
+HEADER, COMMAND = struct.Struct(">I"), struct.Struct(">cQ")
+MOST = 1 << 20  # bytes of a value
+MOST_REASON = 300  # characters
+OWN = ("environments/server.py", "environments/forms.py", "environments/tool_calls.py")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+LIBC = ctypes.CDLL(None)  # here: after each fork it takes a third of a millisecond
+
+
+class TooLarge(ValueError):
+    """A value that is longer than `MOST` bytes."""
+
+
+def packed(value: Any, errors: str = "surrogatepass") -> bytes:
+    """A value as JSON, behind its length. `errors`: what becomes of half a surrogate pair, as
+    `str.encode` has it; paths may have some. Raises TooLarge, and ValueError or TypeError for what
+    JSON lacks."""
+    data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", errors)
+    return HEADER.pack(checked(len(data))) + data
+
+
+def checked(length: int) -> int:
+    if length > MOST:
+        raise TooLarge(f"{length:,} bytes, at most {MOST:,} are read")
+    return length
+
+
+def size(header: bytes) -> int:
+    """Of the value behind it. Raises TooLarge."""
+    return checked(HEADER.unpack(header)[0])
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """The next value; None at the end."""
+    try:
+        header = await reader.readexactly(HEADER.size)
+        return json.loads(await reader.readexactly(size(header)))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def receive(connection: socket.socket, length: int) -> bytes:
+    """That many bytes, fewer at the end."""
+    data = b""
+    while len(data) < length and (more := connection.recv(length - len(data))):
+        data += more
+    return data
+
+
+def receive_value(connection: socket.socket) -> Any:
+    """The next value, waited for; None at the end."""
+    header = receive(connection, HEADER.size)
+    data = receive(connection, size(header)) if len(header) == HEADER.size else b""
+    return json.loads(data) if data else None
+
+
+class HostedEpisode:
+    """The calls of one episode, as methods."""
+
+    def __init__(self, make: Make):
+        self.make = make
+        self.form: EnvironmentForm | None = None
+
+    def run(self, connection: socket.socket) -> None:
+        """Until the socket ends; the environment is closed in any case."""
+        reader, writer = awaited(asyncio.open_connection(sock=connection, limit=MOST))
+        try:
+            while (call := awaited(read(reader))) is not None:
+                writer.write(self.answer(call))
+                awaited(writer.drain())
+        finally:
+            self.close()
+
+    def answer(self, call: dict[str, Any]) -> bytes:
+        """With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair."""
+        try:
+            return packed(getattr(self, call.pop("call"))(**call), errors="replace")
+        except TooLarge as error:
+            return packed({"error": f"it answered with {error}"})
+        except BaseException as error:  # the user's code: it must not end the answer
+            return packed({"error": reason(error)}, errors="replace")
+
+    def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
+        random.seed(seed)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(seed % 2**32)
+        self.form = self.make()
+        return self.form.reset(Task(**task), seed)
+
+    def step(
+        self, text: str, content: str, reasoning: str | None, calls: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        assert self.form is not None
+        made = [ToolCall(**call) for call in calls]
+        return self.form.step(Action.of(text, content, reasoning, made))
+
+    def finish(self) -> dict[str, Any]:
+        assert self.form is not None
+        return {"reward": self.form.finish()}
+
+    def close(self) -> dict[str, Any]:
+        form, self.form = self.form, None
+        if form is not None:
+            form.close()
+        return {}
+
+
+def reason(error: BaseException) -> str:
+    """A line: what was raised and where."""
+    if isinstance(error, InvalidEnvironment):
+        return str(error)
+    said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    of_user = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.replace("\\", "/").endswith(OWN)
+        and not frame.filename.startswith("<frozen")
+    ]
+    if of_user:
+        last = of_user[-1]
+        said = f"{said[:MOST_REASON]} ({os.path.basename(last.filename)} line {last.lineno})"
+    return said[: 2 * MOST_REASON]
+
+
+class Server:
+    """`episodes`: the processes of those that are open, by their number."""
+
+    def __init__(self, control: socket.socket, make: Make, memory_mb: int):
+        self.control, self.make, self.memory_mb = control, make, memory_mb
+        self.episodes: dict[int, int] = {}
+
+    def serve(self, wakeup: socket.socket) -> None:
+        """Until the control socket ends. `wakeup` is written to when a process has ended."""
+        try:
+            while True:
+                ready, _, _ = select.select([self.control, wakeup], [], [])
+                if wakeup in ready:
+                    wakeup.recv(4096)
+                    self.reap()
+                if self.control in ready and not self.obey():
+                    return
+        finally:
+            for number in list(self.episodes):
+                self.end(number)
+
+    def obey(self) -> bool:
+        """Does the next command; False at the end."""
+        data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND.size, 1)
+        if data and len(data) < COMMAND.size:
+            data += receive(self.control, COMMAND.size - len(data))
+        if len(data) < COMMAND.size:
+            return False
+        command, number = COMMAND.unpack(data)
+        if command == b"o":
+            self.open(number, descriptors[0])
+        else:
+            self.end(number)
+        return True
+
+    def open(self, number: int, descriptor: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError:  # its end says that the episode has none
+            os.close(descriptor)
+            return
+        if pid == 0:
+            try:
+                os.setsid()
+                ask_kernel(PR_SET_PDEATHSIG, signal.SIGKILL)
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self.control.close()
+                limit(self.memory_mb)
+                HostedEpisode(self.make).run(socket.socket(fileno=descriptor))
+            finally:
+                os._exit(0)
+        os.close(descriptor)
+        self.episodes[number] = pid
+
+    def end(self, number: int) -> None:
+        pid = self.episodes.pop(number, None)
+        if pid is not None:
+            kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            self.reap()
+
+    def reap(self) -> None:
+        """Takes note of what has ended, and ends what an ended episode has left."""
+        numbers = {pid: number for number, pid in self.episodes.items()}
+        with contextlib.suppress(ChildProcessError):
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) > 0:
+                if pid in numbers:
+                    kill(pid)  # the others of its group
+                    del self.episodes[numbers[pid]]
+        for pid in children() - set(self.episodes.values()):
+            kill(pid)
+
+
+def kill(pid: int) -> None:
+    """A process and its group, if it leads one."""
+    for send in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, signal.SIGKILL)
+
+
+def children() -> set[int]:
+    """The processes whose parent this is: the episodes', and those whose own parent has ended."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return set(map(int, file.read().split()))
+    except OSError:
+        return set()
+
+
+def ask_kernel(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError):  # Linux alone
+        LIBC.prctl(option, value, 0, 0, 0)
+
+
+def limit(memory_mb: int) -> None:
+    """What this process may allocate from now on; 0: no limit."""
+    if not memory_mb:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/statm", "rb") as file:
+            used = int(file.read().split()[5]) * resource.getpagesize()  # data, and the stack
+        most = used + (memory_mb << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def main(descriptor: int) -> None:
+    control = socket.socket(fileno=descriptor)
+    ask_kernel(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ask_kernel(PR_SET_CHILD_SUBREAPER, 1)
+    setup: dict[str, Any] | None = receive_value(control)
+    if setup is None:
+        return
+    try:
+        make = load(setup)
+    except BaseException as error:
+        control.sendall(packed({"error": reason(error)}))
+        return
+    control.sendall(packed({"ready": True}))
+    gc.collect()
+    gc.freeze()  # else each episode's collections would copy what was imported here
+    listening, waking = socket.socketpair()
+    waking.setblocking(False)
+    signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    Server(control, make, int(setup["memory_mb"])).serve(listening)

@@ -1,0 +1,198 @@
+"""Functions that the policy may call: their schemas, and what becomes of a call.
+
+A schema is made of the signature and the docstring, in Google's style, as transformers reads them.
+"""
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from unslothrl.environments.base import Action, ToolCall, ToolError
+
+MOST_ERROR = 500  # characters that the policy reads of an error
+MOST_TOOL_ERROR = 10_000  # and of one that a tool has written
+TOOL = (
+    "give it types and a docstring that describes each argument, or, if it is no tool, a name that "
+    "begins with _"
+)
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not checked
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": (dict, list),  # also what a bare `list` and unknown classes are called
+    "null": type(None),
+}
+_schemas: dict[Any, dict[str, Any]] = {}  # function -> its own, of all that were ever asked for
+
+
+class InvalidEnvironment(Exception):
+    """What an environment must not do: a line for its author."""
+
+
+@functools.cache
+def loop() -> asyncio.AbstractEventLoop:
+    """The event loop of an episode's process, made at its first use: no two processes may share
+    one across a fork.
+
+    It runs while something is awaited, and not while synchronous code is called: that may wrap an
+    asynchronous client by `asyncio.run`, which refuses to begin inside a running loop. Tasks that
+    the user's code has left behind go on while the next call is awaited.
+    """
+    made = asyncio.new_event_loop()
+    asyncio.set_event_loop(made)
+    return made
+
+
+def awaited(value: Any) -> Any:
+    """The value, or what comes of it where it is awaitable."""
+    return loop().run_until_complete(value) if inspect.isawaitable(value) else value
+
+
+class Tools:
+    """Of an episode. At most `most_calls` are made, 0: any number."""
+
+    def __init__(self, functions: Sequence[Callable], most_calls: int = 0):
+        self.functions: dict[str, Callable] = {}
+        for function in functions:
+            if self.functions.setdefault(function.__name__, function) != function:
+                raise InvalidEnvironment(f"two tools are named {function.__name__}: rename one")
+        self.most_calls, self.made = most_calls, 0
+        self.schemas = [schema(function) for function in self.functions.values()]
+
+    @staticmethod
+    def of_file(module: Any) -> list[Callable]:
+        """The public functions that a file defines."""
+        return [
+            function
+            for name, function in vars(module).items()
+            if inspect.isfunction(function)
+            and function.__module__ == module.__name__
+            and not name.startswith("_")
+        ]
+
+    def answer(self, action: Action) -> dict[str, Any]:
+        """What the calls of a turn have given, a message each; one that fails says so to the
+        policy."""
+        messages, errors = [], 0
+        for call in action.calls:
+            said, failed = self.call(call)
+            errors += failed
+            message = {"role": "tool", "name": call.name, "content": said}
+            messages.append(message | ({"tool_call_id": call.id} if call.id else {}))
+        step = {"observation": messages, "reward": 0.0, "done": False, "score": None}
+        return {**step, "calls": len(messages), "errors": errors}
+
+    def call(self, call: ToolCall) -> tuple[str, bool]:
+        """-> (what the policy reads, whether it failed)."""
+        function = self.functions.get(call.name)
+        if call.error:
+            return f"error: {call.error}", True
+        if function is None:
+            known = ", ".join(self.functions) or "none"
+            return f"error: there is no tool {call.name!r:.80}; there are: {known}", True
+        if self.most_calls and self.made >= self.most_calls:
+            return f"error: no more calls: {self.most_calls} were made", True
+        self.made += 1
+        arguments = call.arguments or {}
+        if why := misfit(function, arguments):
+            return f"error: {call.name}: {why}"[:MOST_ERROR], True
+        try:
+            return text(awaited(function(**arguments))), False
+        except ToolError as error:
+            return str(error)[:MOST_TOOL_ERROR], True
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"error: {said.removesuffix(':')}"[:MOST_ERROR], True
+
+
+def schema(function: Callable) -> dict[str, Any]:
+    """The JSON schema of a function or a method. Raises ImportError without transformers, and
+    InvalidEnvironment for a function that no call could be made of."""
+    plain = getattr(function, "__func__", function)
+    if plain in _schemas:
+        return _schemas[plain]
+    try:
+        from transformers.utils.chat_template_utils import get_json_schema
+    except ImportError as error:
+        raise ImportError(f"tools need the package transformers ({error})") from None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in BY_NAME:
+            raise InvalidEnvironment(
+                f"the tool {function.__name__} has the parameter {str(parameter).partition(':')[0]}"
+                ", which no call can fill: arguments are given by name, make it an ordinary "
+                "parameter"
+            )
+    try:
+        _schemas[plain] = dict(get_json_schema(function))
+    except Exception as error:  # of many kinds, some with several arguments
+        why = " ".join(" ".join(map(str, error.args)).split()).rstrip("!. ")
+        raise InvalidEnvironment(
+            f"the tool {function.__name__} has no schema ({why:.200}): {TOOL}"
+        ) from None
+    return _schemas[plain]
+
+
+def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a call, "" where nothing is."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        return str(error)
+    kinds = schema(function)["function"]["parameters"]["properties"]
+    for name, value in arguments.items():
+        parameter = signature.parameters.get(name)
+        is_default = value is None and parameter is not None and parameter.default is None
+        if not is_default and (why := unlike(name, value, kinds.get(name, {}))):
+            return why
+    return ""
+
+
+def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
+    """How a value differs from a JSON schema, "" where it does not. Of JSON Schema this knows what
+    transformers writes for a function."""
+    if value is None and kind.get("nullable"):
+        return ""
+    if "anyOf" in kind:
+        found = [unlike(name, value, each) for each in kind["anyOf"]]
+        return found[0] if all(found) else ""
+    types = kind.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(is_of(value, each) for each in types):
+        return f"{name} must be of type {' or '.join(types)}, got {shown(value)}"
+    choices = kind.get("enum", [])
+    if choices and not isinstance(value, list) and value not in choices:
+        return f"{name} must be one of {shown(choices)}, got {shown(value)}"
+    inner: list[tuple[Any, Any, Mapping]] = []
+    if isinstance(value, list):
+        kinds = kind.get("prefixItems") or [kind.get("items", {})] * len(value)
+        inner = list(zip(range(len(value)), value, kinds, strict=False))
+    elif isinstance(value, dict):
+        inner = [(key, each, kind.get("additionalProperties", {})) for key, each in value.items()]
+    said = (unlike(f"{name}[{shown(key)}]", each, its) for key, each, its in inner)
+    return next(filter(None, said), "")
+
+
+def is_of(value: Any, name: str) -> bool:
+    if isinstance(value, bool) and name in ("integer", "number"):
+        return False
+    return name not in TYPES or isinstance(value, TYPES[name])
+
+
+def shown(value: Any) -> str:
+    return f"{json.dumps(value, ensure_ascii=False, default=str):.80}"
+
+
+def text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(value)
