@@ -1,6 +1,22 @@
-"""What pyproject.toml cannot say: the repository's recipes/ is installed as unslothrl/recipes/."""
+"""What pyproject.toml cannot say: recipes/ is installed as unslothrl/recipes/, and the page that
+names the options of other systems, docs/coming-from.md, beside the package's modules."""
+
+from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
+
+PAGE = "coming-from.md"
+
+
+class BuildWithPage(build_py):
+    """Installs the page, from which error messages take their hints."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_file(f"docs/{PAGE}", str(Path(self.build_lib) / "unslothrl" / PAGE))
+
 
 setup(
     packages=[
@@ -8,4 +24,5 @@ setup(
         "unslothrl.recipes",
     ],
     package_dir={"unslothrl.recipes": "recipes"},
+    cmdclass={"build_py": BuildWithPage},
 )

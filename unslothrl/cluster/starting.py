@@ -1,21 +1,13 @@
-"""The Ray that a run starts itself: its ports, its address, its temporary folder, its token.
+"""The Ray that a run starts itself, on the loopback address, with a token, without a dashboard.
 
-Nothing of it listens where others can use it without the token, and there is no dashboard. It lies
-on the loopback address, unless it is given another or `--ray_port`, with which other machines can
-join; `--ray_worker_ports LOW-HIGH` then has all the other ports of this machine that they connect
-to: LOW is the node manager's, LOW + 1 the object manager's, and the workers take the rest.
+Other machines join a Ray that `ray start` has started, and `--ray_address` then names.
 """
 
 import contextlib
-import functools
-import ipaddress
 import os
-import re
 import shutil
 import signal
-import socket
 import stat
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,157 +17,34 @@ import psutil
 
 from unslothrl import stopping
 from unslothrl.cluster import joining
-from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Machine
 
-SESSION = "/session_2026-11-21_20-59-29_205618_4194304/sockets/plasma_store"  # below Ray's folder
 LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
-MOST_SOCKET = 107  # bytes of a socket's path on Linux
-SPARE_PORTS = 16  # besides one for each process: Ray's own workers, and those on their way out
-FIRST_PORT = 1024
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
 QUIET = {"task_events_report_interval_ms": 0}
 SERVERS = ("gcs_server", "raylet")
-TMPDIR, GCS_PORT = "RAY_TMPDIR", "RAY_GCS_SERVER_PORT"  # read by Ray
+TMPDIR = "RAY_TMPDIR"  # read by Ray
 
 
-def check(config: Config) -> None:
-    """Raises UserError where Ray could not start with the options that it is given."""
-    node_ip = config.ray_node_ip
-    if node_ip is not None and (reason := address_error(node_ip)):
-        raise UserError(
-            f"ray_node_ip {node_ip} is not an address of this machine ({reason}): see "
-            "`ip -4 address`"
-        )
-    check_temp_dir(config.ray_temp_dir)
-    if config.ray_port is not None:
-        check_port("ray_port", config.ray_port, node_ip)
-        check_token(config.ray_port)
-    if config.ray_worker_ports is not None:
-        check_worker_ports(config)
-
-
-def address_error(text: str) -> str | None:
-    """-> why nobody can reach this machine at an address, None where this machine can."""
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        return "it must be four numbers, as in 192.168.1.10"
-    if address.is_unspecified:
-        return "it stands for all of them"
-    try:
-        with socket.create_server((text, 0)) as server:  # broadcasts can be listened on, too
-            socket.create_connection(server.getsockname(), timeout=joining.PORT_S).close()
-    except OSError as error:
-        return os.strerror(error.errno) if error.errno else str(error)
-    return None
-
-
-def check_port(option: str, port: int, node_ip: str | None) -> None:
-    if reason := bind_error(node_ip or "", port):
-        raise UserError(
-            f"{option} {port} cannot be used ({reason}): set a port that is free, or end the "
-            "program that listens there"
-        )
-
-
-def check_token(port: int) -> None:
-    """A token that is made for this run alone would keep every other machine out."""
-    is_on = os.environ.get(joining.MODE, "token") == "token"
-    if is_on and joining.token_source(os.environ) is None:
-        raise UserError(
-            f"ray_port {port}: machines that join must have this one's token, and there is none: "
-            f"run `ray get-auth-token --generate`, and copy {joining.DEFAULT_TOKEN} to them"
-        )
-
-
-def check_worker_ports(config: Config) -> None:
-    low, high = port_range(config.ray_worker_ports or "")
-    least = config.number_of_processes + SPARE_PORTS
-    if high - low + 1 < least:
-        raise UserError(
-            f"ray_worker_ports {low}-{high}: {config.number_of_processes} processes need at least "
-            f"{least} ports: set {low}-{low + least - 1}"
-        )
-    if config.ray_port is not None and low <= config.ray_port <= high:
-        raise UserError(
-            f"ray_worker_ports {low}-{high}: ray_port {config.ray_port} is among them: set another"
-        )
-    for port in (low, low + 1):
-        check_port("ray_worker_ports: port", port, config.ray_node_ip)
-
-
-def port_range(text: str) -> tuple[int, int]:
-    """-> (low, high). Raises UserError."""
-    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII)
-    low, high = map(int, match.groups()) if match else (0, 0)
-    if not FIRST_PORT <= low < high < 2**16:
-        raise UserError(
-            f"ray_worker_ports must be LOW-HIGH between {FIRST_PORT} and 65535, got {text!r}: set "
-            "e.g. --ray_worker_ports 10002-10999"
-        )
-    return low, high
-
-
-def bind_error(host: str, port: int) -> str | None:
-    """-> why nothing can listen there, None where it can."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
-    except (OSError, UnicodeError, OverflowError) as error:
-        number = getattr(error, "errno", None) or 0  # create_server's own text has the address
-        return os.strerror(number) if number > 0 else str(error)
-    return None
-
-
-def check_temp_dir(given: str | None) -> None:
-    """The folder that Ray gets, or takes by RAY_TMPDIR. Raises UserError."""
-    name = f"ray_temp_dir {given}"
-    folder = given
-    if folder is None and os.environ.get(TMPDIR):
-        name, folder = f"{TMPDIR} {os.environ[TMPDIR]}", os.path.join(os.environ[TMPDIR], "ray")
-    if folder is None:
-        return check_room("ray_temp_dir is not set, and /tmp", "/tmp")
-    path = os.path.abspath(folder)
-    length = len(os.fsencode(path + SESSION))
-    if length > MOST_SOCKET:
-        raise UserError(
-            f"{name} is too long for Ray's sockets by {length - MOST_SOCKET} bytes: set a shorter "
-            "one, such as /tmp/ray"
-        )
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"{name} cannot be written ({reason}): set --ray_temp_dir to another folder"
-        ) from None
-    check_room(name, path)
-
-
-def check_room(name: str, path: str) -> None:
-    """On a full disk Ray starts, and fails later."""
+def check() -> None:
+    """Raises UserError where Ray would start, and fail later on a full disk."""
+    path = os.environ.get(TMPDIR) or "/tmp"
     free = shutil.disk_usage(path).free
     if free < LEAST_ROOM:
         raise UserError(
-            f"{name} has {free / 2**20:.0f} MB free, and Ray needs about {LEAST_ROOM >> 20} for "
-            "its logs: free some space, or set --ray_temp_dir to a folder on another disk"
+            f"{path} has {free / 2**20:.0f} MB free, and Ray needs about {LEAST_ROOM >> 20} for "
+            f"its logs: free some space, or set {TMPDIR} to a folder on another disk"
         )
 
 
-def start(ray: Any, config: Config, machine: Machine) -> Any:
+def start(ray: Any, machine: Machine) -> Any:
     """Starts Ray on this machine; it ends with this process. -> Ray's context"""
     joining.ensure_token(os.environ)
     size, folder = object_store(machine)
     if folder is not None:
         os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
-    with (
-        port_of_the_head(config.ray_port),
-        ports_of_workers(ray, config.ray_worker_ports),
-        loopback_alone(ray, config.ray_port is None and config.ray_node_ip is None),
-    ):
+    with loopback_alone(ray):
         context = ray.init(
             address="local",
             num_cpus=machine.cpus,
@@ -186,8 +55,6 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
             object_store_memory=size,
             _plasma_directory=folder,
             _system_config=QUIET,
-            _node_ip_address=config.ray_node_ip,
-            _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
         )
     keep_others_out(Path(context.address_info["session_dir"]))
     return context
@@ -250,59 +117,13 @@ class Started:
                 process.kill()
 
 
-def join_command(address: str) -> str:
-    """What another machine runs to join this Ray; it has the token by then."""
-    is_on = os.environ.get(joining.MODE, "token") == "token"
-    return f"{joining.MODE}=token " * is_on + f"ray start --address={address}"
-
-
 @contextlib.contextmanager
-def port_of_the_head(port: int | None) -> Iterator[None]:
-    """Inside it Ray starts its head at that port."""
-    if port is None:
-        yield
-        return
-    before = os.environ.get(GCS_PORT)
-    os.environ[GCS_PORT] = str(port)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[GCS_PORT]
-        else:
-            os.environ[GCS_PORT] = before
-
-
-@contextlib.contextmanager
-def ports_of_workers(ray: Any, text: str | None) -> Iterator[None]:
-    """Inside it Ray starts with these ports: `ray.init` (2.60) has no argument for them, only the
-    parameters that it makes have."""
-    if text is None:
-        yield
-        return
-    low, high = port_range(text)
-    parameters = ray._private.parameter
-    usual = parameters.RayParams
-    parameters.RayParams = functools.partial(
-        usual,
-        node_manager_port=low,
-        object_manager_port=low + 1,
-        min_worker_port=low + 2,
-        max_worker_port=high,
-    )
-    try:
-        yield
-    finally:
-        parameters.RayParams = usual
-
-
-@contextlib.contextmanager
-def loopback_alone(ray: Any, is_wanted: bool) -> Iterator[None]:
+def loopback_alone(ray: Any) -> Iterator[None]:
     """Inside it Ray starts at the loopback address, as it does on macOS, where all its servers
     listen there alone: `ray.init` (2.60) takes the network's even if it is given the loopback's."""
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not is_wanted
+    constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:

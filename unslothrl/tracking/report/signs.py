@@ -178,7 +178,7 @@ def growing_gap(rows: Rows, options: Options) -> Sign | None:
         f"The mean distance of sampler and learner went from {short(first)} to {short(last)} nats "
         "per token.",
         "The learner trains on completions that are less and less its own: lower --lr or "
-        "--max_staleness, or set --correction truncated.",
+        "--max_staleness, or set --objective.correction truncated.",
     )
 
 
@@ -191,7 +191,7 @@ def large_gap(rows: Rows, options: Options) -> Sign | None:
         "Sampler and learner disagree",
         f"They were {short(first)} nats per token apart from the start; 0.002 to 0.02 is usual.",
         "Colour tokens by their gap below to see whether a few or all differ. Then set "
-        "--correction truncated, or another --engine.",
+        "--objective.correction truncated, or another --engine.",
     )
 
 
