@@ -38,6 +38,7 @@ OF_STAGES = (
 )
 STAGES = ("sft", "dpo", "rm")
 ALONE = "--cluster local --number_of_actors 0"
+KL, WEIGHT = "--objective.kl", "--objective.kl_coefficient"
 BESIDE = "--cluster local --number_of_actors 2"
 RAY = "--cluster ray --number_of_actors 2"
 RUNS = {
@@ -49,9 +50,9 @@ RUNS = {
     "dapo, Ray": f"--learner dapo {RAY}",
     "ppo, two epochs, one process": f"--learner ppo --epochs_per_rollout 2 {ALONE}",
     "ppo, two updates, Ray": f"--learner ppo --updates_per_rollout 2 {RAY}",
-    "ppo, KL in the reward": f"--learner ppo --kl reward --kl_coefficient 0.05 {ALONE}",
+    "ppo, KL in the reward": f"--learner ppo {KL} reward {WEIGHT} 0.05 {ALONE}",
     "reinforce_pp, Ray": f"--learner reinforce_pp {RAY}",
-    "grpo, KL in the loss": f"--learner grpo --kl loss --kl_coefficient 0.04 {BESIDE}",
+    "grpo, KL in the loss": f"--learner grpo {KL} loss {WEIGHT} 0.04 {BESIDE}",
     "gspo, two updates": f"--learner gspo --updates_per_rollout 2 {ALONE}",
     "pg, four of six": f"--learner pg --topk 4 --select max_variance {BESIDE}",
     "grpo, shuffled": f"--learner grpo --shuffle_rewards {ALONE}",

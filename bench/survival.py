@@ -44,7 +44,7 @@ LOCAL = "--cluster local --engine transformers --number_of_actors 0"
 EIGHT_BIT = "8-bit Adam"
 CONFIGS = {
     "grpo": f"--learner grpo {LOCAL}",
-    "dapo": f"--learner dapo {LOCAL} --max_resample 2",
+    "dapo": f"--learner dapo {LOCAL} --objective.max_resample 2",
     "ppo": f"--learner ppo {LOCAL} --epochs_per_rollout 2 --updates_per_rollout 2",
     "dropout": f"--learner grpo {LOCAL} --lora_dropout 0.1",
     "problems": f"--learner grpo {LOCAL} --dataset PROBLEMS",

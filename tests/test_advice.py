@@ -31,7 +31,7 @@ def last_line(arguments, capsys, code=2):
     ],
 )  # fmt: skip
 def test_a_value_outside_of_its_limits_is_answered_with_a_good_one(name, value, advised):
-    with pytest.raises(UserError, match=rf"set --{name} {re.escape(advised)}$"):
+    with pytest.raises(UserError, match=rf"set --(objective\.)?{name} {re.escape(advised)}$"):
         read_value(name, value)
 
 
@@ -87,7 +87,8 @@ def test_help_has_the_defaults_of_the_commands_own_table(command, whole, capsys)
     text = shown_help(command, capsys, whole)
     table: Table = TABLES.get(command.rpartition(" ")[2], RUN)
     for name in ("lr", "batch_size", "max_lora_rank", "eval_every"):
-        flags = text.split(f"--{name} ", 1)[1].split(" --", 1)[0]
+        flags = re.split(rf"--{name}[ ,]", text, maxsplit=1)[1].removeprefix(" --").split(" --")
+        flags = " ".join(flags[: 1 + bool(table.spellings(name)[1:])])
         assert f"default {table.options[name].default}" in flags, (name, flags)
 
 

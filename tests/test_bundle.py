@@ -83,9 +83,8 @@ def test_a_secret_is_hidden_wherever_a_long_file_is_cut(most, tmp_path):
     secret = "hf_" + "Abc123" * 10
     text = "x" * 300 + f" {secret} " + "y" * 60 + "\n" + "z" * 150
     (tmp_path / "a.log").write_text(text)
-    with mock.patch.object(bundle, "MARGIN", 40):
-        end = bundle.end_of(tmp_path / "a.log", most)
-    assert end is not None
+    with mock.patch.multiple(bundle, MARGIN=40, MOST_BYTES=most):
+        end = bundle.end_of(tmp_path / "a.log")
     assert secret[-9:] not in bundle.clean(end)
 
 
@@ -141,7 +140,7 @@ def test_completions_are_held_only_if_asked_for(tmp_path):
 
 def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unslothrl.commands.bundle.examine", lambda self_test: CHECKS)
+    monkeypatch.setattr("unslothrl.bundle.examine", lambda self_test: CHECKS)
     run_at(tmp_path)
     assert cli.main(["bundle", "a-run"]) == 0
     held = members(tmp_path / "a-run-bundle.tar.gz")
@@ -152,7 +151,6 @@ def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeyp
     for arguments, said in (
         (["a-run", "--output", "b.zip"], "exists already"),
         (["a-run", "--output", "b.rar"], "must end in"),
-        (["a-run", "--output", "nowhere/b.zip"], "cannot be written"),
         (["."], "no run's folder"),
     ):
         capsys.readouterr()

@@ -12,18 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.config import (
-    environment_options,
-    option,
-    options,
-    other_names,
-    sampling,
-    task_options,
-)
+from unslothrl.config import names, objective_options, option, options, sampling, task_options
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
-from unslothrl.config.values import choices_of, is_optional, read_value, unknown_option
+from unslothrl.config.values import RUN, choices_of, is_optional, read_value
 from unslothrl.config.values import kind as kind_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
@@ -327,17 +320,12 @@ def test_how_completions_are_drawn():
 
 def test_the_table_of_options_imports_nothing_of_ours_but_what_an_option_is():
     """So that every layer may read a config."""
-    ours = {
-        module.__name__: [node for node in imports_of(module) if "unslothrl" in node]
-        for module in (options, environment_options, task_options, option)
-    }
-    from_environment_options, from_option, from_task_options = ours[options.__name__]
-    assert from_task_options == f"from {task_options.__name__} import TaskOptions"
-    of_parts = (*ours[task_options.__name__], *ours[environment_options.__name__])
-    assert from_environment_options.startswith(f"from {environment_options.__name__} import")
-    for imported in (from_option, *of_parts):
-        assert imported.startswith(f"from {option.__name__} import")
-    assert not ours[option.__name__]
+    parts = (task_options, objective_options)
+    allowed = {f"from {each.__name__}" for each in (option, *parts)}
+    for module in (options, *parts):
+        for node in imports_of(module):
+            assert "unslothrl" not in node or node.partition(" import")[0] in allowed, node
+    assert not [node for node in imports_of(option) if "unslothrl" in node]
 
 
 def imports_of(module) -> list[str]:
@@ -369,8 +357,11 @@ def test_numbers_must_be_finite(value):
         ('learner = "grop"', "or a .py file, got 'grop': set learner = \"grpo\""),
         ("top_p = 0", "top_p must be over 0 and at most 1, got 0.0: set top_p = 1.0"),
         ("shuffle_rewards = 1", "shuffle_rewards must be true or false, got 1"),
-        ("num_candidats = 4", "num_candidats is not an option: did you mean num_candidates?"),
-        ("top_k = 4", "top_k is not an option: set topk (best candidates to train on)"),
+        (
+            "num_candidats = 4",
+            "num_candidats is not an option of train: did you mean num_candidates?",
+        ),
+        ("top_k = 4", "top_k is not an option of train: set sampling_top_k (here --topk is"),
         ("[sampling]\ntopk = 4", "has the section [sampling]"),
         ("lr = ", "is not TOML"),
     ],
@@ -415,40 +406,59 @@ def test_one_candidate_alone_has_no_variance():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["tensor_parallel_size", "vllm-tensor-parallel-size", "tensor_model_parallel_size", "tp",
-     "rollout_tp_size"],
-)  # fmt: skip
-def test_others_names_of_tensor_parallelism_are_answered_with_ours(name, tmp_path):
-    assert "is not an option: set --actor_tensor_parallel (" in unknown_option(name)
-    (tmp_path / "r.toml").write_text(f"{name.replace('-', '_')} = 2\n")
-    with pytest.raises(UserError, match=r"is not an option: set actor_tensor_parallel \("):
+    ("theirs", "said"),
+    [
+        ("max-completion-length", "set --max_new_tokens"),
+        ("actor_rollout_ref.rollout.n", "set --num_candidates"),
+        (
+            "actor_rollout_ref.actor.kl_loss_coef",
+            "set --objective.kl and --objective.kl_coefficient (for example --objective.kl loss",
+        ),
+        ("data.train_batch_size", "set --batch_size"),
+        ("per_device_train_batch_size", "set --batch_size and --num_candidates and --train_batch"),
+        ("load_in_4bit", "the base is always in 4 bit: leave it out"),
+        ("tp", "set --actor_tensor_parallel ("),
+        ("rollout_tp_size", "set --actor_tensor_parallel ("),
+        ("config", "set --recipe"),
+        ("wandb", "set --track"),
+        ("report_to", "set --track"),
+        ("no_vllm", "set --engine transformers"),
+        ("fp16", "set --dtype float16"),
+        ("device", "the GPUs that CUDA_VISIBLE_DEVICES leaves are used"),
+        ("reward_model_name_or_path", "set --reward rm:FOLDER"),
+        ("kl", "set --objective.kl"),
+        ("no.such.thing", "see unslothrl train --help"),
+        ("http_proxy", "see unslothrl train --help"),
+        ("." * 100_000, "see unslothrl train --help"),
+    ],
+)
+def test_what_an_unknown_option_is_answered_with(theirs, said):
+    assert f" is not an option of train: {said}" in names.unknown(theirs, RUN.flags)
+
+
+def test_a_recipe_is_answered_without_dashes(tmp_path):
+    (tmp_path / "r.toml").write_text("tensor_parallel_size = 2\n")
+    with pytest.raises(UserError, match=r"is not an option of train: set actor_tensor_parallel \("):
         resolve({"recipe": str(tmp_path / "r.toml")}, CPU)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "said"),
-    [
-        ("num_generations", "set --num_candidates"),
-        ("max-completion-length", "set --max_new_tokens"),
-        ("learning_rate", "set --lr"),
-        (
-            "actor_rollout_ref.actor.kl_loss_coef",
-            "set --kl and --kl_coefficient (for example --kl loss",
-        ),
-        ("per_device_train_batch_size", "set --batch_size and --num_candidates and --train_batch"),
-        ("load_in_4bit", "the base is always in 4 bit: leave it out"),
-    ],
-)
-def test_names_of_other_systems_are_answered_with_ours(theirs, said):
-    assert unknown_option(theirs).startswith(f"--{theirs} is not an option: {said}")
+def test_every_name_that_is_answered_leads_to_options_that_exist():
+    assert len(names.elsewhere()) > 500
+    known = {*RUN.flags, "card", "json"}
+    for theirs, (ours, about) in names.elsewhere().items():
+        assert {flag.split()[0].removeprefix("--") for flag in ours} <= known, theirs
+        assert ours or about, theirs
 
 
-def test_every_name_that_is_answered_is_another_ones_and_ours_exist():
-    for theirs, (ours, _) in other_names.OTHERS.items():
-        assert theirs not in OPTIONS and set(ours) <= OPTIONS.keys()
-    assert not other_names.WITHOUT.keys() & (OPTIONS.keys() | other_names.OTHERS.keys())
-
-
-def test_other_unknown_names_are_not_taken_for_it():
-    assert "parallel" not in unknown_option("topp") + unknown_option("http_proxy")
+def test_the_fields_names_are_read_and_the_objectives_section_too(tmp_path):
+    """Also as earlier versions wrote a run's config.toml: flat, with options that are gone."""
+    flat = tmp_path / "config.toml"
+    flat.write_text('learning_rate = 1e-4\nkl = "loss"\nturn_discount = 0.5\nray_port = 6400\n')
+    (tmp_path / "new.toml").write_text(
+        'learning_rate = 1e-4\n[objective]\nkl = "loss"\nturn_discount = 0.5\n'
+    )
+    expected = {"lr": 1e-4, "kl": "loss", "turn_discount": 0.5}
+    assert read_toml(flat) == read_toml(tmp_path / "new.toml") == expected
+    (tmp_path / "old.toml").write_text("ray_port = 6400\n")
+    with pytest.raises(UserError, match="ray start --head"):
+        read_toml(tmp_path / "old.toml")

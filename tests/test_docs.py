@@ -54,7 +54,7 @@ def test_the_example_trains_as_a_learner(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = (
         "--learner sapo.py --max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers "
-        "--cluster local --eval_every 0 --aggregation token --epochs_per_rollout 2"
+        "--cluster local --eval_every 0 --objective.aggregation token --epochs_per_rollout 2"
     )
     assert cli.main(flags.split()) == 0
     (folder,) = (tmp_path / "runs").iterdir()

@@ -36,7 +36,7 @@ LAYERS = (
         "redaction",
     ),  # "": __version__
     ("config.option", "columns", "answers", "sandbox"),
-    ("config.options", "config.task_options", "config.environment_options"),
+    ("config.options", "config.task_options", "config.objective_options"),
     ("algorithms", "data", "rewards", "environments", "dialogue", "embedded"),
     ("config",),
     ("weights", "planning", "memory", "evaluation.estimates"),

@@ -1,4 +1,4 @@
-"""docs/options.md, docs/coming-from.md and docs/troubleshooting.md say what the code says."""
+"""docs/options.md and docs/troubleshooting.md say what the code says."""
 
 import ast
 import dataclasses
@@ -9,11 +9,11 @@ from pathlib import Path
 import option_documents
 import pytest
 
-from unslothrl.commands.help import EVERYDAY
-from unslothrl.config import other_names
+from unslothrl.commands.flags import EVERYDAY
+from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.values import unknown_option
+from unslothrl.config.values import RUN
 from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 
@@ -31,12 +31,11 @@ def test_the_document_is_up_to_date(path):
 def test_every_option_has_a_row_with_its_default_and_what_is_allowed():
     text = option_documents.options()
     for name in OPTIONS:
-        assert len(re.findall(rf"^\| (?:\*\*)?`--{name}`", text, re.MULTILINE)) == 1
+        spelled = RUN.spellings(name)[0]
+        assert len(re.findall(rf"^\| (?:\*\*)?`--{spelled}`", text, re.MULTILINE)) == 1
     assert "| **`--max_new_tokens`** | longest completion (tokens) | `1200` | at least 1" in text
     assert "| **`--save_every`** | steps between saved adapters | `100` | at least 1" in text
-    assert (
-        "| `--kl` | where the KL against the reference is added; default: the learner's | |" in text
-    )
+    assert "| `--objective.kl` | where the KL against the reference is added; default:" in text
     assert text.count("**`--") == len(EVERYDAY)
 
 
@@ -49,45 +48,19 @@ def test_every_option_of_a_stage_has_a_row():
     assert re.search(r"^\| `--chosen_column` \| .*; dpo and rm only \|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("system", list(option_documents.SYSTEMS))
-def test_every_option_of_another_system_is_answered(system):
-    """On the command line too, where it is not also one of ours."""
-    names, different, _ = option_documents.SYSTEMS[system]
-    for theirs in names.split():
-        ours, about = different.get(theirs) or option_documents.answer_to(theirs)
-        assert set(ours.split()) <= OPTIONS.keys() and (ours or about), theirs
-        said = unknown_option(theirs)
-        if theirs not in OPTIONS:
-            assert "did you mean" not in said and "--help" not in said, said
-        if theirs not in {*OPTIONS, *different}:
-            assert all(f"--{name}" in said for name in ours.split()), said
-    assert set(different) <= set(names.split())
-
-
 @pytest.mark.real
 def test_every_option_of_grpo_in_trl_is_known_or_of_another_kind():
     """Against the TRL that is installed."""
     trl = pytest.importorskip("trl")
     fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     inherited = {field.name for field in dataclasses.fields(trl.GRPOConfig.__mro__[1])}
-    known = {*OPTIONS, *other_names.NAMES, "top_k"}
+    known = {*OPTIONS, *names.ALIASES, *names.elsewhere()}
     of_grpo = fields - inherited
     assert len(of_grpo) > 40
     assert sorted(of_grpo - known) == sorted(NOT_ANSWERED)
 
 
 NOT_ANSWERED = {"router_aux_loss_coef"}  # of mixtures of experts
-
-
-def test_dotted_names_are_looked_up_whole_and_then_by_their_ends():
-    assert other_names.ours("data.train_batch_size") == ["batch_size"]
-    assert other_names.ours("actor_rollout_ref.rollout.n") == ["num_candidates"]
-    assert other_names.ours("actor_rollout_ref.actor.optim.lr") == ["lr"]
-    assert other_names.ours("critic.optim.lr") == ["critic_lr"]
-    assert other_names.ours("trl.beta") == ["kl", "kl_coefficient"]
-    assert other_names.ours("no.such.thing") == other_names.ours("lr") == []
-    assert other_names.answer("no.such", "--{}") is other_names.answer("lr", "--{}") is None
-    assert other_names.answer("." * 100_000, "--{}") is None
 
 
 # Troubleshooting
@@ -144,7 +117,7 @@ def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, monkeypatch):
     while words:
         flag = words.pop(0)
         value = words.pop(0) if words and not words[0].startswith("--") else True
-        name = flag.removeprefix("--")
+        name = flag.removeprefix("--").removeprefix("objective.")
         if name == "reward":
             given.setdefault(name, []).append(value)  # type: ignore[attr-defined]
         else:
@@ -156,4 +129,4 @@ def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, monkeypatch):
 
 def test_flags_without_a_value_that_the_page_names_exist():
     alone = {text.removeprefix("--") for text in FLAGS.findall(TROUBLES) if " " not in text}
-    assert alone <= OPTIONS.keys() | {"help_all"} and len(alone) > 10
+    assert alone <= {*RUN.flags, "help_all"} and len(alone) > 10

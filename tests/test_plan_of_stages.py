@@ -393,7 +393,7 @@ def test_what_cannot_be_planned_is_refused(capsys):
 def test_the_embedded_run_is_planned_without_a_card(capsys):
     assert cli.main(["plan", "dpo"]) == 0
     text = capsys.readouterr().out
-    assert "no card: the process uses the host's memory" in text
+    assert "no GPU: everything is in the host's memory" in text
     assert "reference: its log-probabilities are cached (cached 0.02 MB for 2200 pairs" in text
     assert cli.main(["plan", "dpo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["card"] is None
@@ -427,7 +427,7 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
     words = ["plan", "--model", MODEL, "--card", "24", "--reward", "accuracy"]
     assert cli.main([*words, "--reward", f"rm:{judge}"]) == 0
-    assert "of that, the learner scoring with the reward model: " in capsys.readouterr().out
+    assert " s of it for the reward model" in capsys.readouterr().out
     assert cli.main(words) == 0
     assert "reward model" not in capsys.readouterr().out
 

@@ -186,7 +186,7 @@ def test_a_run_is_rewarded_by_it(trained, tmp_path):
     }  # fmt: skip
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     words += ["--reward", "accuracy", "--reward", f"rm:{trained}=0.5"]
-    assert cli.main([*words, "--no_normalize_reward_model"]) == 0
+    assert cli.main([*words, "--objective.no_normalize_reward_model"]) == 0
     run = tmp_path / "rl"
     rows = [json.loads(line) for line in (run / "rollouts/step_000001.jsonl").open()]
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")

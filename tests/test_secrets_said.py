@@ -63,6 +63,6 @@ def test_what_nobody_foresaw_ends_with_a_short_cause(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):\n")
     last = said.splitlines()[-1]
-    assert last.startswith("unslothrl: unexpected KeyError: ")
+    assert last.startswith("unslothrl: internal error, KeyError: ")
     assert "(test_secrets_said.py, line " in last and "report it" in last
     assert "pass-word" not in said and TOKEN not in said and "\x1b" not in said

@@ -18,7 +18,7 @@ from test_node_watch import FakeNodes, installed, on_cards, watch_of  # noqa: F4
 from unslothrl import variables
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.commands import plan
-from unslothrl.commands.cluster import card_of
+from unslothrl.commands.cluster import gpu_of
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_options import EXTENSION, options
@@ -382,20 +382,20 @@ def place_of(flags: dict[str, str], *sizes_gb: int) -> Placement:
 
 
 def test_the_plan_shows_it(capsys):
-    plan.forecast(SPLIT, "24,24,24", as_json=False)
+    plan.forecast("train", SPLIT, "24,24,24", as_json=False)
     text = capsys.readouterr().out
     assert text.count("actor-0, each of its 2 cards") == 2 and "--actor_tensor_parallel 2" in text
-    plan.forecast(SPLIT, "24,24,24", as_json=True)
+    plan.forecast("train", SPLIT, "24,24,24", as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert [[p["cards"] for p in each["processes"]] for each in report["cards"]] == [[1], [2], [2]]
     with pytest.raises(UserError, match="shares none of its cards"):
-        plan.forecast(SPLIT, "24,24", as_json=True)
+        plan.forecast("train", SPLIT, "24,24", as_json=True)
 
 
 def test_the_cluster_command_shows_them():
     process = {"card": "NVIDIA RTX 4090", "card_mb": 24_576, "share": 0.95, "cards": 2}
-    assert card_of(process) == "2 x NVIDIA RTX 4090, 24 GB, share 0.95"
-    assert card_of({**process, "cards": 1}) == "NVIDIA RTX 4090, 24 GB, share 0.95"
+    assert gpu_of(process) == "2 x NVIDIA RTX 4090, 24 GB, share 0.95"
+    assert gpu_of({**process, "cards": 1}) == "NVIDIA RTX 4090, 24 GB, share 0.95"
 
 
 # What vLLM is given

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from unslothrl import embedded
-from unslothrl.commands import chat, cli, showing
+from unslothrl.commands import chat, cli
 from unslothrl.data import prompts
 from unslothrl.export import serving
 from unslothrl.policy_version import Adapter
@@ -242,7 +242,7 @@ class Parrot:
     def __init__(self, base: str):
         self.use = adapter_use.Use(base, "")
 
-    def draw(self, policy, turns):
+    def generate(self, policy, turns):
         yield str(len(turns))
 
 
@@ -251,7 +251,7 @@ def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
     typed = ["a", "b", "/new", "c", "/help", "/quit"]
     monkeypatch.setattr(chat, "typed", lambda: iter(typed))
     out, err = io.StringIO(), io.StringIO()
-    chat.Talk(Parrot(base), ("adapter",), out, err).interactively()
+    chat.Conversation(Parrot(base), ("adapter",), out, err).interactively()
     assert out.getvalue().split() == answers.split()
     said = err.getvalue()
     assert said.count(chat.COMMANDS) == 2 and said.count("a new conversation") == 1
@@ -289,12 +289,11 @@ def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
 
 def test_half_a_character_waits_for_the_rest():
     out = io.StringIO()
-    assert (
-        showing.stream(iter(["a", "a", "a\u00e9", "a\u00e9\x1b[2J"]), out, True) == "a\u00e9\x1b[2J"
-    )
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    assert chat.stream(iter(["a", "a", "a\u00e9", "a\u00e9\x1b[2J"]), out) == "a\u00e9\x1b[2J"
     assert out.getvalue() == "a\u00e9?[2J"
     out = io.StringIO()
-    showing.stream(iter(["ab", "xy"]), out, False)
+    chat.stream(iter(["ab", "xy"]), out)
     assert out.getvalue() == "ab\nxy"
 
 
@@ -302,7 +301,7 @@ def test_answers_stand_side_by_side_where_there_is_room():
     from rich.console import Console
 
     console = Console(width=120, file=io.StringIO())
-    console.print(showing.columns({"base": "one two\nthree", "adapter": "four [bold]"}, 120))
+    console.print(chat.columns({"base": "one two\nthree", "adapter": "four [bold]"}))
     lines = console.file.getvalue().splitlines()
     assert lines[0].split() == ["base", "adapter"]
     assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_MB = 12
+PAGE = "docs/coming-from.md"  # the hints of error messages
 
 pytestmark = pytest.mark.real
 
@@ -24,7 +25,8 @@ def wheel(tmp_path_factory) -> Path:
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\0")[:-1]
     for name in tracked:
-        if (ROOT / name).exists() and not name.startswith(("bench/", "tests/", "docs/")):
+        is_needed = name == PAGE or not name.startswith(("bench/", "tests/", "docs/"))
+        if (ROOT / name).exists() and is_needed:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
@@ -62,6 +64,7 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in (ROOT / "recipes").glob("*.toml"):
         assert f"unslothrl/recipes/{name.name}" in names
+    assert "unslothrl/coming-from.md" in names
     for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
         tracked = subprocess.run(
             ["git", "ls-files", package.name], cwd=package.parent, check=True, capture_output=True,

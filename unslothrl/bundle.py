@@ -1,4 +1,5 @@
-"""The archive of a run for a bug report: what explains a failure, and nothing that is secret.
+"""`unslothrl bundle`: the archive of a run for a bug report: what explains a failure, and nothing
+that is secret.
 
     <run>-bundle/
       doctor.txt                what `unslothrl doctor` says of this machine, without its self-test
@@ -16,40 +17,63 @@ they were asked for, except what a log or a traceback quotes of them.
 import io
 import os
 import re
-import stat
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from unslothrl.doctor import Check
-from unslothrl.files import write_whole
+from unslothrl.doctor import Check, examine
+from unslothrl.errors import UserError
+from unslothrl.files import exists, expanded, is_file, write_whole
 from unslothrl.redaction import redacted
 from unslothrl.tracking.origin import ORIGIN
 from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, ROLLOUTS, SUMMARY
+from unslothrl.untrusted import for_terminal, plain, printable
 
 MOST_BYTES = 64 << 10  # of a file: its end
 MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
 METRIC_ROWS, LOG_LINES = 200, 300
 MOST_LISTED, MOST_LOGS = 5_000, 20
 TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR)
-LOG = re.compile(r"\.(?:log|err|out)$")
-RAY_SESSIONS = "session_*"
+LOGS = (".log", ".err", ".out")
+ENDINGS = (".tar.gz", ".tgz", ".zip")
 CUT = "[... the beginning is left out]\n"
+
+
+def bundle(run: str, output: str | None = None, rollouts: int = 0) -> None:
+    """Writes the archive, and prints what it holds. UserError."""
+    folder = expanded(run)
+    if not any(is_file(folder / name) for name in (CONFIG, METRICS)):
+        raise UserError(f"bundle {plain(run)} is no run's folder: give one, e.g. runs/<run>")
+    name = f"{safe(folder.resolve().name)}-bundle"
+    path = expanded(output) if output is not None else Path(f"{name}.tar.gz")
+    if not path.name.endswith(ENDINGS):
+        raise UserError(
+            f"output must end in {', '.join(ENDINGS)}, got {plain(str(path))}: set --output "
+            f"{name}.zip"
+        )
+    if output is not None and exists(str(path)):
+        raise UserError(f"output {plain(str(path))} exists already: remove it, or set another")
+    members = texts(folder, examine(self_test=False), rollouts)
+    write(path, name, members)
+    print(for_terminal(f"{path}, {path.stat().st_size / 1024:.0f} KB:"))
+    for member, text in members.items():
+        print(f"  {member:<32} {len(text.encode()):>9,} bytes")
+    held = f"the last {rollouts} completions" if rollouts else "no prompts or completions"
+    print(f"It holds {held}; known secrets are hidden. Look through it before you pass it on.")
 
 
 def texts(run: Path, checks: Iterable[Check], rollouts: int = 0) -> dict[str, str]:
     """Name in the archive -> text, redacted."""
     found = {"doctor.txt": "".join(f"{check.line()}\n" for check in checks)}
     listed = list(files(run))
-    found["files.txt"] = "".join(listing(run, listed))
+    found["files.txt"] = "".join(file_line(path, run) for path in listed[:MOST_LISTED])
     for name in TEXTS:
-        found[name] = end_of(run / name) or ""
-    found[METRICS] = last_lines(end_of(run / METRICS) or "", METRIC_ROWS)
-    logs = [path for path in listed if LOG.search(path.name)]
+        found[name] = end_of(run / name)
+    found[METRICS] = last_lines(end_of(run / METRICS), METRIC_ROWS)
+    logs = [path for path in listed if path.suffix in LOGS]
     for number, path in enumerate([*logs, *ray_logs(run)][:MOST_LOGS]):
-        text = last_lines(end_of(path) or "", LOG_LINES)
-        found[f"logs/{number:02d}-{safe(path.name)}"] = text
+        found[f"logs/{number:02d}-{safe(path.name)}"] = last_lines(end_of(path), LOG_LINES)
     if rollouts:
         found["rollouts.jsonl"] = last_rollouts(run, rollouts)
     return {name: clean(text) for name, text in found.items() if text}
@@ -57,16 +81,10 @@ def texts(run: Path, checks: Iterable[Check], rollouts: int = 0) -> dict[str, st
 
 def clean(text: str) -> str:
     """Without secrets, without escape sequences, and with ~ for the home folder."""
-    text = redacted(text, guess=True)
-    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-    return at_home(redacted(text, guess=True))
-
-
-def at_home(text: str) -> str:
-    """The home folder, and the real place of one that is a link, as ~."""
-    for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))}:
-        if len(home) > 1:
-            text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
+    text = printable(redacted(text, guess=True), kept="\n\t")
+    text = redacted(text, guess=True)  # also those that a sequence had cut in two
+    for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))} - {"/"}:
+        text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
     return text
 
 
@@ -78,43 +96,26 @@ def files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent) / name for name in sorted([*names, *links]))
 
 
-def listing(run: Path, found: list[Path]) -> Iterator[str]:
-    for path in found[:MOST_LISTED]:
-        try:
-            status = path.lstat()
-        except OSError:
-            continue
-        regular = stat.S_ISREG(status.st_mode)
-        size = f"{status.st_size:>14,}" if regular else f"{kind(status.st_mode):>14}"
-        yield f"{size}  {redacted(str(path.relative_to(run)), guess=True)!a}\n"
-    if len(found) > MOST_LISTED:
-        yield f"and {len(found) - MOST_LISTED} more\n"
+def file_line(path: Path, run: Path) -> str:
+    """A file with its size; a link and what is no file by its kind."""
+    kind = "link" if path.is_symlink() else "special"
+    size = f"{path.lstat().st_size:,}" if kind == "special" and path.is_file() else kind
+    return f"{size:>14}  {redacted(str(path.relative_to(run)), guess=True)!a}\n"
 
 
-def kind(mode: int) -> str:
-    return "link" if stat.S_ISLNK(mode) else "special"
-
-
-def end_of(path: Path, most: int = MOST_BYTES) -> str | None:
-    """The end of a regular file, without a line that was cut; None for a link, a pipe, a folder, or
-    what cannot be read. What was left out of it is redacted with it: see `MARGIN`."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        if path.is_symlink():
-            return None
-        with open(os.open(path, flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            start = max(0, status.st_size - most - MARGIN)
-            file.seek(start)
-            data = file.read(most + MARGIN)
-    except OSError:
-        return None
+def end_of(path: Path) -> str:
+    """The end of a regular file, without a line that was cut; "" for a link, a pipe, a folder, or
+    what is not there. What was left out of it is redacted with it: see `MARGIN`."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        start = max(0, path.stat().st_size - MOST_BYTES - MARGIN)
+        file.seek(start)
+        data = file.read(MOST_BYTES + MARGIN)
     text = data.decode("utf-8", "replace")
-    if start == 0 and len(data) <= most:
+    if start == 0 and len(data) <= MOST_BYTES:
         return text
-    text = redacted(text, guess=True)[-most:]
+    text = redacted(text, guess=True)[-MOST_BYTES:]
     return CUT + text.partition("\n")[2]  # its first line may have lost the beginning of a secret
 
 
@@ -132,26 +133,20 @@ def last_rollouts(run: Path, most: int) -> str:
     for path in there:
         if len(lines) >= most:
             break
-        lines = [*(end_of(path) or "").splitlines(keepends=True), *lines]
+        lines = [*end_of(path).splitlines(keepends=True), *lines]
     return "".join(lines[-most:])
 
 
 def ray_logs(run: Path) -> list[Path]:
-    """Those of workers that wrote while the run was on, in our own sessions of Ray's folder."""
-    try:
-        begun = (run / CONFIG).stat().st_mtime
-        ended = max(path.lstat().st_mtime for path in run.iterdir())
-        folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
-        sessions = [path for path in folder.glob(RAY_SESSIONS) if is_ours(path)]
-        logs = [path for each in sessions for path in (each / "logs").glob("worker-*.err")]
-        return sorted(path for path in logs if begun <= path.lstat().st_mtime <= ended + 60)
-    except (OSError, ValueError):
+    """Those of our own workers that wrote while the run was on; none of a run without Ray."""
+    if 'cluster = "local"' in end_of(run / CONFIG):
         return []
-
-
-def is_ours(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == getattr(os, "getuid", lambda: 0)()
+    begun = min(path.lstat().st_mtime for path in run.iterdir())
+    ended = max(path.lstat().st_mtime for path in run.iterdir())
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    logs = [path for path in folder.glob("session_*/logs/worker-*.err") if not path.is_symlink()]
+    ours = [path for path in logs if path.stat().st_uid == run.stat().st_uid]
+    return sorted(path for path in ours if begun <= path.stat().st_mtime <= ended + 60)
 
 
 def safe(name: str) -> str:
@@ -161,24 +156,16 @@ def safe(name: str) -> str:
 
 def write(path: Path, folder: str, members: dict[str, str]) -> None:
     """Writes the archive whole or not at all, without the names of users. OSError."""
-    make = zipped if path.suffix == ".zip" else tarred
-    write_whole(path, make({f"{folder}/{name}": text for name, text in members.items()}))
-
-
-def zipped(members: dict[str, str]) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in members.items():
-            archive.writestr(zipfile.ZipInfo(name), text.encode(), zipfile.ZIP_DEFLATED)
-    return out.getvalue()
-
-
-def tarred(members: dict[str, str]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, text in members.items():
-            data = text.encode()
-            member = tarfile.TarInfo(name)  # user 0, without a name
-            member.size, member.mode = len(data), 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return out.getvalue()
+    named = {f"{folder}/{name}": text.encode() for name, text in members.items()}
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name, data in named.items():
+                zipped.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    else:
+        with tarfile.open(fileobj=out, mode="w:gz") as tarred:
+            for name, data in named.items():
+                member = tarfile.TarInfo(name)  # user 0, without a name
+                member.size, member.mode = len(data), 0o644
+                tarred.addfile(member, io.BytesIO(data))
+    write_whole(path, out.getvalue())

@@ -17,7 +17,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.config.changes import changed
 from unslothrl.config.checks import check
 from unslothrl.config.options import OPTIONS, Config
-from unslothrl.config.parts import objective_of, with_objective, without_parts_of
+from unslothrl.config.parts import with_objective, without_parts_of
 from unslothrl.config.reading import (
     EMBEDDED_RECIPE,
     RECIPES,
@@ -39,9 +39,9 @@ from unslothrl.tracking.run_folder import free_name
 from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-PATHS = ("adapter", "lora_save_path", "output_dir", "ray_temp_dir", "resume")  # may begin with ~
-IN_FULL = ("adapter", "lora_save_path", "ray_temp_dir", "model", "dataset", "eval_dataset")
-MOVABLE = ("adapter", "lora_save_path", "ray_temp_dir")  # a run keeps these in full
+PATHS = ("adapter", "lora_save_path", "output_dir", "resume")  # may begin with ~
+IN_FULL = ("adapter", "lora_save_path", "model", "dataset", "eval_dataset")
+MOVABLE = ("adapter", "lora_save_path")  # a run keeps these in full
 
 CONFIG_FILE = "config.toml"  # of a run's folder
 ADAPTERS = "adapters"  # there
@@ -100,7 +100,7 @@ def resolve(
     if named.resume is not None:
         before = read_toml(expanded(named.resume) / CONFIG_FILE)
         notes += [f"{line}: changed in this resume" for line in changed(before, named)]
-    facts = option_rules.Facts(config, objective_of(config), machine, adapter)
+    facts = option_rules.Facts(config, machine, adapter)
     notes += option_rules.notes(requested, facts)
     return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(asked)))
 

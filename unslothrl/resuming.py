@@ -24,8 +24,7 @@ AUTO = "auto"
 FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
     "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
     "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
-    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
-    "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
+    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address",
 }  # fmt: skip
 
 

@@ -201,7 +201,7 @@ def prepare(
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
         if config.cluster == "ray":
-            starting.check(config)
+            starting.check()
     check_writable(config.lora_save_path)
     fingerprints = fingerprint.of(data)
     if earlier is not None:

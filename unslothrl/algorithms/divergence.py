@@ -5,10 +5,10 @@ http://joschu.net/blog/kl-approx.html), d = log pi - log pi_ref of the sampled t
     k2 = d^2 / 2             biased, low variance; in the loss its gradient is that of the KL
     k3 = exp(-d) - 1 + d     unbiased, never negative; GRPO, arXiv 2402.03300, equation 4
 
-In the reward (`--kl reward`) the estimate is a number without gradient: reward_t - beta k. There
+In the reward (kl reward) the estimate is a number without gradient: reward_t - beta k. There
 only k1 has the gradient of the KL, E[d grad log pi]; that of k2 and k3 vanishes near the reference,
 so k1 is what a run takes unless another is named. In the
-loss (`--kl loss`) its gradient is taken: k1's there has mean zero, so it does not hold the policy
+loss (kl loss) its gradient is taken: k1's there has mean zero, so it does not hold the policy
 (use k2 or k3). The reference is the base with the adapter off, or the adapter that the run started
 from.
 """

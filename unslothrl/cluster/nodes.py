@@ -58,7 +58,7 @@ class Nodes(Protocol):
 
 def of_run(ray: Any, config: Config, base: Path, machine: Machine, scratch: Path) -> Nodes:
     """The machines of a run under Ray, which has been started or joined. Raises UserError."""
-    if config.ray_address is None and config.ray_port is None:
+    if config.ray_address is None:
         return ThisMachine(ray, config, base, machine, scratch)
     return JoinedNodes(ray, config, base, machine)
 

@@ -95,8 +95,6 @@ class RayCluster:
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
         address = context.address_info["gcs_address"]
-        if config.ray_port is not None:
-            self.stage(f"other machines join with `{starting.join_command(address)}`")
         self.head = Head(address)
         client = self.ray._private.worker.global_worker.gcs_client
         here = self.ray.get_runtime_context()
@@ -117,7 +115,7 @@ class RayCluster:
                     f"ray_address {config.ray_address}: no cluster answers there "
                     f"({str(error).splitlines()[0]}): start one with `ray start --head`"
                 ) from None
-        return starting.start(self.ray, config, machine)
+        return starting.start(self.ray, machine)
 
     def _start(self, stage: Stage) -> None:
         config = self.config

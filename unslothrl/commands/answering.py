@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from unslothrl import variables
-from unslothrl.commands.adapters import base_under, find
+from unslothrl.commands.adapters import base_of, base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Machine
 from unslothrl.types import Request, Sampling, seed_of
 from unslothrl.untrusted import for_terminal
-from unslothrl.weights import adapter_check, adapter_use, base_model
+from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
 ADAPTER, BASE = "adapter", "base"  # policies
@@ -26,8 +28,8 @@ HALF_A_CHARACTER = "\ufffd"
 
 @dataclasses.dataclass
 class Answering:
-    """Draws answers under the adapter or under its base alone, as the adapter's run was evaluated
-    where nothing else is said."""
+    """Generates answers under the adapter or under its base alone, as the adapter's run was
+    evaluated where nothing else is set."""
 
     use: Use
     base: Path
@@ -37,7 +39,7 @@ class Answering:
     max_new_tokens: int | None = None
     temperature: float | None = None
 
-    def draw(self, policy: str, turns: Turns) -> Iterator[str]:
+    def generate(self, policy: str, turns: Turns) -> Iterator[str]:
         """The answer to a conversation that ends with the user's turn, as far as it is there after
         each token; the last is all of it. Special tokens are left out. UserError where the context
         has no room for it."""
@@ -46,17 +48,15 @@ class Answering:
         most = self.use.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         room = min(most, tokens_left(self.base, len(ids)))
         seed = seed_of(*(said for _, said in turns))
-        sampling = sampling_of(self.use, room, self.temperature)
-        return self._draw(policy, Request("answer", tuple(ids), seed, sampling))
+        request = Request("answer", tuple(ids), seed, sampling_of(self.use, room, self.temperature))
+        return self._generate(policy, request)
 
-    def _draw(self, policy: str, request: Request) -> Iterator[str]:
-        with self._under(policy):
+    def _generate(self, policy: str, request: Request) -> Iterator[str]:
+        under = contextlib.nullcontext()
+        with under if policy == ADAPTER else self.backend.model.disable_adapter():
             self.engine.add(request)
             try:
-                while True:
-                    finished = self.engine.step()
-                    if finished:
-                        break
+                while not (finished := self.engine.step()):
                     yield self._text(self.engine.drawn(request.id)).rstrip(HALF_A_CHARACTER)
             finally:
                 self.engine.abort([request.id])
@@ -64,12 +64,7 @@ class Answering:
         yield self._text(finished[0].completion.token_ids.tolist())
 
     def _text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-    def _under(self, policy: str) -> contextlib.AbstractContextManager[Any]:
-        return (
-            contextlib.nullcontext() if policy == ADAPTER else self.backend.model.disable_adapter()
-        )
+        return str(self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
 
 
 def load(
@@ -86,23 +81,21 @@ def load(
     """
     err = err or sys.stderr
     found = find(adapter)
-    folder = str(found.folder)
     recorded = adapter_use.read(found.folder)
-    use = recorded or assumed_use(folder, model)
-    use = dataclasses.replace(use, base=model or use.base)
+    name = base_of(found, model)
+    use = dataclasses.replace(recorded or Use(base=name, system_prompt=""), base=name)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     if err.isatty():
-        print(for_terminal(f"loading {use.base} and {folder} ..."), file=err)
+        print(for_terminal(f"loading {use.base} and {found.folder} ..."), file=err)
     base, notes = base_under(found, use.base)
-    for note in notes:
-        print(for_terminal(note), file=err)
     if recorded is None:
-        assumed = (
-            f"adapter {folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
+        notes.append(
+            f"adapter {found.folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
             f"template, no system prompt, top_p {use.top_p:g}"
         )
-        print(for_terminal(assumed), file=err)
+    for note in notes:
+        print(for_terminal(note), file=err)
     tokenizer = base_model.load_tokenizer(base)
     if use.chat_template is not None:
         tokenizer.chat_template = use.chat_template
@@ -129,14 +122,6 @@ def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sam
         return Sampling(1.0, 1.0, 1, max_new_tokens)
     used = use.temperature if temperature is None else temperature
     return Sampling(used, use.top_p, 0, max_new_tokens)
-
-
-def assumed_use(adapter: str, model: str | None) -> Use:
-    """How an adapter without its file is used: by what PEFT's settings say. UserError."""
-    base = model or adapter_check.check_settings(adapter).base
-    if not base:
-        raise UserError(f"adapter {adapter}: it does not name its base: set --model")
-    return Use(base=base, system_prompt="")
 
 
 def tokens_left(base: Path, prompt: int) -> int:

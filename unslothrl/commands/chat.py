@@ -1,62 +1,79 @@
-"""`unslothrl chat`: a conversation with an adapter, and with its base beside it."""
+"""`unslothrl ask` and `chat`: questions to an adapter, and to its base beside it."""
 
 import contextlib
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from unslothrl.commands import answering, showing
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from unslothrl.commands import answering
 from unslothrl.commands.answering import ADAPTER, BASE, Answering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
+from unslothrl.tracking.terminal import can_redraw
+from unslothrl.untrusted import printable
 
 QUIT, NEW, HELP = ("/quit", "/exit"), "/new", "/help"
 COMMANDS = (
     f"{NEW} clears the conversation, {QUIT[0]} or Ctrl-D ends it, Ctrl-C stops an answer, {HELP} "
-    "says this again"
+    "shows this again"
 )
 SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
-INTERRUPTED = 130  # exit code
 PROMPT = "> "
+STDIN = "-"
+WIDE = 100  # columns from which answers are shown side by side
+EMPTY = 'question is empty: ask something, e.g. "What is 347 + 285?"'
+
+
+def ask(
+    adapter: str,
+    question: str,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    model: str | None = None,
+    *,
+    with_base: bool = False,
+) -> None:
+    """Prints the answer as it is generated; with `with_base` that of the base alone beside it. A
+    question "-" is read from stdin. UserError for a folder that is no adapter."""
+    if question == STDIN:
+        question = sys.stdin.read()
+    if not question.strip():
+        raise UserError(EMPTY)
+    answers = answering.load(adapter, model, max_new_tokens, temperature)
+    turns = [("user", question.strip("\n") if question.endswith("\n") else question)]
+    policies = (BASE, ADAPTER) if with_base else (ADAPTER,)
+    show({policy: answers.generate(policy, turns) for policy in policies}, sys.stdout)
 
 
 def chat(
     adapter: str,
-    *,
-    with_base: bool = True,
-    whole: bool = False,
     max_new_tokens: int | None = None,
     temperature: float | None = None,
     model: str | None = None,
-    out: TextIO | None = None,
-    err: TextIO | None = None,
-) -> int:
+    *,
+    with_base: bool = True,
+    whole: bool = False,
+) -> None:
     """Answers what is typed, a conversation whose turns are remembered until /new; or what comes
-    through a pipe: every line is a question of its own, or all of it is one if `whole`.
+    through a pipe: every line is a question of its own, or all of it is one if `whole`. UserError.
 
-    -> the exit code: 0 at the end of the input and after /quit or Ctrl-C at the prompt. Ctrl-C
-    while an answer is drawn ends the answer, in a pipe the program. UserError."""
-    out, err = out or sys.stdout, err or sys.stderr
+    Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
     policies = (BASE, ADAPTER) if with_base else (ADAPTER,)
-    try:
-        answers = answering.load(adapter, model, max_new_tokens, temperature, err)
-        talk = Talk(answers, policies, out, err)
-        if sys.stdin.isatty() and not whole:
-            talk.interactively()
-        else:
-            talk.through_a_pipe(whole)
-    except KeyboardInterrupt:
-        print(file=err)
-        return INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-    return 0
+    answers = answering.load(adapter, model, max_new_tokens, temperature)
+    conversation = Conversation(answers, policies, sys.stdout, sys.stderr)
+    if sys.stdin.isatty() and not whole:
+        conversation.interactively()
+    else:
+        conversation.through_a_pipe([sys.stdin.read()] if whole else sys.stdin, not whole)
 
 
-class Talk:
-    """A conversation with each policy: they get the same questions and remember their own
-    answers."""
+class Conversation:
+    """With each policy: they get the same questions and remember their own answers."""
 
     def __init__(self, answers: Answering, policies: tuple[str, ...], out: TextIO, err: TextIO):
         self.answers, self.policies, self.out, self.err = answers, policies, out, err
@@ -69,21 +86,20 @@ class Talk:
 
     def interactively(self) -> None:
         """With a prompt; returns at the end of the input."""
-        names = " and ".join(self.policies)
-        print(f"{names}; {COMMANDS}", file=self.err)
+        print(f"{' and '.join(self.policies)}; {COMMANDS}", file=self.err)
         if self.is_single:
             print(SINGLE_TURNS, file=self.err)
         for line in typed():
             if line in QUIT:
                 return
-            if line == NEW:
-                self.start_again()
-                print("a new conversation", file=self.err)
-            elif line == HELP:
+            if line == HELP:
                 print(COMMANDS, file=self.err)
+                continue
+            if line == NEW or self.is_single:
+                self.start_again()
+            if line == NEW:
+                print("a new conversation", file=self.err)
             elif line:
-                if self.is_single:
-                    self.start_again()
                 try:
                     self.say(line)
                 except KeyboardInterrupt:
@@ -91,33 +107,30 @@ class Talk:
                 except UserError as error:
                     print(f"{error}, or {NEW}", file=self.err)
 
-    def through_a_pipe(self, whole: bool) -> None:
-        stdin = showing.lenient(sys.stdin)
-        lines = [stdin.read()] if whole else stdin
-        is_empty = True
+    def through_a_pipe(self, lines: Iterator[str] | list[str] | TextIO, echoes: bool) -> None:
+        is_first = True
         for line in lines:
             question = line.strip()
-            if not whole and question in QUIT:
+            if echoes and question in QUIT:
                 return
             if question:
-                if not is_empty:
-                    self.out.write("\n")
-                is_empty = False
-                if not whole:
-                    self.out.write(f"{PROMPT}{question}\n")
+                self.out.write("" if is_first else "\n")
+                self.out.write(f"{PROMPT}{question}\n" if echoes else "")
+                is_first = False
                 self.start_again()
                 self.say(question)
-        if is_empty:
-            raise UserError('question is empty: echo "What is 347 + 285?" | unslothrl chat ...')
+        if is_first:
+            raise UserError(EMPTY)
 
     def say(self, question: str) -> None:
         """Prints the answers and remembers them; nothing where one is interrupted."""
         asked = {policy: [*said, ("user", question)] for policy, said in self.turns.items()}
-        drawing = {policy: self.answers.draw(policy, turns) for policy, turns in asked.items()}
         with contextlib.ExitStack() as closing:
-            for parts in drawing.values():
-                closing.callback(parts.close)  # type: ignore[attr-defined]
-            for policy, answer in showing.show(drawing, self.out).items():
+            generating = {
+                policy: closing.enter_context(contextlib.closing(self.answers.generate(policy, t)))
+                for policy, t in asked.items()
+            }
+            for policy, answer in show(generating, self.out).items():
                 asked[policy].append(("assistant", answer))
         self.turns = asked
 
@@ -132,5 +145,55 @@ def typed() -> Iterator[str]:
         except (EOFError, KeyboardInterrupt):
             print(file=sys.stderr)
             return
-        except UnicodeDecodeError:
-            print("that is not UTF-8", file=sys.stderr)
+
+
+def show(generating: Mapping[str, Iterator[str]], out: TextIO) -> dict[str, str]:
+    """Prints answers, by the name of what generates them, as they grow. -> the answers"""
+    console = Console(file=out, highlight=False)
+    if len(generating) > 1 and can_redraw(console) and console.width >= WIDE:
+        return in_columns(generating, console)
+    answers = {}
+    for name, parts in generating.items():
+        if len(generating) > 1:
+            out.write(f"{name}:\n")
+        answers[name] = stream(parts, out)
+        out.write("\n\n" if name != list(generating)[-1] else "\n")
+        out.flush()
+    return answers
+
+
+def stream(parts: Iterator[str], out: TextIO) -> str:
+    """Writes what each part adds to the one before. -> the last"""
+    written = text = ""
+    for text in parts:
+        if text.startswith(written):
+            out.write(visible(text[len(written) :], out))
+            out.flush()
+            written = text
+    if written != text:  # a tokenizer that writes otherwise as it goes on
+        out.write("\n" + visible(text, out))
+    return text
+
+
+def in_columns(generating: Mapping[str, Iterator[str]], console: Console) -> dict[str, str]:
+    """One after the other, each into its column."""
+    answers = dict.fromkeys(generating, "")
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        for name, parts in generating.items():
+            for answers[name] in parts:
+                live.update(columns(answers))
+    console.print(columns(answers))
+    return answers
+
+
+def columns(answers: Mapping[str, str]) -> Table:
+    table = Table(box=None, expand=True, padding=(0, 2, 0, 0))
+    for name in answers:
+        table.add_column(name, ratio=1, header_style="bold", overflow="fold")
+    table.add_row(*(Text(printable(answer, kept="\n\t")) for answer in answers.values()))
+    return table
+
+
+def visible(text: str, out: TextIO) -> str:
+    """On a terminal without control characters, which would move its cursor."""
+    return printable(text, kept="\n\t") if out.isatty() else text

@@ -1,4 +1,4 @@
-"""`unslothrl cluster`: a Ray cluster's nodes and cards, and the runs on it."""
+"""`unslothrl cluster`: a Ray cluster's nodes and GPUs, and the runs on it."""
 
 import json
 import os
@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from unslothrl.cluster import joining
+from unslothrl.commands.plan import duration
 from unslothrl.errors import UserError
 
 WIDTH = 80
 OWN = (
-    "this looks for a Ray that `ray start` or a run with --ray_port has started; the Ray of any "
-    "other run is closed to it: see the run's terminal, or `unslothrl report runs`"
+    "this looks for a Ray that `ray start` has started; the Ray of any other run is closed to it: "
+    "see the run's terminal, or `unslothrl report runs`"
 )
 Record = Mapping[str, Any]
 
@@ -22,8 +23,6 @@ def show(address: str | None, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what is at an address, by default RAY_ADDRESS or this machine's cluster. UserError
     where no cluster answers."""
     given = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if given == "auto" and "ray" not in sys.modules:
-        check_installed()
     try:
         seen = joining.check(given, "unslothrl.cluster.run_entry")
     except UserError as error:
@@ -32,54 +31,49 @@ def show(address: str | None, as_json: bool, out: TextIO | None = None) -> None:
     print(text, file=out or sys.stdout)
 
 
-def check_installed() -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("ray") is None:
-        raise UserError("cluster: Ray is not installed: pip install ray==2.60.0")
-
-
 def lines(seen: Record, now: float) -> list[str]:
     """The cluster for people, at most `WIDTH` columns wide."""
     nodes = sorted(seen["nodes"], key=lambda node: (node["health"] == "dead", not node["is_head"]))
     alive = [node for node in nodes if node["health"] != "dead"]
-    gpus, free = (sum(node[name] for node in alive) for name in ("gpus", "gpus_free"))
+    cpus, gpus, free = (sum(n[name] for n in alive) for name in ("cpus", "gpus", "gpus_free"))
     text = [
-        f"{seen['address']}: {counted(len(alive), 'node')}, "
-        f"{sum(node['cpus'] for node in alive):g} CPUs, {counted(gpus, 'GPU')} ({free:g} free)",
+        f"{seen['address']}: {counted(len(alive), 'node')}, {cpus:g} CPUs, "
+        f"{counted(gpus, 'GPU')} ({free:g} free)",
         "",
     ]
     for node in nodes:
         text += node_lines(node, seen["runs"])
     for run in seen["runs"]:
-        text += ["", *run_lines(run, nodes, now)]
+        text += ["", *run_lines(run, now)]
     if not seen["runs"]:
         text += ["", "no run of unslothrl is on it"]
     return [line[:WIDTH].rstrip() for line in text]
 
 
 def node_lines(node: Record, runs: Sequence[Record]) -> list[str]:
-    """A node and, below it, the processes of each run on it with their cards."""
-    head = ", head" if node["is_head"] else ""
+    """A node and, below it, the processes of each run on it with their GPUs."""
     if node["health"] == "dead":
         why = " ".join(str(node["why"]).split())
         return [f"{node['name']}: dead{': ' + why if why else ''}"]
-    cards = f", {counted(node['gpus'], node['kind'] or 'GPU')}" if node["gpus"] else ""
+    head = ", head" if node["is_head"] else ""
+    gpus = f", {counted(node['gpus'], node['kind'] or 'GPU')}" if node["gpus"] else ""
     text = [
         f"{node['name']}{head}: {node['health']}, {node['cpus']:g} CPUs, "
-        f"{node['memory_mb'] / 1024:.0f} GB{cards}"
+        f"{node['memory_mb'] / 1024:.0f} GB{gpus}"
     ]
     for run in runs:
         if run["driver"] == node["id"]:
             text.append(f"  {'driver':<13} {run['state']:<11} {run['name']}")
-        for process in run["processes"]:
-            if process["node"] == node["id"]:
-                text.append(f"  {process['name']:<13} {process['state']:<11} {card_of(process)}")
+        text += [
+            f"  {process['name']:<13} {process['state']:<11} {gpu_of(process)}"
+            for process in run["processes"]
+            if process["node"] == node["id"]
+        ]
     return text
 
 
-def card_of(process: Record) -> str:
-    """ "NVIDIA GeForce RTX 4090, 24 GB, share 0.95", "2 x NVIDIA ..."; "CPU" without a card."""
+def gpu_of(process: Record) -> str:
+    """ "NVIDIA GeForce RTX 4090, 24 GB, share 0.95", "2 x NVIDIA ..."; "CPU" without a GPU."""
     if process["card"] is None:
         return "CPU"
     size = f"{process['card_mb'] / 1024:.0f} GB"
@@ -87,31 +81,25 @@ def card_of(process: Record) -> str:
     return f"{count}{process['card']}, {size}, share {process['share']:.2f}"
 
 
-def run_lines(run: Record, nodes: Sequence[Record], now: float) -> list[str]:
+def run_lines(run: Record, now: float) -> list[str]:
     """How far a run is, how fast, and how old that is."""
     of = f"/{run['steps']}" if run["steps"] else ""
-    text = [f"{run['name']}: {run['state']}, step {run['step']}{of}, process {run['pid']} of "
-            f"{run['host']}, for {duration(now - run['started'])}"]  # fmt: skip
-    facts = []
-    if "tokens_per_s" in run:
-        facts.append(f"{run['tokens_per_s']:.0f} tokens/s")
-    if "seconds" in run:
-        facts.append(f"{run['seconds']:.1f} s a step")
-    if "reward" in run:
-        facts.append(f"reward {run['reward']:.3f}")
-    facts.append(f"{duration(now - run['updated'])} ago")
-    text.append("  " + ", ".join(facts))
+    facts = [
+        text.format(run[name])
+        for name, text in (
+            ("tokens_per_s", "{:.0f} tokens/s"),
+            ("seconds", "{:.1f} s a step"),
+            ("reward", "reward {:.3f}"),
+        )
+        if name in run
+    ]
+    text = [
+        f"{run['name']}: {run['state']}, step {run['step']}{of}, process {run['pid']} of "
+        f"{run['host']}, for {duration(now - run['started'])}",
+        "  " + ", ".join([*facts, f"{duration(now - run['updated'])} ago"]),
+    ]
     lost = [p["name"] for p in run["processes"] if p["state"] not in ("alive", "pending_creation")]
-    if lost:
-        text.append(f"  not alive: {', '.join(lost)}")
-    return text
-
-
-def duration(seconds: float) -> str:
-    seconds = max(0.0, seconds)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return [*text, f"  not alive: {', '.join(lost)}"] if lost else text
 
 
 def counted(number: float, noun: str) -> str:

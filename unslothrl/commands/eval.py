@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +18,8 @@ from unslothrl.config.reading import command_of, entries, read_toml
 from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
-from unslothrl.errors import RunError, UserError
-from unslothrl.export import staging
-from unslothrl.files import expanded, is_file, is_folder, write_whole
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
 from unslothrl.resolve import resolve
@@ -38,14 +36,6 @@ from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 BASE, ADAPTER = "base", "adapter"
 PROGRAM = "environment_python"
 OF_CODE = ("reward", "learner", "environment", "tools", PROGRAM)  # options that may name code
-HARNESS = {  # lm-evaluation-harness's tasks, by a part of a data set's name
-    "gsm8k": "gsm8k_cot_llama",
-    "math-500": "minerva_math500",
-    "aime": "aime24",
-    "humaneval": "humaneval_instruct",
-    "mbpp": "mbpp_instruct",
-    EMBEDDED: "arithmetic_3da,arithmetic_3ds",
-}
 
 
 def evaluate(
@@ -62,8 +52,8 @@ def evaluate(
     its run; writes every completion to `output`, by default into its run's folder. UserError."""
     out = out or sys.stdout
     found = find(adapter)
-    path = written_to(found, output)
     config, notes = config_of(found, datasets, flags)
+    path = written_to(found, output)
     options = data_options(config)
     config = replace(config, adapter=None)  # nothing is trained
     machine = Machine.detect()
@@ -84,7 +74,7 @@ def evaluate(
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {}
             for policy in policies:
-                view.stage(f"drawing the answers of the {policy.name}")
+                view.stage(f"generating the answers of the {policy.name}")
                 drawn[policy.name] = drawing.draw(policy)
             view.stage("stopping")
     results = figures(config, drawn)
@@ -94,8 +84,8 @@ def evaluate(
         show(table(results), out)
     if path is not None:
         write_samples(path, drawn)
-    if not as_json:
-        show(last_lines(config, found, base, path), out)
+        if not as_json:
+            show(["", f"completions: {path}"], out)
 
 
 def show(lines: Sequence[str], out: TextIO) -> None:
@@ -160,35 +150,27 @@ def check_code(run: Path, flags: Mapping[str, Any]) -> None:
     for name, value in read_toml(run / CONFIG).items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts if name in OF_CODE and name not in flags else ():
-            for path in programs_of(text) if name == PROGRAM else files_of(str(text)):
-                if is_within(path, run):
+            for path in code_of(name, str(text or "")):
+                if not path.is_absolute() or is_within(path, run):
                     raise UserError(
-                        f"{name} {plain(str(path))}: code in the adapter's own folder is not run: "
-                        f"read it, and move it out of {plain(str(run))}"
-                    )
-                if not path.is_absolute():
-                    raise UserError(
-                        f"{name} {plain(str(path))}: code by a relative path is not run: read it, "
-                        f"and set --{name}"
+                        f"{name} {plain(str(path))}: code in the adapter's own folder, or by a "
+                        f"relative path, is not run: read it, move it, and set --{name}"
                     )
 
 
-def programs_of(text: str | None) -> list[Path]:
-    """The file of a program that is named by its path; a bare name is looked for on the system."""
-    return [expanded(text)] if text and os.sep in text else []
-
-
-def files_of(text: str) -> list[Path]:
-    """Every file of Python that a text such as file.py:function=0.5 may mean."""
+def code_of(name: str, text: str) -> list[Path]:
+    """Every file that a text such as file.py:function=0.5 may mean, or that of a program that is
+    named by its path; a bare name is looked for on the system."""
+    if name == PROGRAM:
+        return [expanded(text)] if os.sep in text else []
     return [expanded(text[: found.end()]) for found in re.finditer(r"\.py(?=:|$)", text)]
 
 
 def is_within(path: Path, folder: Path) -> bool:
     """Whether it lies there, by its name or by what the name leads to."""
-    named = Path(os.path.abspath(path))
-    return path.resolve().is_relative_to(folder.resolve()) or any(
-        named.is_relative_to(each) for each in (Path(os.path.abspath(folder)), folder.resolve())
-    )
+    places = (Path(os.path.abspath(path)), path.resolve())
+    folders = (Path(os.path.abspath(folder)), folder.resolve())
+    return any(place.is_relative_to(each) for place in places for each in folders)
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
@@ -289,47 +271,24 @@ def difference(values: Mapping[str, float]) -> str:
 
 
 def written_to(found: Found, output: str | None) -> Path | None:
-    """The file that the completions are written to. UserError where it cannot be: said before
-    anything is drawn."""
+    """The file that the completions are written to, in a folder that is made. UserError for one
+    that is there; OSError where there can be none: before anything is generated."""
     if output is not None:
         path = expanded(output)
+        if path.is_dir() or (is_file(path) and path.stat().st_size):
+            raise UserError(f"output {plain(output)} exists already: remove it, or set another")
     elif found.run is not None:
         path = found.run / EVALS / f"{found.name}.jsonl"
     else:
         return None
-    if "\0" in str(path) or is_folder(path):
-        raise UserError(f"output {plain(str(path))} is no file: set --output FILE.jsonl")
-    if output is not None and is_file(path) and path.stat().st_size:
-        raise UserError(f"output {plain(output)} exists already: remove it, or set another")
-    parent = staging.existing(path)
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"output {path}: {parent} cannot be written: set --output FILE.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
-    """A line of JSON for each completion. RunError where it cannot be written."""
+    """A line of JSON for each completion. Raises OSError."""
     rows = [
         row for policy, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=policy)
     ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
-        write(path, b"".join(map(json_line, rows)))
-    except OSError as error:
-        raise RunError(f"output {path}: {error.strerror}: set --output") from None
-
-
-def last_lines(config: Config, found: Found, base: Path, path: Path | None) -> list[str]:
-    """Where the completions are, and how lm-evaluation-harness measures the same adapter over the
-    same 4-bit weights."""
-    names = " ".join(config.eval_dataset or (config.dataset,)).lower()
-    task = next((task for part, task in HARNESS.items() if part in names), "TASK")
-    use = adapter_use.read(found.folder)
-    words = ["lm_eval", "--model", "hf", "--model_args"]
-    words += [f"pretrained={base},peft={found.folder.resolve()}", "--tasks", task]
-    words += ["--apply_chat_template"]
-    if use is not None and use.system_prompt:
-        words += ["--system_instruction", use.system_prompt]
-    lines = [""] if path is None else ["", f"completions: {path}"]
-    return [*lines, f"lm-evaluation-harness: {shlex.join(words)}"]
+    write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
+    write(path, b"".join(map(json_line, rows)))

@@ -19,7 +19,7 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.export import hub, serving, staging
 from unslothrl.export.staging import staged
-from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.files import expanded, is_file
 from unslothrl.planning import shapes
 from unslothrl.planning.machine import Machine
 from unslothrl.rewards import model as judge
@@ -32,7 +32,6 @@ from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files
 
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
-FORMS = (ADAPTER, MERGED, GGUF)
 DEFAULT_TYPE = "f16"
 GGUF_TYPES = {DEFAULT_TYPE: 2.0, "q8_0": 34 / 32}  # bytes a weight
 ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
@@ -70,8 +69,6 @@ def export(
     all, uploads it to `push`, user/name on the hub, and prints how it is used. UserError,
     RunError."""
     out = out or sys.stdout
-    check_choice("to", to, FORMS)
-    check_choice("gguf_type", gguf_type, tuple(GGUF_TYPES))
     if to != GGUF and gguf_type != DEFAULT_TYPE:
         raise UserError(f"gguf_type {gguf_type} is for GGUF, and --to is {to}: set --to {GGUF}")
     if private and push is None:
@@ -83,7 +80,10 @@ def export(
         if target.suffix.lower() in (".gguf", ".safetensors"):
             raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
         staging.check_target(target)
-        check_is_no_version(target)
+        if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
+            raise UserError(
+                f"output {target}: it would be an adapter of that run: name another folder"
+            )
     found = find(adapter, any_kind=to == ADAPTER)
     if push is not None:
         hub.check(push)
@@ -107,28 +107,6 @@ def export(
     print(for_terminal("\n".join(lines), kept="\n\t"), file=out, flush=True)
     if target is not None and push is not None:  # what was written stays, whatever comes of this
         print(for_terminal(f"pushed: {hub.push(target, push, private)}"), file=out)
-
-
-def check_is_no_version(target: Path) -> None:
-    """UserError for a folder among a run's adapters, the newest of which is its result."""
-    if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
-        raise UserError(f"output {target}: it would be an adapter of that run: name another folder")
-
-
-def interrupted(output: str | None) -> str:
-    """What Ctrl-C has left."""
-    target = None if output is None else expanded(output)
-    if target is None or not is_folder(target) or staging.is_empty(target):
-        return "export: interrupted, nothing was kept"
-    return f"export: interrupted; {target} is whole, but was not pushed"
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        known = ", ".join(choices)
-        raise UserError(
-            f"{name} must be one of {known}, got {value!r:.40}: set --{name} {choices[1]}"
-        )
 
 
 def source_of(found: Found, model: str | None) -> Source:

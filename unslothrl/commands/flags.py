@@ -1,18 +1,75 @@
-"""Flags of the commands, made from the table of options."""
+"""Flags of the commands, made from the table of options, and their help: the everyday options, or
+all of them, under the names of their groups."""
 
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
 
+from unslothrl.config.names import off
+from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
+from unslothrl.config.reading import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text
+from unslothrl.embedded import EMBEDDED
+
+EVERYDAY = (  # in the order in which they are shown
+    "model",
+    "dataset",
+    "reward",
+    "learner",
+    "max_steps",
+    "episodes",
+    "batch_size",
+    "num_candidates",
+    "max_prompt_tokens",
+    "max_new_tokens",
+    "temperature",
+    "lr",
+    "max_lora_rank",
+    "adapter",
+    "eval_dataset",
+    "eval_every",
+    "save_every",
+    "number_of_actors",
+    "recipe",
+    "run_name",
+    "resume",
+)
+MANY = 40  # options of a command, of which its help then shows only these
+ALL = "help_all"
 
 OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
+KNOWN = {  # what is completed besides choices
+    "recipe": tuple(sorted(RECIPES)),
+    "model": (EMBEDDED,),
+    "dataset": (EMBEDDED,),
+}
+
+
+class GroupedCommand(typer.core.TyperCommand):
+    """A command whose options are listed under their groups' names."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+        listed = self.get_params(ctx)
+        is_short = len(listed) > MANY and not ctx.meta.get(ALL)
+        if is_short:
+            by_name = {each.name: each for each in listed}
+            own = [each for each in listed if each.name not in OPTIONS]
+            listed = [*own, *(by_name[name] for name in EVERYDAY if name in by_name)]
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in listed:
+            if (record := parameter.get_help_record(ctx)) is not None:
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                is_everyday = is_short and parameter.name in OPTIONS
+                groups.setdefault("Everyday options" if is_everyday else group, []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
 
 
 def with_options(
@@ -30,27 +87,64 @@ def with_options(
         if parameter.kind != parameter.VAR_KEYWORD
     ]
     parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
+    info = typer.Option(
+        None,
+        f"--{ALL}",
+        is_eager=True,
+        callback=print_all,
+        help=f"List all {count(names, table)} options by group.",
+        show_default=False,
+        hidden=len(names) <= MANY,
+    )
+    parameters.append(keyword(ALL, info, bool | None))
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     return function
 
 
-def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.Parameter:
-    """The command-line parameter of an option; its value arrives as text and is read by config."""
-    kind = table.kind(name)
-    is_bool, is_list = kind is bool, kind is tuple
-    info = typer.Option(
-        None,
-        f"--{name}/--no_{name}" if is_bool else f"--{name}",
-        help=help_text(name, table, default),
-        metavar="NAME" if choices_of(name, table) else METAVARS[kind],
-        show_default=False,
-        rich_help_panel=table.options[name].metadata["group"],
-    )
-    annotation = list[str] | None if is_list else (bool if is_bool else str) | None
+def count(names: Sequence[str], table: Table = RUN) -> int:
+    """Options; all numbers of an objective are one, `--objective.NAME`."""
+    return len({table.spellings(name)[0].partition(".")[0] for name in names})
+
+
+def print_all(ctx: typer.Context, is_wanted: bool | None) -> None:
+    """The help with every option, at once."""
+    if is_wanted:
+        ctx.meta[ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def keyword(name: str, info: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
     )
+
+
+def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.Parameter:
+    """The command-line parameter of an option; its value arrives as text and is read by config."""
+    kind, choices = table.kind(name), choices_of(name, table)
+    spelled = [f"--{each}" for each in table.spellings(name)]
+    if kind is bool:
+        spelled[0] += f"/--{off(spelled[0].lstrip('-'))}"
+    info = typer.Option(
+        None,
+        *spelled,
+        help=help_text(name, table, default),
+        metavar="NAME" if choices else METAVARS[kind],
+        show_default=False,
+        rich_help_panel=table.options[name].metadata["group"],
+        autocompletion=completing(choices or KNOWN.get(name, ())),
+    )
+    is_list = kind is tuple
+    return keyword(
+        name, info, list[str] | None if is_list else (bool if kind is bool else str) | None
+    )
+
+
+def completing(values: Sequence[str]) -> Callable[[str], list[str]] | None:
+    """What a shell completes a value with; None: files."""
+    return (lambda incomplete: [v for v in values if v.startswith(incomplete)]) if values else None
 
 
 def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
@@ -63,23 +157,16 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
     elif entry.default not in (None, ()):
         default = f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    facts = [known_names, entry.metadata.get("unit"), limits_text(name, table), default]
+    is_bounded = entry.metadata.get("at_most") not in (MOST_NUMBER, *MOST.values())
+    limits = limits_text(name, table) if is_bounded else ""  # the others only refuse slips
+    facts = [known_names, entry.metadata.get("unit"), limits, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{said} ({known})" if known else said
 
 
-def without_limits(text: str, name: str) -> str:
-    """A help text of the option without its limits, which are the same for all commands."""
-    limits = limits_text(name)
-    for found in (f"{limits}, ", f", {limits})", f" ({limits})") if limits else ():
-        if found in text:
-            return text.replace(found, ")" * found.startswith(", "), 1)
-    return text
-
-
-def given(flags: dict[str, Any]) -> dict[str, Any]:
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that are there: name -> value."""
-    return {name: value for name, value in flags.items() if value is not None and value != []}
+    return {name: value for name, value in flags.items() if value not in (None, [])}
 
 
 def finite(value: float | None) -> float | None:

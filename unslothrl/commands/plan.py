@@ -1,251 +1,135 @@
-"""`unslothrl plan`: what a run would take on a card, and the settings that fit it best."""
+"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; as JSON, or
+as text for people."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
-from unslothrl.config.hardware import half_precision, versions_in_flight
+from unslothrl.commands.planned import NOT_MEASURED, Plan, Process, of_run, of_stage
+from unslothrl.config.hardware import half_precision
+from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
-from unslothrl.errors import UserError
 from unslothrl.planning import setting_search as search
-from unslothrl.planning import shapes, speed
+from unslothrl.planning import shapes
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.forecast import Forecast, forecast_of
+from unslothrl.planning.forecast import Store
 from unslothrl.planning.gpu_names import gpus_of, of_size
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
-from unslothrl.planning.setting_search import FREE
-from unslothrl.resolve import resolve
+from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.tracking import calling
 
-CARDS_GB = (8, 12, 16, 24, 48, 80)
-STEP = 64  # tokens that a length is searched by
+SIZES_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-RECOMMENDED = "grpo"  # the learner, where none is given
-NOT_MEASURED = "an estimate, not measured on a card yet"
+LEAST_GB_MB = 10  # below which a part is given in MB
 
 
 def forecast(
-    given: Mapping[str, Any], cards: str | None, as_json: bool, out: TextIO | None = None
+    command: str,
+    given: Mapping[str, Any],
+    cards: str | None,
+    as_json: bool,
+    out: TextIO | None = None,
 ) -> None:
-    """Prints the plan of a run with these options; of all known models where there are none.
+    """Prints the plan of a run of `command`, train, sft, dpo or rm, with these options; of all
+    known models where `train` has none.
 
     UserError where a run with them would be refused, or the model's sizes are not known.
     """
     out = out or sys.stdout
-    machine = Machine.detect()
-    if cards is not None:
-        machine = with_cards(machine, gpus_of(cards))
-    if not given:
+    machine = machine_with(cards)
+    if not given and command not in TABLES:
         models = table(machine)
         print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
         return
-    resolved = resolve(given, machine)
-    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
-        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
-    config = resolved.config
-    shape = shapes.shape_of(config.model)
-    if shape is None:
-        raise UserError(f"model {config.model}: {shapes.why_unknown(config.model)}")
-    needs = forecast_of(config, shape, machine)
-    report = {
-        "model": config.model,
-        **needs.to_json(),
-        "changed_to_fit": list(resolved.notes),
-        "step_seconds": speed.step_seconds(config, shape, needs.placement),
-        "judging_seconds": speed.judging_seconds(config, shape, needs.placement),
-        "would_fit_with": remedy(config, resolved.given, shape, machine, needs),
-        "settings": settings(config, resolved.given, shape, machine),
-        "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
-    }
-    print(json.dumps(report) if as_json else "\n".join(lines(config, needs, report)), file=out)
+    is_stage = command in TABLES
+    plan = of_stage(command, given, machine) if is_stage else of_run(given, machine)
+    print(json.dumps(plan.report) if as_json else "\n".join(lines(plan)), file=out)
 
 
-def with_cards(machine: Machine, cards: Sequence[Gpu]) -> Machine:
-    """The machine as if it had these cards and all that a card needs."""
+def machine_with(cards: str | None) -> Machine:
+    """This machine; with `cards` as if it had these GPUs. UserError for one that is not known."""
+    machine = Machine.detect()
+    return machine if cards is None else with_gpus(machine, gpus_of(cards))
+
+
+def with_gpus(machine: Machine, gpus: Sequence[Gpu]) -> Machine:
+    """The machine as if it had these GPUs and all that a GPU needs."""
     packages = machine.packages | {"vllm", "unsloth", "ray"}
-    return replace(machine, gpus=tuple(cards), packages=packages, online=True, gpu_problem=None)
+    return replace(machine, gpus=tuple(gpus), packages=packages, online=True, gpu_problem=None)
 
 
-def settings(
-    config: Config, given: frozenset[str], shape: shapes.Shape, machine: Machine
-) -> dict[str, Any]:
-    """The largest and the fastest setting that fit: their options and their flags. What was given
-    stays."""
-    resources = Resources.of_machine(config, machine)
-
-    def placed(tried: Config) -> Placement:
-        tried = search.kept(tried, config, given)
-        tried = with_engines(tried, given, shape, resources)
-        return place(tried, resources, shape=shape)
-
-    def fits(tried: Config) -> bool:
-        return all(card.fits for card in placed(tried).cards)
-
-    best_of: dict[str, Any] = {}
-    for name, find in (("largest", search.largest), ("fastest", search.fastest)):
-        best = find(config, fits, shape.context) if machine.gpus else None
-        if best is None:
-            best_of[name] = None
-            continue
-        best = search.kept(best, config, given)
-        changed = {n: getattr(best, n) for n in sorted(FREE | given - {"model", "learner", "fit"})}
-        changed = {n: v for n, v in changed.items() if v is not None}
-        best_of[name] = {
-            **changed,
-            "needed_mb": round(max(card.needed_mb() for card in placed(best).cards)),
-            "command": command(best, changed),
-        }
-    return best_of
-
-
-def remedy(
-    config: Config,
-    given: frozenset[str],
-    shape: shapes.Shape,
-    machine: Machine,
-    needs: Forecast,
-) -> dict[str, int] | None:
-    """The longest completion, or episode, with which a run that does not fit its cards would, all
-    else as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
-    if all(card.fits for card in needs.placement.cards):
-        return None
-    resources = Resources.of_machine(config, machine)
-
-    def fits(tokens: int) -> bool:
-        tried = with_engines(search.with_length(config, tokens), given, shape, resources)
-        return all(card.fits for card in place(tried, resources, shape=shape).cards)
-
-    low, high = search.LEAST_NEW_TOKENS // STEP - 1, (config.episode_tokens - 1) // STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(STEP * middle) else (low, middle - 1)
-    found = STEP * low
-    return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
-
-
-def command(config: Config, options: Mapping[str, Any]) -> str:
-    """What to paste into a shell."""
-    flags = {"learner": config.learner, "model": config.model, **options, "fit": "off"}
-    return f"{calling.program()} train " + " ".join(
-        part for name, value in flags.items() for part in written(name, value)
-    )
-
-
-def written(name: str, value: Any) -> list[str]:
-    """An option as flags; several where it holds several values."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no_{name}"]
-    values = value if isinstance(value, tuple) else (value,)
-    return [f"--{name} {shlex.quote(str(each))}" for each in values]
-
-
-def lines(config: Config, needs: Forecast, report: dict[str, Any]) -> list[str]:
+def lines(plan: Plan) -> list[str]:
     """The plan for people."""
-    text = [f"{config.model}: {config.max_prompt_tokens} + {lengths(config)}, rank "
-            f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-            f"{config.sequences_at_once} sequences generated at once{under(config)}, "
-            f"{config.engine}, "
-            f"{config.backend} ({report['note']})", *report["changed_to_fit"]]  # fmt: skip
-    for card in needs.placement.cards:
-        verdict = "fits" if card.fits else "DOES NOT FIT"
-        of = f"{gb(card.needed_mb())} of {gb(card.usable_mb)} usable"
-        text += ["", f"{card.gpu.name}: {verdict}: {of}"]
-        if not card.fits and (lower := report["would_fit_with"]):
-            text += [f"would fit with --{name} {value}" for name, value in lower.items()]
-        text += [line for process in card.processes for line in process_lines(process)]
-    if needs.without_card:
-        text += ["", "no card: the processes use the host's memory"]
-        text += [line for process in needs.without_card for line in process_lines(process)]
-    text.append("")
-    for store in needs.stores:
-        has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
-        verdict = "" if store.holds else ": TOO LITTLE"
-        verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
-        text.append(f"{store.name}: {gb(store.needed_mb)}{has}{verdict}")
-    if report["step_seconds"] is not None:
+    report = plan.report
+    text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
+    for gpu, processes in plan.gpus:
+        verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
+        of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
+        text += ["", f"{gpu['name']}: {verdict}: {of}"]
+        if not gpu["fits"] and (lower := report["would_fit_with"]):
+            flags = " ".join(f"--{name} {value}" for name, value in lower.items())
+            text.append(f"would fit with {flags}")
+        text += [line for process in processes for line in process_lines(process)]
+    if plan.without_gpu:
+        text += ["", "no GPU: everything is in the host's memory"]
+        text += [line for process in plan.without_gpu for line in process_lines(process)]
+    text += ["", *map(store_line, plan.stores), *plan.more]
+    if report["step_seconds"]:
         low, high = map(duration, report["step_seconds"])
-        what = "episodes" if config.has_environment else "completions"
-        how = f"a rough estimate from the speed of such cards{waits(config)}"
-        text += ["", f"a step of {config.batch_size} x {config.num_candidates} {what}: {low} "
-                 f"to {high} ({how})"]  # fmt: skip
-    if report["judging_seconds"] is not None:
-        low, high = map(duration, report["judging_seconds"])
-        text.append(f"of that, the learner scoring with the reward model: {low} to {high}")
+        text += ["", f"a step of {plan.step}: {low} to {high} (a rough estimate from the speed of "
+                 "such GPUs)"]  # fmt: skip
     for name, best in report["settings"].items():
-        text.append("")
         if best is None:
-            has_card = bool(needs.placement.cards)
-            text.append(
-                f"{name}: "
-                + ("nothing fits with the options that are set" if has_card else "needs a card")
-            )
+            found = "nothing fits with the options that are set" if plan.gpus else "needs a GPU"
+            text += ["", f"{name}: {found}"]
         else:
-            text += [f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
+            text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
 
 
-def lengths(config: Config) -> str:
-    """What comes after a prompt."""
-    if not config.has_environment:
-        return f"{config.max_new_tokens} tokens"
-    most = "" if config.max_turns is None else f"up to {config.max_turns} "
-    longest = min(config.max_new_tokens, config.episode_tokens)
-    return (
-        f"{config.episode_tokens} tokens in {most}turns of up to {longest}, observations included"
-    )
-
-
-def waits(config: Config) -> str:
-    turns = speed.turns_of(config)
-    return f"; at most {turns} turns, {speed.WAIT_S:g} s each for the environment" if turns else ""
-
-
-def under(config: Config) -> str:
-    """How many policy versions are in flight, where it is more than the newest."""
-    versions = versions_in_flight(config)
-    return "" if versions == 1 else f" under {versions} policy versions"
-
-
-def process_lines(process: ProcessPlan) -> list[str]:
-    """A line for each part, with what it takes in both phases."""
-    assert process.needs is not None  # the model's sizes are known
-    phases = (process.needs.generating, process.needs.updating)
-    cards = len(process.cards)
-    name = process.name + (f", each of its {cards} cards" if cards > 1 else "")
-    text = [f"  {name:<28} {'generating':>11} {'updating':>11}"]
-    for part in dict.fromkeys([*phases[0], *phases[1]]):
-        values = [phase.get(part) for phase in phases]
-        text.append(
-            f"    {part:<26}" + "".join(f" {'-' if v is None else gb(v):>11}" for v in values)
-        )
+def process_lines(process: Process) -> list[str]:
+    """A line for each part, with what it takes in each phase."""
+    phases = process.phases.values()
+    text = [f"  {process.name:<28}" + "".join(f" {name:>11}" for name in process.phases)]
+    for part in dict.fromkeys(part for phase in phases for part in phase):
+        cells = [size(phase[part]) if part in phase else "-" for phase in phases]
+        text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
     sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases)
     return [*text, f"    {'together':<25} {sums}"]
 
 
+def store_line(store: Store) -> str:
+    has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
+    verdict = "" if store.holds else ": TOO LITTLE"
+    verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
+    return f"{store.name}: {gb(store.needed_mb)}{has}{verdict}"
+
+
+# Known models
+
+
 def table(machine: Machine) -> dict[str, Any]:
-    """Known models by context on this machine's smallest card (GB needed; None: does not fit);
-    without one, the longest context of each on cards of common sizes."""
-    card = min(machine.gpus, key=lambda gpu: gpu.memory_mb) if machine.gpus else None
+    """Known models by context on this machine's smallest GPU (GB needed; None: does not fit);
+    without one, the longest context of each on GPUs of common sizes."""
+    gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb) if machine.gpus else None
     rows: dict[str, dict[str, float | None]] = {}
     for name, shape in shapes.KNOWN.items():
-        if card is not None:
-            alone = replace(machine, gpus=(card,))
+        if gpu is not None:
+            alone = replace(machine, gpus=(gpu,))
             rows[name] = {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
         else:
-            machines = {str(gb): with_cards(machine, [of_size(gb)]) for gb in CARDS_GB}
+            machines = {str(gb): with_gpus(machine, [of_size(gb)]) for gb in SIZES_GB}
             rows[name] = {gb: longest(shape, with_gb) for gb, with_gb in machines.items()}
-    what = "GB by context" if card else "longest context by card in GB"
-    return {"card": card and card.name, "what": what, "models": rows, "note": NOT_MEASURED}
+    what = "GB by context" if gpu else "longest context by GPU in GB"
+    return {"card": gpu and gpu.name, "what": what, "models": rows, "note": NOT_MEASURED}
 
 
 def smallest(machine: Machine) -> Config:
-    """The main job alone on a card, one sequence a micro-batch, `LEAST_SEQS` drawn at once."""
+    """The main job alone on a GPU, one sequence a micro-batch, `LEAST_SEQS` generated at once."""
     config = Config(learner="grpo", number_of_actors=0, engine="vllm", backend="unsloth",
                     train_batch_size=1, max_num_seqs=LEAST_SEQS)  # fmt: skip
     old = bool(machine.gpus) and half_precision(machine.gpus[0].capability) == "float16"
@@ -258,33 +142,33 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     if shape.context is not None and tokens > shape.context:
         return None
     config = replace(config, max_new_tokens=tokens - config.max_prompt_tokens)
-    card = placed_alone(config, shape, machine)
-    return round(card.needed_mb() / 1024, 1) if card.fits else None
+    found = placed_alone(config, shape, machine)
+    return round(found.needed_mb() / 1024, 1) if found.fits else None
 
 
 def placed_alone(config: Config, shape: shapes.Shape, machine: Machine) -> CardPlan:
-    """The plan of the only card, which the learner has to itself."""
+    """The plan of the only GPU, which the learner has to itself."""
     resources = Resources.of_machine(config, machine)
     config = with_engines(config, frozenset(), shape, resources)
-    (card,) = place(config, resources, shape=shape).cards
-    return card
+    (found,) = place(config, resources, shape=shape).cards
+    return found
 
 
 def longest(shape: shapes.Shape, machine: Machine) -> float | None:
     """Tokens of the longest context that fits; None where not even 64 tokens do."""
-
-    def fits(config: Config) -> bool:
-        return placed_alone(config, shape, machine).fits
-
-    largest = search.largest(smallest(machine), fits, shape.context)
+    largest = search.largest(
+        smallest(machine),
+        lambda config: placed_alone(config, shape, machine).fits,
+        shape.context,
+    )
     return None if largest is None else largest.context
 
 
 def table_lines(models: dict[str, Any]) -> list[str]:
     """The table for people."""
-    card = models["card"] or "this machine has no card"
     names = list(next(iter(models["models"].values())))
-    text = [f"{card}: {models['what']} ({models['note']})", ""]
+    gpu = models["card"] or "this machine has no GPU"
+    text = [f"{gpu}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f" {name:>8}" for name in names))
     fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
     for model, cells in fitting.items():
@@ -305,3 +189,7 @@ def duration(seconds: float) -> str:
 
 def gb(mb: float) -> str:
     return f"{mb / 1024:.2f} GB"
+
+
+def size(mb: float) -> str:
+    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:.1f} MB"

@@ -6,19 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from unslothrl.commands.plan import with_cards
-from unslothrl.commands.plan_stage import report_of
-from unslothrl.config.options import Config
+from unslothrl.commands.plan import machine_with
+from unslothrl.commands.planned import of_stage, shape_of
 from unslothrl.config.reading import RECIPES, command_of
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.planning import shapes
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
@@ -49,11 +45,9 @@ class Recipe:
 
 
 def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
-    """Prints every recipe; `card`: as if there were cards of so many GB. UserError."""
+    """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
     out = out or sys.stdout
-    machine = Machine.detect()
-    if card is not None:
-        machine = with_cards(machine, gpus_of(card))
+    machine = machine_with(card)
     found = [look(name, path, machine) for name, path in RECIPES.items()]
     if as_json:
         print(json.dumps([asdict(each) for each in found]), file=out)
@@ -63,7 +57,7 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
 
 
 def where_of(gpus: Sequence[Gpu]) -> str:
-    """ "24,12 GB", or what cards are called that have names."""
+    """ "24,12 GB", or what GPUs are called that have names."""
     sizes = [f"{gpu.memory_mb / 1024:g}" for gpu in gpus]
     if all(gpu.name == f"a card of {gb} GB" for gpu, gb in zip(gpus, sizes, strict=True)):
         return f"{','.join(sizes)} GB"
@@ -74,76 +68,49 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     """A recipe by its header, and by the planner of a run with it on `machine`."""
     text = path.read_text("utf-8")
     said = dict(FIELD.findall(text))
-    hardware, task, memory, time = (said.get(field, "") for field in FIELDS[:4])
     command = command_of(str(path))
-    why_not, changes = (judged if command == RUN.command else judged_stage)(name, machine)
+    try:
+        report = report_of(command, name, machine)
+        why_not = refusal(report, machine)
+    except UserError as error:
+        report, why_not = {"changed_to_fit": []}, str(error)
+    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
     return Recipe(
         name,
-        hardware,
-        task,
-        memory,
-        time,
+        *(said.get(field, "") for field in FIELDS[:4]),
         said.get("Reward") or said.get("Result", ""),
         command,
         is_measured=UNMEASURED not in text,
         fits=not why_not,
         why_not=why_not,
-        changes=changes,
+        changes=tuple(f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE),
     )
 
 
-def judged(name: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
-    """-> (why a run with a recipe would not fit, "" where it does; the options that are changed so
-    that it does)"""
-    try:
-        resolved = resolve({"recipe": name}, machine)
-    except UserError as error:
-        return str(error), ()
-    found = [CHANGE.match(note) for note in resolved.notes]
-    changes = [f"{each[1]} {each[2]}" for each in found if each and each[1] not in OF_THE_MACHINE]
-    return refusal(resolved.config, machine), tuple(changes)
+def report_of(command: str, name: str, machine: Machine) -> dict[str, Any]:
+    """The plan of a run with a recipe, as JSON has it; of RL without the searched settings, which
+    take a while. UserError."""
+    if command != RUN.command:
+        report = of_stage(command, {"recipe": name}, machine).report
+        return {**report, "cards": [report["card"]] if report["card"] else []}
+    resolved = resolve({"recipe": name}, machine)
+    needs = forecast_of(resolved.config, shape_of(resolved.config.model), machine)
+    model = resolved.config.model
+    return {**needs.to_json(), "model": model, "changed_to_fit": list(resolved.notes)}
 
 
-def judged_stage(name: str, machine: Machine) -> tuple[str, tuple[str, ...]]:
-    """The same of a recipe of SFT, DPO or a reward model."""
-    try:
-        stage = resolve_stage(command_of(name), {"recipe": name})
-        report = report_of(stage, machine)
-    except UserError as error:
-        return str(error), ()
-    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
-    changes = tuple(f"{each[1]} {each[2]}" for each in found if each)
-    if not machine.gpus and stage.options.model != EMBEDDED:
-        return "no card", changes
-    if report["fits"]:
-        return "", changes
-    card = report["card"]
-    if card and not card["fits"]:
-        needed, usable = (card[key] / 1024 for key in ("needed_mb", "usable_mb"))
-        return f"a card needs {needed:.1f} GB and has {usable:.1f}", changes
-    store = next(store for store in report["stores"] if not store["fits"])
-    return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB", changes
-
-
-def refusal(config: Config, machine: Machine) -> str:
+def refusal(report: dict[str, Any], machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
-    try:
-        shape = shapes.shape_of(config.model)
-        if shape is None:
-            return shapes.why_unknown(config.model)
-        forecast = forecast_of(config, shape, machine)
-    except UserError as error:
-        return str(error)
-    if not machine.gpus and config.model != EMBEDDED:
-        return "no card"
-    if forecast.fits:
-        return ""
-    cards = [card for card in forecast.placement.cards if not card.fits]
-    if cards:
-        needed, usable = cards[0].needed_mb() / 1024, cards[0].usable_mb / 1024
-        return f"a card needs {needed:.1f} GB and has {usable:.1f}"
-    store = next(store for store in forecast.stores if not store.fits)
-    return f"{store.name} needs {store.needed_mb / 1024:.1f} GB"
+    if not machine.gpus and report["model"] != EMBEDDED:
+        return "no GPU"
+    for gpu in report["cards"]:
+        if not gpu["fits"]:
+            needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
+            return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
+    for store in report["stores"]:
+        if not store["fits"]:
+            return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB"
+    return ""
 
 
 def lines(found: list[Recipe], where: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder
@@ -16,39 +16,38 @@ from unslothrl.untrusted import for_terminal, plain
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 LONGEST_NAME = 100  # bytes of the name of a comparison's file
-
-T = TypeVar("T")
-WRONG = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError,
-    ArithmeticError,
-)  # fmt: skip
+WRONG = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
 
 
 def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
-    """See the command's help. UserError."""
-    out = out or sys.stdout
+    """See the command's help. UserError, also where a file of a run is damaged."""
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
-        found = runs_in(folders[0])
-        print("\n".join(map(for_terminal, listing([listed(path) for path in found]))), file=out)
-        return
+        lines = listing([listed(path) for path in runs_in(folders[0])])
+    else:
+        try:
+            lines = [str(written(folders, output))]
+        except WRONG as error:
+            said = plain(" ".join(str(error).split()), 300)
+            raise UserError(f"report: a file of the run is damaged: {said}") from None
+    print("\n".join(map(for_terminal, lines)), file=out or sys.stdout)
+
+
+def written(folders: Sequence[Path], output: str | None) -> Path:
+    """The page of a run, or of several: writes it. UserError."""
     for path in folders:
         if not is_run(path):
             raise UserError(f"report {plain(str(path))} is no run (it has no {METRICS})")
-    if len(folders) == 1:
-        if output is not None:
-            raise UserError(
-                "output is for comparisons: a run's report is written into its own folder"
-            )
-        print(for_terminal(str(readable(folders, lambda: write_report(folders[0])))), file=out)
-        return
     if len(folders) > MOST_RUNS:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
-    path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
-    if is_file(path) and path.suffix.lower() not in PAGES:
-        raise UserError(f"output {plain(str(path))} is there already and no page: name an .html")
-    made = readable(folders, lambda: write_page(read_all(folders), path))
-    print(for_terminal(str(made)), file=out)
+    if len(folders) > 1:
+        path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+        if is_file(path) and path.suffix.lower() not in PAGES:
+            raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
+        return write_page(read_all(folders), path)
+    if output is not None:
+        raise UserError("output is for comparisons: a run's report is written into its own folder")
+    return write_report(folders[0])
 
 
 def listed(path: Path) -> RunHistory:
@@ -58,7 +57,7 @@ def listed(path: Path) -> RunHistory:
         run = RunHistory.read(folder)
         listing([run])  # what it is made of may be damaged too
         return run
-    except WRONG:
+    except (OSError, *WRONG):
         return RunHistory((), summary={"status": DAMAGED}, folder=folder, name=path.name)
 
 
@@ -97,16 +96,3 @@ def file_name(folders: Sequence[Path]) -> str:
     names = "-vs-".join(path.resolve().name for path in folders)
     name = re.sub(r"[^\w.-]", "_", names).encode()[:LONGEST_NAME]
     return name.decode(errors="ignore") + ".html"
-
-
-def readable(folders: Sequence[Path], work: Callable[[], T]) -> T:
-    """What `work` returns. UserError where a file of the runs cannot be read or written."""
-    try:
-        return work()
-    except OSError as error:
-        name = plain(str(error.filename)) if error.filename else "a file"
-        raise UserError(f"report: {name}: {error.strerror}") from None
-    except WRONG as error:
-        said = plain(" ".join(str(error).split()), 300)
-        names = ", ".join(plain(str(folder)) for folder in folders)
-        raise UserError(f"report {names}: a file of the run is damaged: {said}") from None

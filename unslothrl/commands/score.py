@@ -1,5 +1,6 @@
 """Scores a file of completions by a reward, without a model: to test a reward before a run."""
 
+import contextlib
 import json
 import sys
 import time
@@ -48,7 +49,7 @@ def score(
     reported: set[tuple[str, str]] = set()  # kinds of failures
     count = failed = 0
     total = seconds = 0.0
-    try:
+    with contextlib.closing(scorer):
         scorer.check()
         for part in batches(numbered(rows), BATCH):
             completed = [
@@ -64,8 +65,6 @@ def score(
                     print(for_terminal(str(failure)), file=err)
             count, failed = count + len(completed), failed + len(scored.failures)
             total += sum(scored.scores)
-    finally:
-        scorer.close()
     print(
         f"{count} completion{'s' * (count != 1)}, mean score {total / count:.4f}, {failed} failed, "
         f"{seconds:.2f} s, {count / seconds:,.0f} a second",
@@ -100,15 +99,7 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
         record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
     except UnusableRow as error:
         raise UserError(f"{where}: {error}") from None
-    read = columns_as_they_stand(row, record.columns)
-    task = Task(
-        where,
-        record.problem,
-        record.answer,
-        record.problem,
-        (),
-        record.extra,
-        record.messages,
-        read,
-    )
+    said = record.problem
+    columns = columns_as_they_stand(row, record.columns)
+    task = Task(where, said, record.answer, said, (), record.extra, record.messages, columns)
     return task, Completion.of_text(completion)

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, fields
 from typing import Any
 
-from unslothrl.config.option import HARDWARE, TASK, TRAINING, option
+from unslothrl.config.option import evaluation, hardware, task, training
 from unslothrl.config.options import Config
 from unslothrl.config.values import Table
 
@@ -39,8 +39,8 @@ class OfflineOptions:
     system_prompt: str | None = same(
         "system_prompt", help="system prompt, which replaces the data's own; default: the data's"
     )
-    max_length: int = option(
-        1024, "longest row; longer ones are dropped and counted", TASK, at_least=2, unit="tokens"
+    max_length: int = task(
+        1024, "longest row; longer ones are dropped and counted", at_least=2, unit="tokens"
     )
 
     run_name: str | None = same("run_name", help="folder of the run; default: <command>-<date>")
@@ -54,7 +54,7 @@ class OfflineOptions:
     project_name: str | None = same("project_name")
     mirror: str | None = same("mirror")
 
-    batch_size: int = option(16, "rows per step", TRAINING, at_least=1, at_most=65_536)
+    batch_size: int = training(16, "rows per step", at_least=1, at_most=65_536)
     train_batch_size: int = same(
         "train_batch_size", 4, "micro-batch: rows per forward pass; affects memory and speed only"
     )
@@ -64,8 +64,8 @@ class OfflineOptions:
     warmup_steps: int = same("warmup_steps")
     weight_decay: float = same("weight_decay")
     max_grad_norm: float = same("max_grad_norm")
-    trl: tuple[str, ...] = option(
-        (), "KEY=VALUE of TRL's own config, where nothing here sets it; may be repeated", TRAINING
+    trl: tuple[str, ...] = training(
+        (), "KEY=VALUE of TRL's own config, where nothing here sets it; may be repeated"
     )
 
     max_lora_rank: int = same("max_lora_rank")
@@ -79,20 +79,17 @@ class OfflineOptions:
         "eval_problems", 500, "largest number of evaluation rows, 0 = all", unit="rows"
     )
     save_every: int = same("save_every")
-    checkpoint_every: int = option(
-        50, "steps between checkpoints", "Evaluation and saving", at_least=1, unit="steps"
-    )
+    checkpoint_every: int = evaluation(50, "steps between checkpoints", at_least=1, unit="steps")
     keep_checkpoints: int = same("keep_checkpoints")
 
     backend: str = same(
-        "backend", help="what trains: unsloth on a card where it can, else peft; auto decides"
+        "backend", help="training backend: unsloth on a GPU if possible, else peft; auto decides"
     )
     dtype: str = same("dtype")
-    fit: str = option(
+    fit: str = hardware(
         "auto",
-        "what is done where a micro-batch does not fit the card: auto takes a smaller one if "
+        "what to do if a micro-batch does not fit the GPU: auto takes a smaller one if "
         "train_batch_size is not set, and refuses to start if none fits; off starts all the same",
-        HARDWARE,
         choices=("auto", "off"),
     )
 
@@ -107,25 +104,19 @@ class OfflineOptions:
 class SftOptions(OfflineOptions):
     """Of `unslothrl sft`."""
 
-    completion_column: str | None = option(
-        None, "column of the reply to learn; default: detected", TASK
+    completion_column: str | None = task(None, "column of the reply to learn; default: detected")
+    packing: bool = training(
+        False, "put several rows into one of max_length tokens; they do not see each other"
     )
-    packing: bool = option(
-        False,
-        "put several rows into one of max_length tokens; they do not see each other",
-        TRAINING,
-    )
-    assistant_only_loss: bool = option(
-        True, "learn what the assistant says, not what it reads", TRAINING
-    )
+    assistant_only_loss: bool = training(True, "learn what the assistant says, not what it reads")
 
 
 @dataclass(frozen=True)
 class PreferenceOptions(OfflineOptions):
     """What pairs have."""
 
-    chosen_column: str | None = option(None, "column of the better reply; default: detected", TASK)
-    rejected_column: str | None = option(None, "column of the worse reply; default: detected", TASK)
+    chosen_column: str | None = task(None, "column of the better reply; default: detected")
+    rejected_column: str | None = task(None, "column of the worse reply; default: detected")
 
 
 @dataclass(frozen=True)
@@ -133,21 +124,19 @@ class DpoOptions(PreferenceOptions):
     """Of `unslothrl dpo`."""
 
     lr: float = same("lr", 1e-5)
-    beta: float = option(
-        0.1, "how much the policy is held near its reference", TRAINING, over=0, at_most=100
+    beta: float = training(
+        0.1, "how much the policy is held near its reference", over=0, at_most=100
     )
-    loss_type: str = option(
+    loss_type: str = training(
         "sigmoid",
         "TRL's name of the loss on a pair",
-        TRAINING,
         choices=("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down", "sppo_hard"),
     )
-    reference: str = option(
+    reference: str = training(
         "auto",
         "what holds the reference: adapter a frozen copy of what training begins with, cached its "
         "log-probabilities of every row, auto the smaller, or the copy where a run reads little of "
         "them",
-        TRAINING,
         choices=("auto", "adapter", "cached"),
     )
 

@@ -1,6 +1,7 @@
-"""A field of `Config` that is an option: its default, help, group and limits."""
+"""What a field of `Config` says of its option: default, help, group, limits, when it is unused."""
 
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 # More than any run takes: what is larger is a slip, and would fail late or never end.
@@ -19,23 +20,39 @@ TASK = "Model and data"
 ENVIRONMENT = "Environment"
 SAMPLING = "Sampling"
 TRAINING = "Training"
-OBJECTIVE = "Objective"
+OBJECTIVE = "Objective"  # written --objective.NAME, and in the section [objective] of a TOML file
 LORA = "LoRA"
 EVALUATION = "Evaluation and saving"
 HARDWARE = "Hardware"
 
 
-def option(default: Any, help: str, group: str, **limits: Any) -> Any:
+def option(
+    default: Any, help: str, group: str, unused: str | tuple[str, ...] = (), **more: Any
+) -> Any:
     """A field of `Config`.
 
-    `limits`: over, at_least, at_most (numbers), choices (strings), unit (for the help). A number
-    without at_most gets its unit's.
+    `unused`: conditions, each of which alone leaves the option without effect, see option_rules.py.
+    `more`: over, at_least, at_most (numbers), choices (strings), unit (for the help), commas
+    (whether several values may be separated by them). A number without at_most gets its unit's.
     """
-    if limits.keys() & {"over", "at_least"}:
-        limits.setdefault("at_most", MOST.get(limits.get("unit", ""), MOST_NUMBER))
-    return field(default=default, metadata={"help": help, "group": group, **limits})
+    if more.keys() & {"over", "at_least"}:
+        more.setdefault("at_most", MOST.get(more.get("unit", ""), MOST_NUMBER))
+    conditions = (unused,) if isinstance(unused, str) else unused
+    metadata = {"help": help, "group": group, "unused": conditions, **more}
+    return field(default=default, metadata=metadata)
 
 
-def part(help: str, **limits: Any) -> Any:
+run = partial(option, group=RUN)
+task = partial(option, group=TASK)
+environment = partial(option, group=ENVIRONMENT, unused="without environment or tools")
+sampling = partial(option, group=SAMPLING)
+training = partial(option, group=TRAINING)
+objective = partial(option, group=OBJECTIVE)
+lora = partial(option, group=LORA)
+evaluation = partial(option, group=EVALUATION)
+hardware = partial(option, group=HARDWARE)
+
+
+def part(help: str, **more: Any) -> Any:
     """An option that overrides the part of that name of the learner's `Objective`."""
-    return option(None, f"{help}; default: the learner's", OBJECTIVE, is_part=True, **limits)
+    return objective(None, f"{help}; default: the learner's", is_part=True, **more)

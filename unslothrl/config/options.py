@@ -6,9 +6,9 @@ first options, to sampling, are in task_options.py.
 
 from dataclasses import Field, dataclass, fields
 
-from unslothrl.config.environment_options import EnvironmentOptions
-from unslothrl.config.option import EVALUATION, HARDWARE, LORA, OBJECTIVE, TRAINING, option, part
-from unslothrl.config.task_options import TaskOptions
+from unslothrl.config.objective_options import ObjectiveOptions
+from unslothrl.config.option import evaluation, hardware, lora, training
+from unslothrl.config.task_options import EnvironmentOptions, TaskOptions
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes
@@ -16,294 +16,214 @@ DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is n
 
 
 @dataclass(frozen=True)
-class Config(EnvironmentOptions, TaskOptions):
+class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     """All options of a run. None means: not set, see the option's help."""
 
-    learner: str = option(
-        "pg",
-        "training objective: a name (grpo is the usual choice), or a .py file with OBJECTIVE",
-        TRAINING,
+    learner: str = training(
+        "pg", "training objective: a name (grpo is the usual choice), or a .py file with OBJECTIVE"
     )
-    lr: float = option(2e-5, "learning rate", TRAINING, over=0, at_most=1)
-    lr_schedule: str = option(
-        "constant",
-        "learning rate schedule",
-        TRAINING,
-        choices=("constant", "linear", "cosine"),
+    lr: float = training(2e-5, "learning rate", over=0, at_most=1)
+    lr_schedule: str = training(
+        "constant", "learning rate schedule", choices=("constant", "linear", "cosine")
     )
-    lr_floor: float = option(
-        0.0, "share of lr that linear and cosine fall to", TRAINING, at_least=0, at_most=1
+    lr_floor: float = training(
+        0.0,
+        "share of lr that linear and cosine fall to",
+        at_least=0,
+        at_most=1,
+        unused="with lr_schedule constant",
     )
-    warmup_steps: int = option(
-        0, "steps over which the learning rate rises to lr", TRAINING, at_least=0, unit="steps"
+    warmup_steps: int = training(
+        0, "steps over which the learning rate rises to lr", at_least=0, unit="steps"
     )
-    weight_decay: float = option(0.0, "AdamW's weight decay", TRAINING, at_least=0, at_most=1)
-    max_grad_norm: float = option(
-        1.0, "clip the gradient norm at this value, 0 = off", TRAINING, at_least=0
+    weight_decay: float = training(0.0, "AdamW's weight decay", at_least=0, at_most=1)
+    max_grad_norm: float = training(
+        1.0, "clip the gradient norm at this value, 0 = off", at_least=0
     )
-    train_batch_size: int = option(
+    train_batch_size: int = training(
         8,
         "micro-batch: sequences per forward pass; affects memory and speed only",
-        TRAINING,
         at_least=1,
         unit="sequences",
     )
-    updates_per_rollout: int = option(
+    updates_per_rollout: int = training(
         1,
         "parts into which a rollout is split, each for one optimiser step",
-        TRAINING,
         at_least=1,
         at_most=1024,
     )
-    epochs_per_rollout: int = option(
-        1, "training passes over each rollout", TRAINING, at_least=1, at_most=100
+    epochs_per_rollout: int = training(
+        1, "training passes over each rollout", at_least=1, at_most=100
     )
-    max_staleness: int = option(
+    max_staleness: int = training(
         0,
         "policy versions that a rollout may be behind when it is trained on; above 0, actors "
         "generate while the learner updates; 0 = they wait for each other",
-        TRAINING,
         at_least=0,
         at_most=16,
         unit="versions",
     )
-    partial_rollouts: bool = option(
+    partial_rollouts: bool = training(
         False,
         "with max_staleness, continue completions in progress under a new version",
-        TRAINING,
+        unused="without max_staleness",
     )
-    select: str = option(
+    select: str = training(
         "topk",
         "how the topk candidates are chosen",
-        TRAINING,
         choices=("topk", "max_variance", "balanced", "random", "all"),
+        unused="with topk at num_candidates",
     )
-    shuffle_rewards: bool = option(
-        False, "control experiment: shuffle rewards within each group", TRAINING
-    )
-
-    advantage: str | None = part(
-        "how a reward becomes an advantage",
-        choices=("centred", "standardised", "batch_standardised", "leave_one_out", "gae"),
-    )
-    advantage_std: str | None = part(
-        "standard deviation used for standardising: over n, or n - 1",
-        choices=("population", "sample"),
-    )
-    advantage_epsilon: float | None = part(
-        "number added to that standard deviation", at_least=0, at_most=1
-    )
-    ratio: str | None = part(
-        "ratio of the policy to the old policy", choices=("token", "sequence", "trajectory", "one")
-    )
-    clip: str | None = part("how the ratio is clipped", choices=("surrogate", "weight", "none"))
-    clip_low: float | None = part("clip the ratio at 1 - this value", at_least=0, at_most=1)
-    clip_high: float | None = part("clip the ratio at 1 + this value", at_least=0)
-    clip_dual: float | None = part(
-        "bound of the loss for negative advantages, over 1; 0 = off", at_least=0
-    )
-    skip_threshold: float | None = part(
-        "leave out sequences whose mean ratio is over this value, 0 = off", at_least=0
-    )
-    aggregation: str | None = part(
-        "what the loss averages over", choices=("token", "sequence", "constant")
-    )
-    kl: str | None = part(
-        "where the KL against the reference is added", choices=("none", "loss", "reward")
-    )
-    kl_estimator: str | None = part("how the KL is estimated", choices=("k1", "k2", "k3"))
-    kl_coefficient: float | None = part("weight of the KL", at_least=0)
-    entropy_coefficient: float | None = part("weight of the entropy bonus", at_least=0)
-    correction: str | None = part(
-        "correction for the difference between sampler and learner",
-        choices=("none", "truncated", "masked", "geometric"),
-    )
-    correction_low: float | None = part(
-        "lower bound of the correction (if the learner has none, the usual one)", at_least=0
-    )
-    correction_high: float | None = part(
-        "upper bound of the correction (if the learner has none, the usual one)", over=0
-    )
-    mask_truncated: bool | None = part("leave truncated completions out of the loss")
-    overlong_cache: int | None = option(
-        None,
-        "length of the range before max_new_tokens in which completions are softly punished, "
-        "0 = off; default: the learner's",
-        OBJECTIVE,
-        at_least=0,
-        unit="tokens",
-    )
-    filter_low: float | None = part(
-        "lowest accuracy of a group that is trained on", at_least=0, at_most=1
-    )
-    filter_high: float | None = part(
-        "highest accuracy of a group that is trained on", at_least=0, at_most=1
-    )
-    max_resample: int | None = part(
-        "maximum number of redraws of prompts for groups that were filtered out",
-        at_least=0,
-        at_most=100,
-    )
-    gamma: float = option(1.0, "discount factor of gae", OBJECTIVE, over=0, at_most=1)
-    gae_lambda: float = option(
-        0.95, "lambda of gae: 1 trusts rewards, 0 the critic", OBJECTIVE, at_least=0, at_most=1
-    )
-    critic_lr: float | None = option(
-        None, "learning rate of the critic; default: lr", OBJECTIVE, over=0, at_most=1
-    )
-    value_clip: float = option(
-        0.2, "clip range of the critic's values, 0 = off", OBJECTIVE, at_least=0
-    )
-    freeze_steps: int = option(
-        0, "first steps, in which only the critic is trained", OBJECTIVE, at_least=0, unit="steps"
+    shuffle_rewards: bool = training(
+        False,
+        "control experiment: shuffle rewards within each group",
+        unused="with num_candidates 1",
     )
 
-    max_lora_rank: int = option(
+    max_lora_rank: int = lora(
         32,
-        f"LoRA rank (vLLM supports at most {MOST_RANK})",
-        LORA,
+        "LoRA rank",
         at_least=1,
         at_most=MOST_RANK,
+        unused="with an adapter",
     )
-    lora_alpha: int = option(16, "LoRA alpha", LORA, at_least=1, at_most=MOST_ALPHA)
-    lora_dropout: float = option(
+    lora_alpha: int = lora(
+        16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA, unused="with an adapter"
+    )
+    lora_dropout: float = lora(
         0.0,
         "LoRA dropout, only in the update's forward pass; the ratios then carry its noise",
-        LORA,
         at_least=0,
         at_most=0.9,
+        unused="with an adapter",
     )
-    adapter: str | None = option(None, "PEFT adapter folder to start from", LORA)
-    lora_save_path: str | None = option(None, "additional folder for the final adapter", LORA)
+    adapter: str | None = lora(None, "PEFT adapter folder to start from")
+    lora_save_path: str | None = lora(None, "additional folder for the final adapter")
 
-    eval_every: int = option(
-        10, "steps between evaluations, 0 = never", EVALUATION, at_least=0, unit="steps"
+    eval_every: int = evaluation(
+        10, "steps between evaluations, 0 = never", at_least=0, unit="steps"
     )
-    eval_problems: int = option(
-        200, "largest number of problems, 0 = all", EVALUATION, at_least=0, unit="problems"
+    eval_problems: int = evaluation(
+        200,
+        "largest number of problems, 0 = all",
+        at_least=0,
+        unit="problems",
+        unused="without eval_every",
     )
-    eval_candidates: int = option(
-        8, "completions per problem", EVALUATION, at_least=1, unit="completions"
+    eval_candidates: int = evaluation(
+        8, "completions per problem", at_least=1, unit="completions", unused="without eval_every"
     )
-    eval_temperature: float = option(0.6, "sampling temperature", EVALUATION, over=0, at_most=2)
-    eval_top_p: float = option(0.95, "nucleus sampling", EVALUATION, over=0, at_most=1)
-    save_every: int = option(
-        100, "steps between saved adapters", EVALUATION, at_least=1, unit="steps"
+    eval_temperature: float = evaluation(
+        0.6, "sampling temperature", over=0, at_most=2, unused="without eval_every"
     )
-    checkpoint_every: int | None = option(
+    eval_top_p: float = evaluation(
+        0.95, "nucleus sampling", over=0, at_most=1, unused="without eval_every"
+    )
+    save_every: int = evaluation(100, "steps between saved adapters", at_least=1, unit="steps")
+    checkpoint_every: int | None = evaluation(
         None,
         "steps between checkpoints; default: as many as keep them under 2% of the time",
-        EVALUATION,
         at_least=1,
         unit="steps",
     )
-    keep_checkpoints: int = option(
+    keep_checkpoints: int = evaluation(
         2,
         "newest checkpoints to keep, beside that of the best evaluation",
-        EVALUATION,
         at_least=1,
         unit="checkpoints",
     )
-    keep_rollouts: int | None = option(
-        None,
-        "newest steps whose rollouts are kept; default: all",
-        EVALUATION,
-        at_least=1,
-        unit="steps",
+    keep_rollouts: int | None = evaluation(
+        None, "newest steps whose rollouts are kept; default: all", at_least=1, unit="steps"
     )
-    mirror: str | None = option(
+    mirror: str | None = evaluation(
         None,
         "where the run's folder is copied to as it grows, as MIRROR/<run_name>: a folder, or a "
         "URL that fsspec knows (s3://, gs://, hf://, sftp://); none ends that in a resumed run",
-        EVALUATION,
     )
 
-    number_of_actors: int = option(
+    number_of_actors: int = hardware(
         2,
         "processes that only generate; 0: the learner generates everything",
-        HARDWARE,
         at_least=0,
         at_most=1024,
     )
-    min_actors: int = option(
+    min_actors: int = hardware(
         1,
         "fewest actors with which a run continues while dead ones are being replaced",
-        HARDWARE,
         at_least=0,
         at_most=1024,
+        unused="without number_of_actors",
     )
-    number_of_learners: int = option(1, "processes that train", HARDWARE, at_least=1, at_most=1024)
-    learner_chunk_size: int = option(
+    number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
+    learner_chunk_size: int = hardware(
         8,
         "prompts per step for which each learner generates, 0 = none",
-        HARDWARE,
         at_least=0,
         unit="prompts",
+        unused="without number_of_actors",
     )
-    actor_gpu_usage: float = option(
-        0.91, "share of its card that an actor's engine may use", HARDWARE, over=0, at_most=1
+    actor_gpu_usage: float = hardware(
+        0.91,
+        "share of its GPU's memory that an actor's engine may use",
+        over=0,
+        at_most=1,
+        unused=("without number_of_actors", "without engine vllm", "without a GPU"),
     )
-    actor_tensor_parallel: int = option(
-        1, "cards of one node over which each actor's vLLM is split", HARDWARE, at_least=1,
-        at_most=64,
-    )  # fmt: skip
-    learner_gpu_usage: float = option(
-        0.35, "share of its card that a learner's engine may use", HARDWARE, over=0, at_most=1
+    actor_tensor_parallel: int = hardware(
+        1, "GPUs of one node over which each actor's vLLM is split", at_least=1, at_most=64
     )
-    cluster: str = option(
-        "ray", "local: everything in one process", HARDWARE, choices=("ray", "local")
+    learner_gpu_usage: float = hardware(
+        0.35,
+        "share of its GPU's memory that a learner's engine may use",
+        over=0,
+        at_most=1,
+        unused="without a GPU",
     )
-    ray_address: str | None = option(None, "Ray cluster to join; default: start one here", HARDWARE)
-    ray_port: int | None = option(
-        None, "port of the Ray cluster started here, so that other machines can join", HARDWARE,
-        at_least=1024, at_most=65_535,
-    )  # fmt: skip
-    ray_worker_ports: str | None = option(
-        None, "LOW-HIGH: all other ports of that Ray cluster", HARDWARE
+    cluster: str = hardware("ray", "local: everything in one process", choices=("ray", "local"))
+    ray_address: str | None = hardware(
+        None, "Ray cluster to join; default: start one here", unused="with cluster local"
     )
-    ray_node_ip: str | None = option(
-        None, "this machine's address for the nodes of that Ray cluster", HARDWARE
+    engine: str = hardware(
+        "auto",
+        "inference engine of the actors",
+        choices=("auto", "vllm", "transformers"),
+        unused="without actors or backend unsloth",
     )
-    ray_temp_dir: str | None = option(
-        None, "folder for the logs and sockets of that Ray cluster", HARDWARE
+    backend: str = hardware(
+        "auto", "training backend of the learner", choices=("auto", "unsloth", "peft")
     )
-    engine: str = option(
-        "auto", "inference engine of the actors", HARDWARE, choices=("auto", "vllm", "transformers")
-    )
-    backend: str = option(
-        "auto", "training backend of the learner", HARDWARE, choices=("auto", "unsloth", "peft")
-    )
-    dtype: str = option(
+    dtype: str = hardware(
         "auto",
         "data type in which the models compute",
-        HARDWARE,
         choices=("auto", "bfloat16", "float16", "float32"),
     )
-    offload: str = option(
+    offload: str = hardware(
         "none",
-        "what the learner may keep in host memory: optimizer its optimiser's state if the card is "
+        "what the learner may keep in host memory: optimizer its optimiser's state if the GPU is "
         "full, model also the model between updates (with actors that generate everything)",
-        HARDWARE,
         choices=("none", "optimizer", "model"),
+        unused="without a GPU",
     )
-    fit: str = option(
+    fit: str = hardware(
         "auto",
-        "how options that are not set are fitted to the card: auto lowers them if necessary, "
+        "how options that are not set are fitted to the GPU: auto lowers them if necessary, "
         "largest chooses the longest completions, fastest the largest batches, off changes nothing",
-        HARDWARE,
         choices=("auto", "largest", "fastest", "off"),
+        unused=("without a GPU", "with ray_address"),
     )
-    max_num_seqs: int | None = option(
+    max_num_seqs: int | None = hardware(
         None,
         "sequences that an engine generates at once; default: the engine's choice",
-        HARDWARE,
         at_least=1,
         unit="sequences",
     )
-    kv_cache_mb: int | None = option(
-        None, "KV cache of each engine; default: what its share of the card leaves", HARDWARE,
-        at_least=1, unit="MB",
-    )  # fmt: skip
+    kv_cache_mb: int | None = hardware(
+        None,
+        "KV cache of each engine; default: what its share of the GPU leaves",
+        at_least=1,
+        unit="MB",
+        unused=("without number_of_actors", "without engine vllm"),
+    )
 
     @property
     def context(self) -> int:

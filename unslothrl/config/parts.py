@@ -22,7 +22,7 @@ def objective_of(config: Config) -> Objective:
 def with_objective(config: Config) -> Config:
     """The config with every part that is not set as its learner has it. Raises UserError.
 
-    A KL coefficient alone puts the KL into the loss; `--kl none` alone takes its coefficient away.
+    A KL coefficient alone puts the KL into the loss; kl none alone takes its coefficient away.
     """
     if config.kl is None and config.kl_coefficient and objective_of(config).kl == "none":
         config = replace(config, kl="loss")

@@ -1,10 +1,10 @@
 """Recipes: options in a TOML file, each checked on its own."""
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
@@ -18,27 +18,16 @@ RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folde
 RUN_FILE = "config.toml"  # a run's, which has every option whatever recipe it began with
 COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
 MOST_BYTES = 1 << 20
-LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """What a .toml file says, whatever that is. Raises ValueError."""
-    try:
-        return parsed(read_text(path, MOST_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{path} is not TOML ({error})") from None
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """The table that a text is as TOML. Raises ValueError."""
-    if LONG_KEY.search(text):  # which the parser would take minutes for
-        raise ValueError("no option has a key of 64 parts")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except ValueError as error:  # no TOML, or a number without end
-        raise ValueError(f"{' '.join(str(error).split()):.200}") from None
+    """What a .toml file says, options of [objective] among the others. Raises ValueError."""
+    found = tomllib.loads(read_text(path, MOST_BYTES))
+    section = found.get(SECTION)
+    if isinstance(section, dict):
+        del found[SECTION]
+        found |= section
+    return found
 
 
 def read_recipe(name: str, table: Table = RUN) -> dict[str, Any]:
@@ -72,17 +61,19 @@ def command_of(name: str) -> str:
 def entries(path: Path) -> dict[str, Any]:
     """What a recipe's file says. Raises UserError."""
     try:
-        return parsed(read_text(path, MOST_BYTES))
+        return read_table(path)
     except Unreadable as error:
         raise UserError(f"recipe {path}: {error}: give a .toml file") from None
     except ValueError as error:
+        said = " ".join(str(error).split())
         raise UserError(
-            f"recipe {path} is not TOML ({error}): write lines like lr = 2e-5"
+            f"recipe {path} is not TOML ({said:.200}): write lines like lr = 2e-5"
         ) from None
 
 
 def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. Raises UserError, also for one of another command."""
+    """The options in a file: name -> value. The config.toml of an earlier version's run may set
+    options that are gone: they are left out. Raises UserError, also for one of another command."""
     found = entries(path)
     command = found.pop(COMMAND, table.command)
     if command != table.command:
@@ -95,12 +86,18 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
             f"recipe {path} is for unslothrl {command}, not for {table.command}: use "
             f"unslothrl {command} --recipe"
         )
-    for name, value in found.items():
+    read: dict[str, Any] = {}
+    for written, value in found.items():
+        name = ALIASES.get(written, written)
         if isinstance(value, dict):
             raise UserError(
-                f"recipe {path} has the section [{plain(name)}]: options have none, remove its line"
+                f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
+                "its line"
             )
-    try:
-        return {name: read_value(name, value, False, table) for name, value in found.items()}
-    except UserError as error:
-        raise UserError(f"recipe {path}: {error}") from None
+        if name in GONE and path.name == RUN_FILE:
+            continue
+        try:
+            read[name] = read_value(name, value, False, table)
+        except UserError as error:
+            raise UserError(f"recipe {path}: {error}") from None
+    return read

@@ -16,11 +16,11 @@ from typing import Any
 
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
-from unslothrl.config import other_names
+from unslothrl.config import names
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.files import exists
-from unslothrl.untrusted import plain, shown
+from unslothrl.untrusted import shown
 
 MOST_TEXT = 65_536  # characters
 KINDS = {
@@ -53,6 +53,15 @@ class Table:
     def is_optional(self, name: str) -> bool:
         return isinstance(self.types[name], types.UnionType)
 
+    def spellings(self, name: str) -> list[str]:
+        """What an option may be called on the command line, its own name first."""
+        return names.spellings(name, self.options[name].metadata["group"])
+
+    @property
+    def flags(self) -> list[str]:
+        """All spellings of all options."""
+        return [spelled for name in self.options for spelled in self.spellings(name)]
+
 
 RUN = Table(Config, "train")
 
@@ -66,7 +75,7 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
     A flag's number may be text; one from TOML must be a number.
     """
     if name not in table:
-        raise UserError(unknown_option(name, is_flag, table=table))
+        raise UserError(names.unknown(name, table.flags, table.command, "--" if is_flag else ""))
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)
@@ -86,7 +95,7 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
         return typed
     raise UserError(
         f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
-        + written(name, remedy, is_flag)
+        + written(table.spellings(name)[0], remedy, is_flag)
     )
 
 
@@ -211,33 +220,3 @@ def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
     if default is None:
         return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
     return default
-
-
-def unknown_option(
-    name: str, is_flag: bool = True, also: Sequence[str] = (), table: Table = RUN
-) -> str:
-    """The message for an option that does not exist; `also`: what else there is besides a run's."""
-    style = "--{}" if is_flag else "{}"
-    name = plain(name, 80)
-    last = name.rpartition(".")[2]
-    if table is not RUN and last in RUN:
-        return f"{style.format(name)} is an option of train, not of {table.command}: leave it out"
-    if last == "top_k" and table is RUN:
-        topk, top_k = style.format("topk"), style.format("sampling_top_k")
-        return (
-            f"{style.format(name)} is not an option: set {topk} (best candidates to train on) or "
-            f"{top_k} (sampling from the k likeliest tokens)"
-        )
-    if (known := other_names.answer(name, style)) is not None and table is RUN:
-        return f"{style.format(name)} is not an option: {known}"
-    ours = [*table.options, *also]
-    others = other_names.NAMES if table is RUN else ()
-    typed = name.replace("-", "_").lower()
-    near = next(iter(difflib.get_close_matches(typed, [*ours, *others], 1)), None)
-    if near is None:
-        hint = f"see unslothrl {table.command} --help{'_all' if table is RUN else ''}"
-    elif near in ours:
-        hint = f"did you mean {style.format(near)}?"
-    else:
-        hint = f"did you mean {near}? Here: {other_names.answer(near, style)}"
-    return f"{style.format(name)} is not an option: {hint}"

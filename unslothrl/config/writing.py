@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl.algorithms.parts import Part
+from unslothrl.config.names import SECTION
+from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.values import toml_value
@@ -20,8 +22,9 @@ def to_toml(config: Config, facts: Sequence[str] = ()) -> str:
     ]
     lines += [f"# {plain(redacted(fact))}" for fact in facts]
     functions = functions_of(config)
-    for group in dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values()):
-        lines.append(f"\n# {group}")
+    groups = dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values())
+    for group in sorted(groups, key=lambda each: each == OBJECTIVE):  # TOML's sections come last
+        lines.append(f"\n[{SECTION}]" if group == OBJECTIVE else f"\n# {group}")
         for name, entry in OPTIONS.items():
             if entry.metadata["group"] == group:
                 value = redacted_values(getattr(config, name))

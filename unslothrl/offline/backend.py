@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from unslothrl import doctor
 from unslothrl.backends.patches import KINDS
 from unslothrl.config.offline_options import OfflineOptions
-from unslothrl.doctor import packages
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.planning.fit import install_command
@@ -48,8 +48,8 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     such model."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {install_command(machine)}"
-    found = {name: v for name, v in packages.installed().items() if name in RELATED}
-    problem = conflict(found, packages.requirements_of(found))
+    found = {name: v for name, v in doctor.installed().items() if name in RELATED}
+    problem = conflict(found, {name: doctor.requirements_of(name) for name in found})
     if problem:
         return problem
     if options.dtype == "float32":
@@ -61,8 +61,7 @@ def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
     """The first pair of versions that do not go together, and the command that mends it; "" where
     all do. `found`: package -> version; `wanted`: package -> what it requires."""
     ours = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
-    checks = (*packages.bad_pairs(found), *packages.unmet(found, ours))
-    return next((f"{check.found}: {check.remedy}" for check in checks), "")
+    return next((f"{each.found}: {each.remedy}" for each in doctor.unmet(found, ours)), "")
 
 
 def unsupported(config: Mapping[str, Any], options: OfflineOptions) -> str:

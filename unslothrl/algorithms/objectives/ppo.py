@@ -5,7 +5,7 @@
     the critic's loss: squared error with clipped values (values.py)
 
 The critic is a second LoRA and a value head on the same 4-bit base, with an optimiser of its own
-(`--critic_lr`); the two losses are stepped apart, so there is no value coefficient. Groups are not
+(`critic_lr`); the two losses are stepped apart, so there is no value coefficient. Groups are not
 compared: one candidate a prompt is enough.
 """
 

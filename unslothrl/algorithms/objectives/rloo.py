@@ -4,7 +4,7 @@
     A_i = R_i - mean of the other R_j
 
 A completion is one action, so its ratio is the product over its tokens and nothing is divided by
-its length. The paper's KL in the reward is `--kl reward --kl_coefficient 0.05`.
+its length. The paper's KL in the reward is `kl = "reward"`, `kl_coefficient = 0.05`.
 """
 
 from unslothrl.algorithms.objective import Objective

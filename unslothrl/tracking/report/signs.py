@@ -250,12 +250,12 @@ RULES = (
          on("train/sampler_gap", lambda c: c.ends[1] >= max(3 * c.ends[0], 0.03)),
          "The mean distance of sampler and learner went from {first} to {last} nats per token.",
          "The learner trains on completions that are less and less its own: lower --lr or "
-         "--max_staleness, or set --correction truncated."),
+         "--max_staleness, or set --objective.correction truncated."),
     Rule("Sampler and learner disagree",
          on("train/sampler_gap", lambda c: c.ends[0] >= 0.1, LEAST),
          "They were {first} nats per token apart from the start; 0.002 to 0.02 is usual.",
          "Colour tokens by their gap below to see whether a few or all differ. Then set "
-         "--correction truncated, or another --engine."),
+         "--objective.correction truncated, or another --engine."),
     Rule("Few tokens count", on("train/ess", lambda c: c.ends[1] <= 0.8, LEAST),
          "Sampler and learner differ so much that only {share} of the tokens would be effective.",
          "Lower --max_staleness or --lr."),

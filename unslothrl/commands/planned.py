@@ -1,0 +1,340 @@
+"""The plan of a run, and of a stage before it: what `plan` prints and `recipes` judges by."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unslothrl.config.hardware import versions_in_flight
+from unslothrl.config.names import off
+from unslothrl.config.offline_options import (
+    DpoOptions,
+    OfflineOptions,
+    PreferenceOptions,
+    SftOptions,
+)
+from unslothrl.config.options import Config
+from unslothrl.config.values import RUN
+from unslothrl.embedded import EMBEDDED
+from unslothrl.errors import UserError
+from unslothrl.offline.resolve import Stage
+from unslothrl.offline.resolve import resolve as resolve_stage
+from unslothrl.planning import setting_search as search
+from unslothrl.planning import shapes, speed, stages
+from unslothrl.planning.engine_memory import usable_mb
+from unslothrl.planning.fit import with_engines
+from unslothrl.planning.forecast import Store, forecast_of
+from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Placement, ProcessPlan, Resources
+from unslothrl.planning.setting_search import FREE
+from unslothrl.planning.shapes import Shape
+from unslothrl.planning.stages import Reference
+from unslothrl.resolve import resolve
+from unslothrl.tracking import calling
+
+STEP = 64  # tokens that a length is searched by
+RECOMMENDED = "grpo"  # the learner, where none is given
+OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # not repeated
+NOT_MEASURED = "an estimate, not measured on a card yet"
+
+Parts = Mapping[str, float]  # part -> MB
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process and what it takes by phase; a stage has one phase, without a name."""
+
+    name: str
+    phases: Mapping[str, Parts]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run takes, as JSON has it, and what the text needs besides."""
+
+    report: dict[str, Any]
+    title: str
+    gpus: Sequence[tuple[Mapping[str, Any], Sequence[Process]]]  # one each, and what is on it
+    without_gpu: Sequence[Process]
+    stores: Sequence[Store]
+    step: str  # what a step has
+    more: Sequence[str] = ()  # lines
+
+
+def shape_of(model: str) -> Shape:
+    """UserError where it is not known."""
+    shape = shapes.shape_of(model)
+    if shape is None:
+        raise UserError(f"model {model}: {shapes.why_unknown(model)}")
+    return shape
+
+
+def note(shape: Shape) -> str:
+    return NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}"
+
+
+# Reinforcement learning
+
+
+def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
+    """UserError where the run would be refused, or the model's sizes are not known."""
+    resolved = resolve(given, machine)
+    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
+        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
+    config = resolved.config
+    shape = shape_of(config.model)
+    needs = forecast_of(config, shape, machine)
+    trial = Trial(config, resolved.given, shape, machine)
+    report = {
+        "model": config.model,
+        **needs.to_json(),
+        "changed_to_fit": list(resolved.notes),
+        "step_seconds": speed.step_seconds(config, shape, needs.placement),
+        "judging_seconds": speed.judging_seconds(config, shape, needs.placement),
+        "would_fit_with": trial.remedy(needs.placement),
+        "settings": trial.settings(),
+        "note": note(shape),
+    }
+    title = (
+        f"{config.model}: {config.max_prompt_tokens} + {lengths(config)}, rank "
+        f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
+        f"{config.sequences_at_once} sequences generated at once{under(config)}, "
+        f"{config.engine}, {config.backend}"
+    )
+    what = "episodes" if config.has_environment else "completions"
+    step = f"{config.batch_size} x {config.num_candidates} {what}"
+    if turns := speed.turns_of(config):
+        step += f" of at most {turns} turns, {speed.WAIT_S:g} s each for the environment"
+    if report["judging_seconds"] is not None:
+        low, high = report["judging_seconds"]
+        step += f", {low:.0f} to {high:.0f} s of it for the reward model"
+    gpus = [
+        (of_json, [process_of(process) for process in card.processes])
+        for of_json, card in zip(report["cards"], needs.placement.cards, strict=True)
+    ]
+    without = [process_of(process) for process in needs.without_card]
+    return Plan(report, title, gpus, without, needs.stores, step)
+
+
+def process_of(process: ProcessPlan) -> Process:
+    assert process.needs is not None  # the model's sizes are known
+    count = len(process.cards)
+    name = process.name + (f", each of its {count} GPUs" if count > 1 else "")
+    phases = {"generating": process.needs.generating, "updating": process.needs.updating}
+    return Process(name, phases)
+
+
+def lengths(config: Config) -> str:
+    """What comes after a prompt."""
+    if not config.has_environment:
+        return f"{config.max_new_tokens} tokens"
+    most = "" if config.max_turns is None else f"up to {config.max_turns} "
+    longest = min(config.max_new_tokens, config.episode_tokens)
+    return (
+        f"{config.episode_tokens} tokens in {most}turns of up to {longest}, observations included"
+    )
+
+
+def under(config: Config) -> str:
+    """How many policy versions are in flight, where it is more than the newest."""
+    versions = versions_in_flight(config)
+    return "" if versions == 1 else f" under {versions} policy versions"
+
+
+class Trial:
+    """Other options of a run, tried on a machine; what was given stays."""
+
+    def __init__(self, config: Config, given: frozenset[str], shape: Shape, machine: Machine):
+        self.config, self.given, self.shape = config, given, shape
+        self.resources = Resources.of_machine(config, machine)
+        self.has_gpu = bool(machine.gpus)
+
+    def placed(self, tried: Config) -> Placement:
+        tried = with_engines(tried, self.given, self.shape, self.resources)
+        return place(tried, self.resources, shape=self.shape)
+
+    def fits(self, tried: Config) -> bool:
+        return all(card.fits for card in self.placed(tried).cards)
+
+    def settings(self) -> dict[str, Any]:
+        """The largest and the fastest setting that fit: their options and their flags."""
+
+        def kept(tried: Config) -> Config:
+            return search.kept(tried, self.config, self.given)
+
+        best_of: dict[str, Any] = {}
+        for name, find in (("largest", search.largest), ("fastest", search.fastest)):
+            best = None
+            if self.has_gpu:
+                best = find(self.config, lambda tried: self.fits(kept(tried)), self.shape.context)
+            best_of[name] = None if best is None else self.setting(kept(best))
+        return best_of
+
+    def setting(self, best: Config) -> dict[str, Any]:
+        names = sorted(FREE | self.given - {"model", "learner", "fit"})
+        changed = {name: getattr(best, name) for name in names}
+        changed = {name: value for name, value in changed.items() if value is not None}
+        flags = {"learner": best.learner, "model": best.model, **changed, "fit": "off"}
+        return {
+            **changed,
+            "needed_mb": round(max(card.needed_mb() for card in self.placed(best).cards)),
+            "command": command("train", flags),
+        }
+
+    def remedy(self, placement: Placement) -> dict[str, int] | None:
+        """The longest completion, or episode, with which a run that does not fit would, all else
+        as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
+        if all(card.fits for card in placement.cards):
+            return None
+        low, high = search.LEAST_NEW_TOKENS // STEP - 1, (self.config.episode_tokens - 1) // STEP
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.fits(search.with_length(self.config, STEP * middle))
+            low, high = (middle, high) if fits else (low, middle - 1)
+        found = STEP * low
+        return {self.config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
+
+
+def command(name: str, options: Mapping[str, Any]) -> str:
+    """What to paste into a shell."""
+    flags = [part for option, value in options.items() for part in written(option, value)]
+    return f"{calling.program()} {name} {' '.join(flags)}"
+
+
+def written(name: str, value: Any) -> list[str]:
+    """An option as flags; several where it holds several values."""
+    flag = RUN.spellings(name)[0] if name in RUN else name
+    if isinstance(value, bool):
+        return [f"--{flag if value else off(flag)}"]
+    values = value if isinstance(value, tuple) else (value,)
+    return [f"--{flag} {shlex.quote(str(each))}" for each in values]
+
+
+# SFT, DPO and reward models
+
+
+def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
+    """UserError where the stage would be refused, or the model's sizes are not known."""
+    stage = resolve_stage(name, given, machine=machine)
+    shape = shape_of(stage.options.model)
+    stages.in_context(stage.options, stage.given, shape)
+    fitted = stages.fit(stage.options, stage.given, machine)
+    options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
+    pairs = pairs_of(options)
+    needs = stages.needs(options, shape, gpu, pairs)
+    stores = stages.stores_of(options, shape, needs, machine)
+    on_gpu = gpu is None or needs.needed_mb() <= usable_mb(gpu)
+    of_gpu = gpu and {
+        "name": gpu.name,
+        "usable_mb": round(usable_mb(gpu)),
+        "needed_mb": round(needs.needed_mb()),
+        "fits": on_gpu,
+    }
+    rows = kind_of_rows(options)
+    reference = reference_line(options, shape, pairs)
+    report = {
+        "command": stage.command,
+        "model": options.model,
+        "max_length": options.max_length,
+        "rows": rows,
+        "max_lora_rank": options.max_lora_rank,
+        "micro_batch": options.micro_batch,
+        "fits": on_gpu and all(store.fits for store in stores),
+        "card": of_gpu,
+        "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
+        "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
+        "stores": [of_store(store) for store in stores],
+        "reference": reference,
+        "changed_to_fit": list(fitted.notes),
+        "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
+        "step_seconds": gpu and speed.stage_seconds(options, shape, gpu),
+        "batch_size": options.batch_size,
+        "settings": stage_settings(stage, options, shape, gpu),
+        "note": note(shape),
+    }
+    title = (
+        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
+        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
+    )
+    process = [Process(stage.command, {"": needs.card})]
+    step = f"{options.batch_size} {'pairs' if rows.startswith('pairs') else 'rows'}"
+    more = ["", reference] if reference else []
+    gpus = [(of_gpu, process)] if of_gpu else []
+    return Plan(report, title, gpus, [] if gpu else process, stores, step, more)
+
+
+def of_store(store: Store) -> dict[str, Any]:
+    return {
+        "name": store.name,
+        "needed_mb": round(store.needed_mb),
+        "has_mb": store.has_mb and round(store.has_mb),
+        "fits": store.fits,
+    }
+
+
+def kind_of_rows(options: OfflineOptions) -> str:
+    if isinstance(options, PreferenceOptions):
+        return "pairs, each two rows"
+    return "packed rows" if isinstance(options, SftOptions) and options.packing else "padded rows"
+
+
+def pairs_of(options: OfflineOptions) -> tuple[int, int] | None:
+    """Those of the data to train and to evaluate on, as far as that is known without reading it."""
+    if options.dataset != EMBEDDED or options.eval_dataset:
+        return None
+    from unslothrl.offline.tables import EMBEDDED_EVAL_ROWS, EMBEDDED_ROWS
+
+    return EMBEDDED_ROWS, min(EMBEDDED_EVAL_ROWS, options.eval_problems or EMBEDDED_EVAL_ROWS)
+
+
+def reference_line(
+    options: OfflineOptions, shape: Shape, pairs: tuple[int, int] | None
+) -> str | None:
+    """What DPO's reference takes in either form; None of another stage."""
+    if not isinstance(options, DpoOptions):
+        return None
+    weights = shape.lora_weights(options.max_lora_rank)
+    reference = Reference.of(options, weights, *(pairs or (0, 0)))
+    if pairs is not None and options.reference == "auto":
+        return reference.line()
+    sizes = f"a copy of the adapter {reference.copy_mb:.2f} MB, cached 8 bytes a pair"
+    if options.reference != "auto":
+        return f"reference: {options.reference} ({sizes})"
+    most = 2**20 * reference.copy_mb / (2 * stages.NUMBER)
+    if options.max_steps:
+        most = min(most, stages.WASTED * options.max_steps * options.batch_size)
+    return f"reference: cached for fewer than {most:,.0f} pairs, else a copy ({sizes})"
+
+
+def stage_settings(
+    stage: Stage, options: OfflineOptions, shape: Shape, gpu: Gpu | None
+) -> dict[str, dict[str, Any] | None]:
+    """The longest rows, and the largest micro-batch at the given length, that fit."""
+    if gpu is None:
+        return {"largest": None, "fastest": None}
+    found: dict[str, OfflineOptions | None] = {}  # what was given stays
+    if "max_length" not in stage.given:
+        found["largest"] = stages.longest(options, shape, gpu)
+    if "train_batch_size" not in stage.given:
+        most = stages.LARGEST_MICRO_BATCH
+        found["fastest"] = stages.with_micro_batch(options, shape, gpu, most)
+    return {
+        name: stage_setting(stage, setting, shape, gpu)
+        if setting is not None and stages.fits(setting, shape, gpu)
+        else None
+        for name, setting in found.items()
+    }
+
+
+def stage_setting(stage: Stage, setting: OfflineOptions, shape: Shape, gpu: Gpu) -> dict[str, Any]:
+    setting = replace(setting, train_batch_size=setting.micro_batch)
+    names = ["model", *sorted({"max_length", "train_batch_size", *stage.given} - OF_THE_PLAN)]
+    flags = {name: getattr(setting, name) for name in names}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    return {
+        "max_length": setting.max_length,
+        "train_batch_size": setting.train_batch_size,
+        "needed_mb": round(stages.needs(setting, shape, gpu).needed_mb()),
+        "command": command(stage.command, flags),
+    }

@@ -1,0 +1,327 @@
+"""The commands with their own flags. What a command does is imported when it is called."""
+
+from typing import Any, Literal
+
+import typer
+
+from unslothrl.commands.flags import finite, given
+from unslothrl.config.names import ALIASES
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.values import RUN
+from unslothrl.embedded import EMBEDDED
+from unslothrl.errors import UserError
+
+RL = RUN.command
+JSON = typer.Option(False, "--json", help="Print one JSON object instead of text.")
+CARD = typer.Option(
+    None,
+    *(f"--{each}" for each in ("card", *(also for also, own in ALIASES.items() if own == "card"))),
+    metavar="GPU[,GPU...]",
+    help="Assume these GPUs, by GB or name: 24, or 4090,12.",
+)
+SOURCE = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000].")
+RUN_FOLDER = typer.Argument(None, metavar="[RUN]", help="Run's folder; the same as --adapter.")
+ADAPTER = typer.Option(
+    None, "--adapter", help="Adapter folder, or a run's folder for its newest adapter."
+)
+BASE_MODEL = typer.Option(
+    None, "--model", help="Base model: hub id, folder, or embedded; default: the adapter's own."
+)
+MAX_NEW_TOKENS = typer.Option(
+    None,
+    "--max_new_tokens",
+    min=1,
+    max=2**20,
+    help="Longest answer (tokens); default: as in its run.",
+)
+TEMPERATURE = typer.Option(
+    None,
+    "--temperature",
+    min=0,
+    max=2,
+    callback=finite,
+    help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
+)
+
+
+def train(**flags: Any) -> int:
+    """Train a LoRA by reinforcement learning. `train` may be left out if there are flags.
+
+    Flags override the recipe, and the recipe overrides the defaults. What you set is kept; a
+    default that does not fit the machine is changed, and the change is printed. Without a GPU or
+    without network the package's own tiny base and arithmetic problems are used, unless you name
+    others. The numbers of the objective are --objective.NAME: see --help_all.
+    """
+    from unslothrl.mirror import fetching
+    from unslothrl.resolve import resolve
+
+    resolved = resolve(given(flags), fetch=fetching.fetch)
+    from unslothrl.run import run
+
+    return run(resolved.config, resolved.notes, resolved.recipe)
+
+
+def train_stage(stage: str, flags: dict[str, Any]) -> int:
+    from unslothrl.mirror import fetching
+    from unslothrl.offline.resolve import resolve
+
+    resolved = resolve(stage, given(flags), fetching.fetch)
+    from unslothrl.offline.run import run
+
+    return run(resolved)
+
+
+def sft(**flags: Any) -> int:
+    """Teach a LoRA to answer as written examples do (TRL's SFTTrainer)."""
+    return train_stage("sft", flags)
+
+
+def dpo(**flags: Any) -> int:
+    """Train a LoRA on pairs of a better and a worse answer (TRL's DPOTrainer)."""
+    return train_stage("dpo", flags)
+
+
+def rm(**flags: Any) -> int:
+    """Train a reward model on pairs of a better and a worse answer (TRL's RewardTrainer)."""
+    return train_stage("rm", flags)
+
+
+def plan(command: str) -> Any:
+    """`unslothrl plan` for a run of `command`, train, sft, dpo or rm."""
+
+    def of_command(card: str = CARD, json: bool = JSON, **flags: Any) -> int:
+        """Predict a run's memory by process and part, and print the flags that fit a GPU best.
+
+        It takes the options of a run. Without any, it prints a table of models that fit the GPU.
+        `plan sft`, `plan dpo` and `plan rm` take the options of those commands.
+        """
+        from unslothrl.commands.plan import forecast
+
+        chosen = given(flags)
+        forecast(command_of(command, chosen), chosen, card, json)
+        return 0
+
+    return of_command
+
+
+def data(command: str) -> Any:
+    """`unslothrl data` as a run of `command` reads them."""
+
+    def of_command(source: str = SOURCE, json: bool = JSON, **flags: Any) -> int:
+        """Show how a data set is read: columns, prompts, lengths, rows that are not used.
+
+        `data sft`, `data dpo` and `data rm` show it as those commands read it: what is learnt,
+        lengths, rows that are left out.
+        """
+        from unslothrl.commands.data import describe
+
+        chosen = given(flags)
+        of = command_of(command, chosen)
+        if source == EMBEDDED and of == RL and "recipe" not in chosen:
+            chosen.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
+        describe(of, {**chosen, "dataset": source}, json)
+        return 0
+
+    return of_command
+
+
+def command_of(command: str, flags: dict[str, Any]) -> str:
+    """The command that a recipe is for, in place of train; without one it stays."""
+    if command != RL or "recipe" not in flags:
+        return command
+    from unslothrl.config.reading import command_of
+
+    found = command_of(flags["recipe"])
+    return found if found in TABLES else RL
+
+
+def recipes(card: str = CARD, json: bool = JSON) -> int:
+    """List the recipes, and which fit this machine."""
+    from unslothrl.commands.recipes import show
+
+    show(card, json)
+    return 0
+
+
+def score(
+    source: str = typer.Argument(help="File of rows as for training, plus a column `completion`."),
+    reward: list[str] = typer.Option(
+        help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
+    ),
+    reward_timeout: float = typer.Option(
+        5.0, "--reward_timeout", min=0.01, max=3600, callback=finite, help="Seconds a completion."
+    ),
+    prompt_column: str = typer.Option(None, "--prompt_column", help="Column of the problem."),
+    answer_column: str = typer.Option(None, "--answer_column", help="Column of the gold answer."),
+    allow_unsandboxed_code: bool = typer.Option(
+        False, "--allow_unsandboxed_code", help="Run code with limits only, if not sandboxed."
+    ),
+) -> int:
+    """Score a file of completions with a reward, without a model."""
+    from unslothrl.commands.score import score as run
+    from unslothrl.data.formats import Columns
+
+    columns = Columns(prompt_column, answer_column)
+    run(source, reward, reward_timeout, columns=columns, allow_unsandboxed=allow_unsandboxed_code)
+    return 0
+
+
+def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
+    """The one that is given. UserError where none is, or two."""
+    if run and adapter and run != adapter:
+        raise UserError(f"{command}: {run} and --adapter {adapter} are two: give one of them")
+    if not run and not adapter:
+        raise UserError(
+            f"{command}: no adapter is given: write `unslothrl {command} runs/NAME{more}`; "
+            "`unslothrl report runs` lists the runs"
+        )
+    return str(run or adapter)
+
+
+def ask(
+    words: list[str] = typer.Argument(
+        metavar="[RUN] QUESTION",
+        help="Run's folder, unless --adapter is given, and the question; - reads that from stdin.",
+    ),
+    adapter: str = ADAPTER,
+    base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    temperature: float = TEMPERATURE,
+    model: str = BASE_MODEL,
+) -> int:
+    """Ask a trained adapter a question and print its answer."""
+    from unslothrl.commands.chat import ask as answer
+
+    run, *said = words if adapter is None and len(words) > 1 else [None, *words]
+    named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
+    answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
+    return 0
+
+
+def chat(
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
+    base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
+    whole: bool = typer.Option(
+        False, "--whole", help="Take all of stdin as one question instead of one per line."
+    ),
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    temperature: float = TEMPERATURE,
+    model: str = BASE_MODEL,
+) -> int:
+    """Chat with an adapter and its base, side by side, or answer questions from a pipe."""
+    from unslothrl.commands.chat import chat as talk
+
+    named = named_adapter("chat", run, adapter)
+    talk(named, max_new_tokens, temperature, model, with_base=base, whole=whole)
+    return 0
+
+
+def evaluate(
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
+    dataset: list[str] = typer.Option(
+        None,
+        help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500; may be "
+        "repeated; default: as in its run.",
+    ),
+    n: int = typer.Option(
+        None, "--n", min=1, help="Completions per problem; default: as in its run."
+    ),
+    base: bool = typer.Option(True, "--base/--no_base", help="Also evaluate the base alone."),
+    output: str = typer.Option(
+        None, help="JSONL file for every completion; default: evals/ in its run's folder."
+    ),
+    json: bool = JSON,
+    **flags: Any,
+) -> int:
+    """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
+    from unslothrl.commands.eval import evaluate as figures
+
+    chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
+    named = named_adapter("eval", run, adapter)
+    figures(named, dataset or (), chosen, with_base=base, output=output, as_json=json)
+    return 0
+
+
+def export(
+    run: str = RUN_FOLDER,
+    adapter: str = ADAPTER,
+    output: str = typer.Option(None, help="Folder to write, which must not exist yet."),
+    to: Literal["adapter", "merged", "gguf"] = typer.Option(
+        "merged",
+        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer; gguf: one "
+        "file for llama.cpp and Ollama.",
+    ),
+    gguf_type: Literal["f16", "q8_0"] = typer.Option(
+        "f16", "--gguf_type", help="Weights of a GGUF file."
+    ),
+    push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
+    private: bool = typer.Option(False, "--private", help="Create the repository as private."),
+    model: str = BASE_MODEL,
+) -> int:
+    """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
+    from unslothrl.commands.export import export as write
+
+    write(named_adapter("export", run, adapter), to, output, model, gguf_type, push, private)
+    return 0
+
+
+def report(
+    runs: list[str] = typer.Argument(help="Run folders, or a folder of runs."),
+    output: str = typer.Option(
+        None, help="File for a comparison; default: beside the first run, named after the runs."
+    ),
+) -> int:
+    """Write a run's report.html or a page that compares several runs, or list a folder's runs.
+
+    `report runs/A` writes the report, `report runs/A runs/B` a comparison, `report runs` a list.
+    """
+    from unslothrl.commands.report import report as write
+
+    write(runs, output)
+    return 0
+
+
+def cluster(
+    ray_address: str = typer.Option(
+        None, "--ray_address", help="HOST:PORT or auto; default: RAY_ADDRESS, else this machine's."
+    ),
+    json: bool = JSON,
+) -> int:
+    """Show a Ray cluster: nodes, GPUs, what runs on each, health, and the speed of its runs."""
+    from unslothrl.commands.cluster import show
+
+    show(ray_address, json)
+    return 0
+
+
+def doctor(
+    self_test: bool = typer.Option(
+        True, "--self_test/--no_self_test", help="Also train a step, at most 30 s."
+    ),
+    json: bool = JSON,
+) -> int:
+    """Check this machine: GPUs, versions, disks, limits, sandbox; train one step.
+
+    One line for each check, with what to do. The exit code is 1 where there is a problem.
+    """
+    from unslothrl.doctor import doctor as run
+
+    return run(self_test, json)
+
+
+def bundle(
+    run: str = typer.Argument(help="A run's folder."),
+    output: str = typer.Option(
+        None, help="Archive to write, .tar.gz or .zip; default: <run>-bundle.tar.gz here."
+    ),
+    with_rollouts: int = typer.Option(
+        0, "--with_rollouts", min=0, max=10_000, help="Also the last so many completions."
+    ),
+) -> int:
+    """Make an archive of a run for a bug report: without secrets, prompts and completions."""
+    from unslothrl.bundle import bundle as write
+
+    write(run, output, with_rollouts)
+    return 0

