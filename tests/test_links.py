@@ -43,7 +43,7 @@ def test_a_link_in_a_folder_of_data_is_refused_by_its_name(tmp_path):
     (folder / "train.jsonl").write_text(ROW * 2)
     (tmp_path / "mine.jsonl").write_text(ROW)
     (folder / "more.jsonl").symlink_to(tmp_path / "mine.jsonl")
-    with pytest.raises(UserError, match=r"more\.jsonl is a link that leads out of the folder"):
+    with pytest.raises(UserError, match=r"more\.jsonl is a link that leads out"):
         sources.load_splits(sources.parse(str(folder)))
     (folder / "more.jsonl").unlink()
     (folder / "more.jsonl").symlink_to("train.jsonl")

@@ -531,7 +531,7 @@ def test_a_recipe_of_ours_gives_way_to_the_adapters_shape(adapter):
         (" ", ["its base", "set --model"]),
         ("x" * 5000, ["its base", "set --model"]),
         ("https://evil.example/x", ["its base", "set --model"]),
-        ("/old/machine/base", ["its base '/old/machine/base' is not there: set --model"]),
+        ("/old/machine/base", ["no base '/old/machine/base' here: set --model"]),
         ("a\x1b[31m/b", ["its base", "set --model"]),
     ],
 )

@@ -225,7 +225,7 @@ def read_csv(path: Path) -> Rows:
         elif fields:
             starts.append(begin)
             last = end
-    return at_bytes(path, starts, last, functools.partial(parse_csv, header, options))
+    return at_bytes(path, starts, last, functools.partial(parse_csv, header or [], options))
 
 
 def parse_csv(header: list[str], options: dict[str, Any], text: str) -> Row:

@@ -54,8 +54,8 @@ def check(before: Fingerprints, now: Fingerprints, dataset: str) -> list[str]:
     was, is_now = before.get(TRAIN), now[TRAIN]
     if was is not None and was != is_now:
         raise UserError(
-            f"dataset {dataset} is not what the run was trained on ({was}; now {is_now}): give it "
-            "back, or start a new run from the adapter with --adapter"
+            f"dataset {dataset} is not what the run was trained on ({was}; now {is_now}): restore "
+            "it, or start a new run with --adapter"
         )
     return [
         f"evaluation set {name.removeprefix('eval/')} is not as it was ({before[name]}; now "

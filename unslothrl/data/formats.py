@@ -97,10 +97,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
     """Raises UnusableRow."""
     row = with_known_names(row)
     if columns.prompt is not None and columns.prompt == columns.answer:
-        raise UnusableRow(
-            f"column {columns.prompt} is named for the prompt and the answer: set another "
-            "--answer_column"
-        )
+        raise UnusableRow(f"column {columns.prompt} is the prompt: set another --answer_column")
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
     for name, flag in ((columns.prompt, "prompt"), (columns.answer, "answer")):
         if name is not None and value_of(row, name) is None:
@@ -303,10 +300,7 @@ class Reader:
 def no_answer(row: Mapping, rewards: Sequence[str]) -> UnusableRow:
     """The error for a row without a gold answer, which `rewards` need."""
     why = f"which reward {' and '.join(rewards)} need{'s' * (len(rewards) == 1)}"
-    empty = [name for name in ANSWERS if name in row and row[name] is None]
-    if empty:
+    if empty := [name for name in ANSWERS if name in row]:
         return UnusableRow(f"column {' and '.join(empty)} is empty, {why}")
-    return UnusableRow(
-        f"no column {' or '.join(ANSWERS)}, {why}; it has {names_of(row)}: set "
-        "--answer_column, or another --reward"
-    )
+    known = " or ".join(ANSWERS)
+    return UnusableRow(f"no column {known}, {why}; it has {names_of(row)}: set --answer_column")

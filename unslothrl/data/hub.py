@@ -31,7 +31,7 @@ def load(name: str, config: str | None, known: str | None) -> dict[str, Rows]:
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
         what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
-            f"dataset {what} is not a local file, and could not be loaded from the hub "
+            f"dataset {what}: not a local file, and could not be loaded from the hub "
             f"({reason_of(error)}): check the name and the network, or give {instead}.jsonl"
         ) from None
     return {str(split): rows for split, rows in splits.items()}

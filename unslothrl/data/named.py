@@ -47,11 +47,8 @@ def reward_of(names: Iterable[str], given: str) -> str | None:
         if known is not None:
             wanted.setdefault(NAMED[known].reward, known)
     if len(wanted) > 1:
-        first, second = wanted.values()
-        raise UserError(
-            f"dataset {first} and {second} are graded by different rewards "
-            f"({', '.join(wanted)}): evaluate them in a call each"
-        )
+        names = " and ".join(wanted.values())
+        raise UserError(f"dataset {names} are graded by different rewards: evaluate each by itself")
     if not wanted or given in wanted or (MATHS in wanted and given in MATHS_TOO):
         return None
     return next(iter(wanted))

@@ -81,11 +81,10 @@ class Renderer:
                 problem = hash(plain(record.problem))
                 other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
                 if other != problem:
+                    rows_named = f"{skipped.in_source(first)} and {skipped.in_source(number)}"
                     raise UserError(
-                        f"{name} rows {skipped.in_source(first)} and "
-                        f"{skipped.in_source(number)}: different problems have the same "
-                        "prompt, so the model's chat template or tokenizer drops what the user "
-                        "asks: choose another model, or correct its chat_template.jinja"
+                        f"{name} rows {rows_named}: different problems have the same prompt: the "
+                        "chat template or tokenizer drops what the user asks: choose another model"
                     )
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
@@ -128,9 +127,8 @@ def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str
     if not kept:
         lengths = skipped.too_long
         raise UserError(
-            f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer (the "
-            f"shortest has {min(lengths)} tokens): set --max_prompt_tokens {max(lengths)} to keep "
-            "every one"
+            f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer, the "
+            f"shortest by {min(lengths) - limit}: set --max_prompt_tokens {max(lengths)}"
         )
 
 

@@ -73,10 +73,7 @@ def parse(text: str) -> Source:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
-        raise UserError(
-            f"dataset {text}: a source is written NAME, NAME@SPLIT or NAME@SPLIT[:1000], its slice "
-            "in whole numbers"
-        )
+        raise UserError(f"dataset {text}: must be NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
     name, config = parts["name"], parts["config"]
     if name == EMBEDDED and text != EMBEDDED:
         raise UserError(f"dataset {text}: the embedded problems have no splits: set {EMBEDDED}")
@@ -115,20 +112,16 @@ def load_splits(source: Source) -> dict[str, Rows]:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
         if source.split not in splits:
-            raise UserError(
-                f"dataset {source.name}: no split {source.split}; it has {', '.join(splits)}: "
-                f"set {source.name}@{next(iter(splits))}"
-            )
+            known = ", ".join(splits)
+            raise UserError(f"dataset {source.name}: no split {source.split}: set one of {known}")
         splits = {source.split: splits[source.split]}
     if source.start is None and source.stop is None:
         return splits
     name = source.split or train_of(splits)
     indices = range(len(splits[name]))[source.start : source.stop]
     if not len(indices):
-        raise UserError(
-            f"dataset {source.name}: its slice is empty, {name} has {len(splits[name])} rows: "
-            "set another"
-        )
+        rows = len(splits[name])
+        raise UserError(f"dataset {source.name}: its slice is empty, {name} has {rows} rows")
     return {**splits, name: PickedRows(splits[name], indices)}
 
 
@@ -150,15 +143,11 @@ def local_splits(path: Path) -> dict[str, Rows]:
     for file in files_below(path):
         if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
             if leads_out(file, path):
-                raise UserError(
-                    f"dataset {path}: {file.name} is a link that leads out of the folder: copy the "
-                    "file there, or give it by itself"
-                )
+                raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
             by_split.setdefault(split_of(file.relative_to(path)), {})[file] = files.read(file)
     if not by_split:
-        raise UserError(
-            f"dataset {path}: no file with rows in this folder: use {', '.join(files.READERS)}"
-        )
+        known = ", ".join(files.READERS)
+        raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")
     return {name: JoinedRows(parts) for name, parts in by_split.items()}
 
 
@@ -194,9 +183,7 @@ def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
     for text in eval_dataset:
         for name, source in named_sources(text):
             if name in by_name:
-                raise UserError(
-                    f"eval_dataset {name} is given twice: set --eval_dataset NAME={source}"
-                )
+                raise UserError(f"eval_dataset {name} is given twice: set NAME={source}")
             by_name[name] = source
     return by_name
 
@@ -210,10 +197,7 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
             raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): fix it") from None
         for name, source in table.items():
             if not isinstance(source, str) or not source or not is_name(name):
-                raise UserError(
-                    f"eval_dataset {name!r:.60}: {source!r:.60} is no source: set "
-                    '--eval_dataset \'{"name": "file.jsonl"}\''
-                )
+                raise UserError(f"eval_dataset {name!r:.60}: {source!r:.60} is no source")
             yield name, source
         return
     name, separator, source = text.partition("=")

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +14,9 @@ from unslothrl.errors import UserError
 from unslothrl.types import seed_of
 
 
-class SplitOptions(Protocol):
-    """See `data.options.DataOptions`."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def eval_dataset(self) -> tuple[str, ...]: ...
-    @property
-    def holdout(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def reader(self) -> Any: ...  # see `problem_keys`
-
-
-def split(options: SplitOptions, source: Source) -> tuple[Rows, Rows]:
-    """-> (training rows, held-out rows), disjoint even where a problem is repeated.
+def split(options: Any, source: Source) -> tuple[Rows, Rows]:
+    """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
+    dataset, eval_dataset, holdout, seed and reader, as in `data.options.DataOptions`.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single
     split has a seeded share held out, unless `--eval_dataset` names another source.
@@ -59,10 +45,8 @@ def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
     different = int(is_new.sum())
     count = max(1, round(share * different))
     if count >= different:
-        raise UserError(
-            f"dataset {name}: with {different} different problem(s) and {count} held out, "
-            "nothing is left to train on: give more, or --eval_dataset"
-        )
+        counts = f"{count} of {different} different problems held out"
+        raise UserError(f"dataset {name}: nothing is left to train on with {counts}: give more")
     return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
 
 

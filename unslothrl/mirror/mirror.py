@@ -167,6 +167,7 @@ class Mirror:
     ):
         """`note` gets a line when the target fails, and when it works again."""
         self.folder, self.note, self.target = folder, note, target
+        self.sender = None if target is None else Sender(folder, target)
         self.changed = threading.Condition()
         self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
@@ -185,14 +186,13 @@ class Mirror:
                 self.thread.start()
 
     def _work(self) -> None:
-        assert self.target is not None
-        sender = Sender(self.folder, self.target)
+        assert self.sender is not None
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.wanted > self.finished)
                 asked, before = self.wanted, self.failure
             try:
-                sender.send()
+                self.sender.send()
                 self.failure = None
             except Exception as error:  # of any library
                 self.failure = fetching.said(error)

@@ -83,9 +83,8 @@ def read(folder: Path) -> Use | None:
     try:
         values = read_object(path, MOST)
         if values.get("format") != FORMAT:
-            raise Unreadable(
-                f"its format is {shown(values.get('format'))}, this version reads {FORMAT}"
-            )
+            found = shown(values.get("format"))
+            raise Unreadable(f"its format is {found}, this version reads {FORMAT}")
         if not is_utf8(json.dumps(values, ensure_ascii=False)):
             raise Unreadable("a text in it has half a surrogate pair")
         for name, (kind, what) in TYPES.items():
@@ -103,7 +102,4 @@ def check_policy(folder: Path) -> None:
     """UserError for an adapter that was not trained to answer."""
     use = read(folder)
     if use is not None and use.kind == REWARD_MODEL:
-        raise UserError(
-            f"adapter {folder} is a reward model, which scores answers and gives none: use it with "
-            f"--reward rm:{folder}"
-        )
+        raise UserError(f"adapter {folder} is a reward model: use it with --reward rm:{folder}")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from unslothrl.weights import base_parts
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
+LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
 MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
 BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 QUANTISING = Path(__file__).parent / "quantise.py"
@@ -57,7 +59,7 @@ def prepare(model: str, stage: Stage | None = None, progress: Progress | None = 
         return source
     if method:
         raise UserError(
-            f"model {model}: quantised by {method}: give a 16-bit or a bitsandbytes 4-bit model"
+            f"model {model}: quantised by {method}: give a 16-bit or bitsandbytes model"
         )
     return quantise(source, stage, progress)
 
@@ -83,15 +85,11 @@ def find(model: str, weights: bool = True) -> Path:
         refuse_links(model, folder)
         return folder.resolve()
     if exists(model):
-        raise UserError(
-            f"model {model}: it is a file: give a folder with .safetensors files, or a hub id"
-        )
+        raise UserError(f"model {model}: it is a file: give its folder, or a hub id")
     if (address := hub.ADDRESS.match(model)) is not None:
         raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise UserError(
-            f"model {model}: no such folder: give a folder, a hub id like owner/name, or embedded"
-        )
+        raise UserError(f"model {model}: no such folder: give a folder, owner/name or embedded")
     return _download(model, weights)
 
 
@@ -103,16 +101,12 @@ def check_files(model: str, folder: Path) -> None:
         raise UserError(f"model {model}: the folder has no {found}: convert it first")
     if (folder / "adapter_config.json").exists():
         raise UserError(
-            f"model {model}: the folder has an adapter too, which transformers would apply: move "
-            "its adapter_config.json and weights to a folder of their own"
+            f"model {model}: transformers would apply the adapter in it: move it to another folder"
         )
     others = (folder / WHOLE,) if known[0].name != WHOLE else folder.glob("*.safetensors")
     for path in others:
         if path.exists() and path not in known and not path.name.startswith(CONSOLIDATED):
-            raise UserError(
-                f"model {model}: {path.name} is no part of it, and would be loaded all the "
-                "same: move it elsewhere"
-            )
+            raise UserError(f"model {model}: {path.name} is no part of it: move it elsewhere")
 
 
 def refuse_links(model: str, folder: Path) -> None:
@@ -120,8 +114,7 @@ def refuse_links(model: str, folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
             raise UserError(
-                f"model {model}: {path.name} is a link that leads out of the folder: copy the file "
-                "there"
+                f"model {model}: {path.name} is a link that leads out of the folder: copy the file"
             )
 
 
@@ -138,14 +131,36 @@ def _download(model: str, weights: bool) -> Path:
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
+        check_room(model, patterns)
         return Path(snapshot_download(model, allow_patterns=patterns))
+    except UserError:
+        raise
     except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
         raise UserError(
             f"model {model}: neither a local folder nor to be had from the hub "
-            f"({first_line(error)}): check the name, the network, the room in HF_HOME, and whether "
-            f"access is granted on huggingface.co/{model} (`hf auth login`), or set --model "
-            "embedded"
+            f"({first_line(error)}): check the name, the network, the space in HF_HOME, and your "
+            f"access to huggingface.co/{model} (`hf auth login`)"
         ) from None
+
+
+def check_room(model: str, patterns: list[str]) -> None:
+    """UserError where the hub's cache has no place for what would be downloaded. The hub is asked
+    for sizes only where a large model would find no place."""
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    cache = Path(constants.HF_HUB_CACHE).absolute()
+    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.is_dir())).free
+    if free > LARGEST:
+        return
+    with suppress(DryRunError):  # the hub does not answer: what is in the cache may do
+        files = snapshot_download(model, allow_patterns=patterns, dry_run=True)
+        needed = sum(file.file_size or 0 for file in files if file.will_download)
+        if needed > free:
+            raise UserError(
+                f"model {model}: {needed / 1e9:.1f} GB to download, and {free / 1e9:.1f} GB free "
+                f"for {cache}: free some space, or set the variable HF_HOME to another folder"
+            )
 
 
 def cache_folder() -> Path:
@@ -153,10 +168,7 @@ def cache_folder() -> Path:
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named) / "unslothrl" / "nf4"
     if (own := home()) is None:
-        raise UserError(
-            "model: there is no home folder to keep its 4-bit copy in: set the variable "
-            "XDG_CACHE_HOME to a folder with room for it"
-        )
+        raise UserError("model: no home folder for its 4-bit copy: set XDG_CACHE_HOME to a folder")
     return own / ".cache" / "unslothrl" / "nf4"
 
 
@@ -201,7 +213,7 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
                 raise UserError(f"model {source}: {reason}")
             raise UserError(
                 f"model {source}: cannot be quantised ({reason}): give a whole 16-bit checkpoint "
-                "and more free memory, or a bitsandbytes 4-bit model"
+                "and more memory, or a 4-bit one"
             )
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():

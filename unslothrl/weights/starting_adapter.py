@@ -103,10 +103,8 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     base = base_of(given)
     if "model" in user:
         if base is not None and of_weights(base) != of_weights(str(user["model"])):
-            notes.append(
-                f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
-                f"{user['model']}"
-            )
+            given, model = user["adapter"], user["model"]
+            notes.append(f"adapter {given} was trained on {shown(base)}, and the model is {model}")
         return {**user}
     if base is None:
         return {**user}
@@ -115,9 +113,7 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     except UserError as error:
         raise UserError(f"adapter {user['adapter']}: its base: {error}: set --model") from None
     if base != EMBEDDED and not HUB_ID.fullmatch(base) and not exists(base):
-        raise UserError(
-            f"adapter {user['adapter']}: its base {shown(base)} is not there: set --model"
-        )
+        raise UserError(f"adapter {user['adapter']}: no base {shown(base)} here: set --model")
     if base != EMBEDDED:
         notes.append(f"model -> {base}: the base of adapter {user['adapter']}")
     return {**user, "model": base}
