@@ -72,10 +72,10 @@ def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
         original = run.path / folder / "step_000002.jsonl"
         (run.path / folder / "step_000002 (copy).jsonl").write_bytes(original.read_bytes())
         (run.path / folder / "step_x.jsonl").write_text("rubbish\n" if folder == "rollouts" else "")
-    assert run.rollout_steps() == [1, 2] and run.steps_of("evals") == [0, 2]
+    assert run.steps_of("rollouts") == [1, 2] and run.steps_of("evals") == [0, 2]
     assert "evals/step_000002.jsonl" in write_report(run).read_text()
     run.truncate_after(1)
-    assert run.rollout_steps() == [1]
+    assert run.steps_of("rollouts") == [1]
     assert (run.path / "rollouts" / "step_000002 (copy).jsonl").exists()
 
 

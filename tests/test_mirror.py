@@ -251,7 +251,7 @@ def check_whole(there: Path) -> None:
     named = (there / "checkpoints" / "latest").read_text().strip()
     assert int(named.removeprefix("step_")) in (step, step - 1)
     assert set(range(1, logged + 1)) <= {row["step"] for row in RunFolder(there).read_metrics()}
-    assert set(range(1, step + 1)) <= set(RunFolder(there).rollout_steps())
+    assert set(range(1, step + 1)) <= set(RunFolder(there).steps_of("rollouts"))
 
 
 class Failing(MemoryFileSystem):

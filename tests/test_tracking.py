@@ -214,12 +214,12 @@ def test_resume_deletes_what_came_after_the_step(folder):
     folder.write_summary({"status": "interrupted", "steps": 11})
     folder.truncate_after(10)
     assert [row["step"] for row in folder.read_metrics()] == [9, 10]
-    assert folder.rollout_steps() == [9, 10] == folder.steps_of("evals")
+    assert folder.steps_of("rollouts") == [9, 10] == folder.steps_of("evals")
     assert folder.checkpoints.steps() == [10]
     assert folder.read_summary() == {}
     folder.truncate_after(10, logged=9)  # its evaluation is to come
     assert [row["step"] for row in folder.read_metrics()] == [9]
-    assert (folder.rollout_steps(), folder.steps_of("evals")) == ([9, 10], [9])
+    assert (folder.steps_of("rollouts"), folder.steps_of("evals")) == ([9, 10], [9])
 
 
 def test_rollouts_have_exactly_the_keys_of_the_contract(folder):

@@ -72,7 +72,7 @@ def test_a_run_from_the_first_version_to_the_last(tmp_path):
 def test_rollouts_of_the_newest_steps_are_kept_as_far_as_a_resume_needs_them(tmp_path):
     run = Run(tmp_path, steps=7, keep_rollouts=2, checkpoint_every=3)
     run.trainer.train()
-    assert run.folder.rollout_steps() == [6, 7]
+    assert run.folder.steps_of("rollouts") == [6, 7]
     scripts = sorted(path.name for path in (run.folder.path / "report").glob("step_*.js"))
     assert scripts == ["step_000006.js", "step_000007.js"]
     cut_off = Run(tmp_path / "again", steps=7, keep_rollouts=2, checkpoint_every=3)
@@ -85,7 +85,7 @@ def test_rollouts_of_the_newest_steps_are_kept_as_far_as_a_resume_needs_them(tmp
     with pytest.raises(KeyboardInterrupt):
         cut_off.trainer.train()
     cut_off.trainer.saving.wait()
-    assert cut_off.folder.rollout_steps() == [2, 3, 4, 5, 6]  # it goes on after step 3
+    assert cut_off.folder.steps_of("rollouts") == [2, 3, 4, 5, 6]  # it goes on after step 3
 
 
 def test_who_draws_what_is_a_function_of_the_run():

@@ -160,7 +160,7 @@ def train(
 
 def rows(folder: RunFolder, after: int = 0) -> list[dict[str, Any]]:
     """All rollouts of a run, of the steps after `after`."""
-    later = (step for step in folder.rollout_steps() if step > after)
+    later = (step for step in folder.steps_of("rollouts") if step > after)
     return [row for step in later for row in folder.read_rollouts(step)]
 
 

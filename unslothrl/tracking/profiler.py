@@ -42,16 +42,15 @@ class Recording:
 
 
 class Profiler:
-    """Of one process: records each part once after `arm`."""
+    """Of one process: records each part once after `arm`. What torch's profiler raises must not end
+    the run: it is in the recording, as its problem."""
 
     def __init__(self, process: str):
         self.process = process
         self.armed: set[str] = set()
         self.recordings: list[Recording] = []
         self.running: Any = None  # torch's
-        self.running_part = ""
-        self.began = 0.0
-        self.ticks = 0
+        self.part_name, self.began, self.ticks = "", 0.0, 0
 
     def arm(self) -> None:
         """Records the next call of every part."""
@@ -69,7 +68,9 @@ class Profiler:
         if name not in self.armed or self.running is not None:
             yield
             return
-        self._start(name)
+        self.part_name, self.ticks, self.began = name, 0, time.perf_counter()
+        with self._noting_errors():
+            self.running = profile_of_torch()
         try:
             yield
         finally:
@@ -77,49 +78,42 @@ class Profiler:
 
     def tick(self) -> None:
         """After each step of an engine and each micro-batch: ends a recording that is long."""
-        if self.running is None:
-            return
         self.ticks += 1
-        if time.perf_counter() - self.began > MOST_S:
+        if self.running is not None and time.perf_counter() - self.began > MOST_S:
             self._stop()
-
-    def _start(self, name: str) -> None:
-        try:
-            self.running = profile_of_torch()
-        except Exception as error:  # of the profiler, which must not end the run
-            self._failed(name, error)
-        self.running_part, self.ticks, self.began = name, 0, time.perf_counter()
-
-    def _failed(self, part: str, error: Exception) -> None:
-        self.armed = set()
-        problem = f"{type(error).__name__}: {error}"
-        self.recordings.append(Recording(self.process, part, 0.0, b"", (), problem))
 
     def _stop(self) -> None:
         """Ends the recording that runs; one without a step of the engine is tried again."""
         if self.running is None:
             return
         running, self.running = self.running, None
-        seconds, part = time.perf_counter() - self.began, self.running_part
-        try:
+        seconds = time.perf_counter() - self.began
+        with self._noting_errors():
             running.stop()
             if self.ticks:
-                self.armed.discard(part)
-                trace, operators = trace_of(running), operators_of(running)
-                self.recordings.append(Recording(self.process, part, seconds, trace, operators))
-        except Exception as error:  # likewise: a full disk, say
-            self._failed(part, error)
+                self.armed.discard(self.part_name)
+                self._record(seconds, trace_of(running), operators_of(running))
+
+    def _record(
+        self, seconds: float, trace: bytes, operators: tuple[Operator, ...], problem: str = ""
+    ) -> None:
+        found = Recording(self.process, self.part_name, seconds, trace, operators, problem)
+        self.recordings.append(found)
+
+    @contextlib.contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.armed = set()
+            self._record(0.0, b"", (), f"{type(error).__name__}: {error}")
 
 
 def profile_of_torch() -> Any:
-    """torch's profiler, started: of the CPU, and of the card where there is one."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
+    """torch's profiler, started: of the CPU, and of the GPU where there is one."""
+    from torch.profiler import profile
 
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    running = profile(activities=activities)
+    running = profile()
     running.start()
     return running
 

@@ -284,10 +284,6 @@ class RunFolder:
         """The rows of a step's rollouts, see `rows.rollout_rows`; [] if it has none."""
         return read_jsonl(self.step_file(ROLLOUTS, step))
 
-    def rollout_steps(self) -> list[int]:
-        """The steps that have rollouts, ascending."""
-        return self.steps_of(ROLLOUTS)
-
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt, without secrets."""
         path = self.path / ERROR

@@ -158,11 +158,11 @@ def all_figures(runs: Sequence[RunHistory]) -> str:
 
 def curves_of(metrics: str, runs: Sequence[RunHistory]) -> list[str]:
     """The metrics of a figure that one of the runs may have."""
-    rewards = list(dict.fromkeys(name for run in runs for name in components(run.rows)))
     sets = dict.fromkeys(name for run in runs for name in run.sets)
     found: list[str] = []
     for metric in metrics.split():
         if metric == "reward/*":
+            rewards = list(dict.fromkeys(name for run in runs for name in components(run.rows)))
             found += rewards if len(rewards) > 1 else []  # one is the mean
         else:
             found += [metric.replace("*", name) for name in (sets if "*" in metric else [""])]

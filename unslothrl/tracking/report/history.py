@@ -83,7 +83,7 @@ class RunHistory:
         window = max(LEAST, len(values) // 10)
         return (mean(values[:window]), mean(values[-window:])) if len(values) >= least else None
 
-    @property
+    @cached_property
     def sets(self) -> list[str]:
         """The names of the evaluation sets."""
         return eval_sets(self.rows)

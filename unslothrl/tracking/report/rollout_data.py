@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unslothrl.tracking.metrics import is_number, mean
+from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.rows import plain, read_jsonl
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
 
@@ -269,7 +269,3 @@ def _scores(path: Path, changed: int) -> Scores:
         scores = [rows[i]["score"] for i in group]
         problems[key] = [score if is_number(score) else 0.0 for score in scores]
     return found
-
-
-MEANS = {"pass@1": mean, "best_of_n": max}
-"""Figure of an evaluation -> that of one problem, of its completions' scores."""
