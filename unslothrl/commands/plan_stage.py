@@ -24,7 +24,6 @@ from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage, resolve
 from unslothrl.planning import shapes, speed, stages
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.forecast import Store
 from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.shapes import Shape
@@ -81,7 +80,7 @@ def report_of(stage: Stage, machine: Machine) -> dict[str, Any]:
         },
         "parts_mb": {name: round(mb, 1) for name, mb in needs.card.items()},
         "host_mb": {name: round(mb, 1) for name, mb in needs.host.items()},
-        "stores": [of_store(store) for store in stores],
+        "stores": [store.to_json() for store in stores],
         "reference": reference_line(options, shape, pairs),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
@@ -89,15 +88,6 @@ def report_of(stage: Stage, machine: Machine) -> dict[str, Any]:
         "batch_size": options.batch_size,
         "settings": settings(stage, options, shape, gpu),
         "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
-    }
-
-
-def of_store(store: Store) -> dict[str, Any]:
-    return {
-        "name": store.name,
-        "needed_mb": round(store.needed_mb),
-        "has_mb": store.has_mb and round(store.has_mb),
-        "fits": store.fits,
     }
 
 
