@@ -87,7 +87,7 @@ ON_S, OFF_S = 0.02, 0.18  # a tenth of the time
 TAIL = 10  # steps at the end whose reward is compared
 SHORT = 12  # steps of the kinds that `all` runs beside the long ones
 SEEDS = 3  # of the runs on two hosts and on one
-NOTES = ("again", "is there", "wait", "joins", "leaves", "node")
+NOTES = ("again", "is ready", "wait", "joins", "leaves", "node")
 NOTICED = ("started again", "start again", "leaves its node")  # what the driver prints of a fault
 
 
@@ -185,7 +185,7 @@ class Injection:
             self.run.driver.wait(max(0.0, seconds))
 
 
-READY = "{} is there"  # what the driver prints when a replaced actor works
+READY = "{} is ready"  # what the driver prints when a replaced actor works
 
 
 def kills(inject: Injection) -> None:

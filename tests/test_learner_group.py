@@ -9,7 +9,14 @@ from fakes import FakeLearner
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import RunError
 from unslothrl.training.learner_group import LearnerGroup
-from unslothrl.training.pace import FACTOR, FIRST_RATE, FIRST_S, KEPT, SLACK_S, Pace
+from unslothrl.training.timeouts import (
+    FIRST_RATE,
+    FIRST_WORK_S,
+    KEPT,
+    PACE_FACTOR,
+    SLACK_S,
+    Pace,
+)
 from unslothrl.types import Batch, Sample
 
 
@@ -48,25 +55,25 @@ def update(group: LearnerGroup, *lengths: int) -> None:
 def test_a_pace_by_hand():
     """Before anything is seen, time to compile; then five times the slowest of the last eight."""
     pace = Pace()
-    assert pace.deadline_s(2000) == FIRST_S + 2000 / FIRST_RATE == 1000
+    assert pace.deadline_s(2000) == FIRST_WORK_S + 2000 / FIRST_RATE == 1000
     pace.saw(0, 5)  # nothing to do says nothing
-    assert pace.deadline_s(0) == FIRST_S
+    assert pace.deadline_s(0) == FIRST_WORK_S
     pace.saw(100, 50)
-    assert pace.deadline_s(1000) == SLACK_S + FACTOR * 0.5 * 1000 == 2560
+    assert pace.deadline_s(1000) == SLACK_S + PACE_FACTOR * 0.5 * 1000 == 2560
     for _ in range(KEPT - 1):
         pace.saw(100, 1)
     assert pace.deadline_s(1000) == 2560
     pace.saw(100, 1)
-    assert pace.deadline_s(1000) == pytest.approx(SLACK_S + FACTOR * 0.01 * 1000)
+    assert pace.deadline_s(1000) == pytest.approx(SLACK_S + PACE_FACTOR * 0.01 * 1000)
 
 
 def test_all_learners_get_the_same_deadline_from_the_largest_share():
     group, learners = group_of(3)
     update(group, 98, 48, 38, 8)  # shares of 100, 50 and 50 with the prompts of 2
-    assert [each.deadlines for each in learners] == [[FIRST_S + 100 / FIRST_RATE]] * 3
+    assert [each.deadlines for each in learners] == [[FIRST_WORK_S + 100 / FIRST_RATE]] * 3
     group.update_pace.seen[0] = 0.5  # seconds for each unit
     update(group, 398)
-    assert {each.deadlines[-1] for each in learners} == {SLACK_S + FACTOR * 0.5 * 400}
+    assert {each.deadlines[-1] for each in learners} == {SLACK_S + PACE_FACTOR * 0.5 * 400}
 
 
 @pytest.mark.parametrize("learners, wrong, named", [
@@ -104,5 +111,5 @@ def test_learners_that_were_started_again_are_used():
     group.update_pace.saw(1, 1)
     group.renew()
     update(group, 3, 4)
-    assert {each.deadlines[0] for each in fresh} == {FIRST_S + 6 / FIRST_RATE}
+    assert {each.deadlines[0] for each in fresh} == {FIRST_WORK_S + 6 / FIRST_RATE}
     assert [len(each.batches) for each in fresh] == [1, 1]

@@ -13,7 +13,8 @@ from unslothrl.cluster.watching import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.training import pool as pool_module
-from unslothrl.training.patience import (
+from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.timeouts import (
     FACTOR,
     FIRST_S,
     FIRST_SILENT_S,
@@ -25,10 +26,10 @@ from unslothrl.training.patience import (
     MOST_USUAL_S,
     SILENT_S,
     SLOW_S,
-    Patience,
+    CallTimes,
     Speed,
+    late_silence_s,
 )
-from unslothrl.training.rollouts import RolloutStream
 from unslothrl.types import Sampling
 from unslothrl.weights.adapter import AdapterShape
 
@@ -147,7 +148,7 @@ def test_an_actor_that_was_late_goes_on_where_it_is(overlaps, clock):
     stream = stream_of(cluster, overlaps=overlaps)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.patience.saw("collect", 30.0)  # so that it is late long before it hangs
+    stream.pool.times.saw("collect", 30.0)  # so that it is late long before it hangs
     late, member = cluster.processes["actor-0"], stream.pool.members["actor-0"]
     late.is_hanging = True
     groups = stream.wait(send(stream, 4))
@@ -183,7 +184,7 @@ def test_a_version_is_not_waited_for_where_an_actor_may_hang(clock):
     stream = stream_of(cluster)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.patience.saw("collect", 10.0)  # so that it is late long before it hangs
+    stream.pool.times.saw("collect", 10.0)  # so that it is late long before it hangs
     cluster.processes["actor-1"].is_hanging = True
     assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == []
     stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
@@ -251,7 +252,7 @@ def test_a_busy_machine_is_given_more_time():
 
 
 def test_a_busy_machine_is_not_given_more_time_for_ever():
-    assert Patience().late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S
+    assert late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
@@ -457,7 +458,7 @@ def assignments_of(stream: RolloutStream, count: int):
 
 
 def test_patience_grows_with_what_was_seen():
-    patience = Patience()
+    patience = CallTimes()
     assert patience.allowed_s("collect", is_first=False) == FIRST_S
     patience.saw("collect", 0.5)
     assert patience.allowed_s("collect", is_first=True) == FIRST_S

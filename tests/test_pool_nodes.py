@@ -21,7 +21,7 @@ def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
     stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
     stream.wait(send(stream, 4))
     cluster.next_changes = Changes(joined=("actor-1",), notes=("node b is ready",))
-    while "actor-1 is there" not in notes:
+    while "actor-1 is ready" not in notes:
         stream.pump()
     assert notes[:2] == ["node b is ready", "a node has joined: actor-1 starts on it"]
     groups = stream.wait(send(stream, 6))
@@ -79,7 +79,7 @@ def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
         stream.pump()
     assert notes.count("actor-1 waits: no node has room for it") == 1  # however often it is tried
     cluster.without_room = set()
-    while "actor-1 is there" not in notes:
+    while "actor-1 is ready" not in notes:
         stream.pump()
     assert generators_of(stream.wait(send(stream, 4))) == {"actor-0", "actor-1"}
     assert stream.pool.waiting == set()
@@ -119,7 +119,7 @@ def test_a_start_that_fails_is_tried_elsewhere_and_does_not_end_the_run(error):
     indices = send(stream, 4)
     cluster.processes["actor-1"].is_dead = True
     assert len(stream.wait(indices)) == 4
-    while "actor-1 is there" not in notes:
+    while "actor-1 is ready" not in notes:
         stream.pump()
     assert cluster.started == ["actor-1"] * 2 and cluster.moved == ["actor-1"]
     (failed,) = [note for note in notes if note.startswith("actor-1 has not started (")]

@@ -12,7 +12,7 @@ from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
 from unslothrl.policy_version import Adapter
-from unslothrl.training.refetch import MOST
+from unslothrl.training.pool import MOST_DAMAGED
 
 GOOD = Adapter.of(3, b"weights", "{}")
 DAMAGED = dataclasses.replace(GOOD, weights=memoryview(b"weighty"))
@@ -90,9 +90,9 @@ def test_who_gets_it_damaged_again_and_again_is_given_up():
         if cluster.started:
             break
         stream.pump()
-    assert MOST <= published(learner) <= 2 * MOST  # of two actors
+    assert MOST_DAMAGED <= published(learner) <= 2 * MOST_DAMAGED  # of two actors
     said = "\n".join(notes)
-    assert f"as {MOST} before it: started again" in said
+    assert f"as {MOST_DAMAGED} before it: started again" in said
 
 
 def test_a_version_that_is_superseded_is_not_asked_for():

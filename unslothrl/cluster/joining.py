@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,12 @@ def explain(error: str, source: str | None) -> str:
     if "node" in error and "IP address" in error:
         return "this machine is not a node of that cluster: run `ray start --address=HOST:PORT`"
     return f"it cannot be joined ({' '.join(error.split())[:300]}): see `ray status`"
+
+
+def name_of(node: Mapping[str, Any]) -> str:
+    """The address of a node of `ray.nodes()`, by which messages name it."""
+    address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
+    return f"{address} ({host})" if host not in ("", address) else address
 
 
 def python_path() -> str:

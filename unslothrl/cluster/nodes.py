@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from unslothrl import variables
 from unslothrl.cluster import failures, on_node, shipping
+from unslothrl.cluster.joining import name_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
@@ -355,12 +356,6 @@ def strategy_of(node: str, group: Any) -> Any:
     if group is not None:
         return strategies.PlacementGroupSchedulingStrategy(group, 0)
     return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-
-
-def name_of(node: Mapping[str, Any]) -> str:
-    """The address of a node of `ray.nodes()`, by which messages name it."""
-    address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
-    return f"{address} ({host})" if host not in ("", address) else address
 
 
 def gpu_of(fields: Mapping[str, Any]) -> Gpu:

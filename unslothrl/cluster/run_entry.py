@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from unslothrl.cluster.joining import main
-from unslothrl.cluster.nodes import name_of
+from unslothrl.cluster.joining import main, name_of
 from unslothrl.errors import UserError
 from unslothrl.planning.placement import ProcessPlan
 

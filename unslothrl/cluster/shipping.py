@@ -38,15 +38,15 @@ def renamed(config: Config, new: Callable[[str], str]) -> Config:
         file, separator, rest = text.partition(SEPARATOR)
         return new(f"{file}.py") + f":{rest}" if separator else text
 
-    learner, tools = config.learner, set(environments.tool_names())
-    has_adapter = config.adapter is not None and config.adapter != EMBEDDED_TURNS
+    learner, adapter = config.learner, config.adapter
+    tools = environments.tool_names()
     return replace(
         config,
         learner=new(learner) if objectives.is_file(learner) else learner,
         reward=tuple(map(named, config.reward)),
         environment=named(config.environment),
         tools=tuple(tool if tool in tools else new(tool) for tool in config.tools),
-        adapter=new(config.adapter) if has_adapter else config.adapter,
+        adapter=adapter if adapter in (None, EMBEDDED_TURNS) else new(adapter),
     )
 
 

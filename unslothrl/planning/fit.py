@@ -84,11 +84,12 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
         _fit_actors(changes, machine)
     shape = shape_of(config.model)
     _fit_context(changes, shape)
-    if machine.gpus and is_here and shape is None:
+    has_gpus = bool(machine.gpus) and is_here
+    if has_gpus and shape is None:
         changes.notes.append(f"model {config.model}: its size is not known, so nothing was fitted")
         if not changes.config.number_of_actors and changes.config.learner_has_engine:
             changes.set("learner_gpu_usage", UNKNOWN_SHARE, "the learner generates everything")
-    elif machine.gpus and is_here:
+    elif has_gpus and shape is not None:
         _fit_memory(changes, shape, machine)
     elif is_here and changes.config.engine == "vllm" and config.kv_cache_mb is None:
         workers = config.actor_tensor_parallel  # each has a cache of that size

@@ -35,6 +35,14 @@ class Store:
     def fits(self) -> bool:
         return self.holds or self.instead is not None
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "needed_mb": round(self.needed_mb),
+            "has_mb": self.has_mb and round(self.has_mb),
+            "fits": self.fits,
+        }
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -64,15 +72,7 @@ class Forecast:
                 for card in self.placement.cards
             ],
             "processes_without_a_card": [of_process(process) for process in self.without_card],
-            "stores": [
-                {
-                    "name": store.name,
-                    "needed_mb": round(store.needed_mb),
-                    "has_mb": store.has_mb and round(store.has_mb),
-                    "fits": store.fits,
-                }
-                for store in self.stores
-            ],
+            "stores": [store.to_json() for store in self.stores],
         }
 
 
@@ -96,20 +96,17 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     if not placed.cards:
         host += sum(needs.peak_mb() for needs in everyone)
     adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
+    # of each process and of the driver two, and every further version that a vLLM actor draws under
+    copies = 2 * (1 + len(placed.processes))
+    copies += (versions_in_flight(config) - 1) * sum(
+        each.limits is not None for each in placed.actors
+    )
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", adapter * versions_written(config, placed), machine.shm_mb, "the disk"),
+        Store("/dev/shm", adapter * copies, machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Forecast(placed, stores)
-
-
-def versions_written(config: Config, placed: Placement) -> int:
-    """Copies of an adapter in memory: two of each process and of the driver, and every further
-    version that a vLLM actor draws under."""
-    further = versions_in_flight(config) - 1
-    engines = sum(actor.limits is not None for actor in placed.actors)
-    return 2 * (1 + len(placed.processes)) + further * engines
 
 
 def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:

@@ -35,14 +35,14 @@ print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus}))
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card as this project may use it: no larger than UNSLOTHRL_CARD_MB where that is set."""
+    """A GPU as this project may use it: no larger than UNSLOTHRL_CARD_MB where that is set."""
 
     name: str
     memory_mb: int
     free_mb: int
     capability: tuple[int, int]  # (major, minor)
     uuid: str = ""
-    whole_mb: int | None = None  # the card's own size where `memory_mb` is a limit below it
+    whole_mb: int | None = None  # the GPU's own size where `memory_mb` is a limit below it
 
     @property
     def physical_mb(self) -> int:
@@ -103,45 +103,43 @@ class Machine:
         return self if self.online is not None else replace(self, online=hub_answers())
 
 
+def cgroup(*names: str) -> list[int]:
+    """The numbers in the first of these files that has some; none where there is no limit."""
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            return [int(word) for word in (CGROUP / name).read_text().split()]
+    return []
+
+
 def usable_cpus() -> int:
     """The CPUs that this process may use: its affinity, or less where a cgroup's quota says so."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-        count = min(count, int(quota) // int(period))  # "max" is a ValueError: no limit
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota = (CGROUP / "cpu/cpu.cfs_quota_us").read_text()
-        period = (CGROUP / "cpu/cpu.cfs_period_us").read_text()
-        count = min(count, int(quota) // int(period)) if int(quota) > 0 else count
+    quotas = cgroup("cpu.max"), cgroup("cpu/cpu.cfs_quota_us") + cgroup("cpu/cpu.cfs_period_us")
+    for quota in quotas:
+        if len(quota) == 2 and min(quota) > 0:  # -1 in the older form: no limit
+            count = min(count, quota[0] // quota[1])
     return max(1, count)
 
 
 def usable_ram_mb() -> int:
-    """The host's memory, or the cgroup's limit where that is less."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
+    """The host's memory, or the cgroup's limit where that is less; 0 where it is not known."""
+    if not hasattr(os, "sysconf"):  # Windows
         return 0
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            total = min(total, int((CGROUP / name).read_text()))
-    return total >> 20
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *cgroup("memory.max", "memory/memory.limit_in_bytes")]) >> 20
 
 
 def available_ram_mb() -> int:
     """What of `usable_ram_mb` no process holds now; 0 where that is not known."""
-    total = usable_ram_mb()
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
         return 0
-    fields = dict(line.split(":") for line in lines)
+    fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
     available = int(fields.get("MemAvailable", "0").split()[0]) >> 10
-    with contextlib.suppress(OSError, ValueError):
-        used = int((CGROUP / "memory.current").read_text()) >> 20
-        available = min(available, max(0, total - used))
-    return min(available, total)
+    total = usable_ram_mb()
+    left = [max(0, total - (used >> 20)) for used in cgroup("memory.current")]
+    return min(available, total, *left)
 
 
 def free_mb(folder: Path) -> int:
@@ -175,34 +173,22 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
 
 
 def why_none(cuda: str | None) -> str | None:
-    """Why torch, built for `cuda` or for the CPU alone, uses no card; None where there is none."""
-    listed, problem = cards_of_the_driver()
-    if not listed and problem is None:
-        return None
+    """Why torch, built for `cuda` or for the CPU alone, uses no GPU; None where there is none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "nvidia-smi: it is not on the PATH"
+    answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
+    lines = (answer.stdout + answer.stderr).strip().splitlines() or ["it lists no GPU"]
+    listed = [line.split(" (UUID")[0] for line in lines if line.startswith("GPU ")]
     if not listed:
-        return f"nvidia-smi: {problem}"
+        has_none = any(line.startswith("No devices") for line in lines)
+        return None if has_none else f"nvidia-smi: {lines[0]}"
     if cuda is None:
         return f"torch is a build for the CPU alone, beside {listed[0]}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return f"CUDA_VISIBLE_DEVICES={visible} names none of its {len(listed)}"
     return f"torch's CUDA {cuda} finds none beside {listed[0]}: the driver may be too old"
-
-
-def cards_of_the_driver() -> tuple[list[str], str | None]:
-    """-> (cards as `nvidia-smi -L` lists them, what it says where it cannot)."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return [], "it is not on the PATH"
-    try:
-        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], str(error)
-    lines = (answer.stdout + answer.stderr).strip().splitlines()
-    cards = [line.split(" (UUID")[0] for line in lines if line.startswith("GPU ")]
-    if cards or any(line.startswith("No devices") for line in lines):
-        return cards, None
-    return [], lines[0] if lines else "it lists no card"
 
 
 def this_card() -> tuple[Gpu | None, int]:

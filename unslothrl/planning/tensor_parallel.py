@@ -29,9 +29,7 @@ def check_model(config: Config) -> None:
     if config.actor_tensor_parallel == 1:
         return
     settings = config_of(config.model)
-    if settings is not None:
-        _check_settings(config, settings)
-    elif QUANTISED_NAME.search(config.model):
+    if QUANTISED_NAME.search(config.model) if settings is None else is_quantised(settings):
         raise _quantised(config)
     shape = shape_of(config.model)
     if shape is not None:
@@ -45,14 +43,9 @@ def check_source(config: Config) -> None:
         return
     source = base_model.find(config.model)
     settings = base_model.read_config(source)
-    _check_settings(config, settings)
-    try:
-        _check_shape(config, read(dict(settings)))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"actor_tensor_parallel {config.actor_tensor_parallel}: the sizes of model "
-            f"{config.model} are not known ({error}): leave it out"
-        ) from None
+    if is_quantised(settings):
+        raise _quantised(config)
+    _check_shape(config, read(dict(settings)))
     for file, name, dtype in _linears(source):
         if dtype != DTYPE:
             raise UserError(
@@ -62,9 +55,8 @@ def check_source(config: Config) -> None:
             )
 
 
-def _check_settings(config: Config, settings: Mapping[str, Any]) -> None:
-    if settings.get("quantization_config"):
-        raise _quantised(config)
+def is_quantised(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("quantization_config"))
 
 
 def _quantised(config: Config) -> UserError:
@@ -78,46 +70,38 @@ def _quantised(config: Config) -> UserError:
 
 
 def _check_shape(config: Config, shape: Shape) -> None:
-    cards = config.actor_tensor_parallel
-    reason = problem(shape, cards)
-    if reason is None:
-        return
-    fewer = max(count for count in range(1, cards) if problem(shape, count) is None)
-    remedy = f"set --actor_tensor_parallel {fewer}" if fewer > 1 else "leave it out"
-    raise UserError(
-        f"actor_tensor_parallel {cards}: {cards} cards cannot share the {reason} of model "
-        f"{config.model}: {remedy}"
-    )
+    gpus = config.actor_tensor_parallel
+    reason = problem(shape, gpus)
+    if reason is not None:
+        fewer = max(count for count in range(1, gpus) if problem(shape, count) is None)
+        remedy = f"set --actor_tensor_parallel {fewer}" if fewer > 1 else "leave it out"
+        raise UserError(
+            f"actor_tensor_parallel {gpus}: {gpus} cards cannot share the {reason} of model "
+            f"{config.model}: {remedy}"
+        )
 
 
-def problem(shape: Shape, cards: int) -> str | None:
-    """What of a model cannot be divided by so many cards, None where all can.
+def problem(shape: Shape, gpus: int) -> str | None:
+    """What of a model cannot be divided by so many GPUs, None where all can.
 
     By vLLM's own checks (config/model.py, `verify_with_parallel_config`; `divide` in
     model_executor/layers), its bitsandbytes loader, which cannot repeat heads of keys, and NF4's
     blocks.
     """
-    if cards == 1:
+    if gpus == 1:
         return None
     vocabulary = -(-shape.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING
-    wholes = {
-        f"{shape.heads} attention heads": shape.heads,
-        f"{shape.kv_heads} heads of keys and values": shape.kv_heads,
-        f"MLP's width of {shape.inner}": shape.inner,
-        f"vocabulary of {vocabulary} (padded)": vocabulary,
+    blocks = f"in whole blocks of {BLOCK}"
+    parts = {  # what is divided -> its size, and what its part is a multiple of
+        f"{shape.heads} attention heads": (shape.heads, 1),
+        f"{shape.kv_heads} heads of keys and values": (shape.kv_heads, 1),
+        f"MLP's width of {shape.inner}": (shape.inner, 1),
+        f"vocabulary of {vocabulary} (padded)": (vocabulary, 1),
+        f"attention's width of {shape.query} {blocks}": (shape.query, BLOCK),
+        f"MLP's width of {shape.inner} {blocks}": (shape.inner, BLOCK),
+        f"keys' width of {shape.key} {blocks}": (shape.key * shape.hidden, BLOCK),
     }
-    for name, size in wholes.items():
-        if size % cards:
-            return name
-    part = shape.shard(cards)
-    for name, rows, is_input in (
-        (f"attention's width of {shape.query} in whole blocks of {BLOCK}", part.query, True),
-        (f"MLP's width of {shape.inner} in whole blocks of {BLOCK}", part.inner, True),
-        (f"keys' width of {shape.key} in whole blocks of {BLOCK}", part.key, False),
-    ):
-        if (rows if is_input else rows * shape.hidden) % BLOCK:
-            return name
-    return None
+    return next((name for name, (size, of) in parts.items() if size % (gpus * of)), None)
 
 
 def _linears(source: Path) -> Iterator[tuple[str, str, str]]:

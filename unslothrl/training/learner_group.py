@@ -13,7 +13,7 @@ from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
-from unslothrl.training.pace import Pace
+from unslothrl.training.timeouts import Pace
 from unslothrl.types import Batch, Sample, StepResult, UpdateStats
 
 T = TypeVar("T")

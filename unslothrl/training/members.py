@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from unslothrl.cluster.handles import Call, GeneratorHandle
+from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
 from unslothrl.policy_version import Adapter
-from unslothrl.training.patience import Speed
+from unslothrl.training.timeouts import Speed
 
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""
@@ -42,6 +42,16 @@ class Member:
     def name(self) -> str:
         return self.handle.name
 
+    @property
+    def is_learner(self) -> bool:
+        """Learners are started again all together, by whoever trains."""
+        return isinstance(self.handle, LearnerHandle)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it may be given work; who is late goes on with what it has."""
+        return self.is_ready and not self.is_leaving
+
     def put_off(self, seconds: float) -> None:
         """Gives it so much more time for all that it is given some for."""
         for pending in self.pending:
@@ -71,8 +81,3 @@ class Owner(Protocol):
 
 def ignore(value: Any) -> None:
     """What is done with what nobody needs."""
-
-
-def number_of(name: str) -> int:
-    """12 of "actor-12"."""
-    return int(name.rpartition("-")[2])

@@ -5,6 +5,7 @@ is not done in time, by what such calls have taken so far, means that its proces
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,13 @@ from unslothrl.errors import (
     UserError,
 )
 from unslothrl.policy_version import Loaded
-from unslothrl.training.members import Member, Owner, Pending, Version, ignore, number_of
-from unslothrl.training.patience import ASK_S, HELD_UP_S, SLOW, SLOW_S, Patience
-from unslothrl.training.refetch import Refetch
+from unslothrl.training import timeouts
+from unslothrl.training.members import Member, Owner, Pending, Version, ignore
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
 CHANGES_S = 5.0  # between two looks at the nodes
+MOST_DAMAGED = 3  # versions that arrive damaged at one process: its own memory may be bad
 WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run goes on with
 
 
@@ -55,11 +56,12 @@ class Pool:
         self.members: dict[str, Member] = {}
         for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
             self.members[handle.name] = Member(handle)
-        self.patience, self.refetch = Patience(), Refetch(cluster, note)
+        self.times = timeouts.CallTimes()
+        self.damaged: Counter[Member] = Counter()  # versions that have arrived so
         self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.extra: set[str] = set()  # that a node which has joined got
-        self.starts: dict[str, int] = {}  # since an actor last handed something over
+        self.starts: Counter[str] = Counter()  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
         self.failure: RunError | None = None  # too few actors are left
         self.replaced = 0  # in the whole run
@@ -72,11 +74,9 @@ class Pool:
         ready = [
             m
             for m in self.members.values()
-            if m.is_ready
-            and not (m.is_leaving or m.is_late)
-            and (self.learners_draw or not self.is_learner(m))
+            if m.is_at_work and not m.is_late and (self.learners_draw or not m.is_learner)
         ]
-        return sorted(ready, key=lambda m: (self.is_learner(m), number_of(m.name)))
+        return sorted(ready, key=lambda m: (m.is_learner, int(m.name.rpartition("-")[2])))
 
     def call(
         self,
@@ -113,45 +113,50 @@ class Pool:
         member.pending.remove(pending)
         member.ended.add(pending.kind)
         member.is_late = False
-        self.patience.saw(pending.kind, max(0.0, now - pending.began - pending.told_s))
+        self.times.saw(pending.kind, max(0.0, now - pending.began - pending.told_s))
         if member.pending:
             member.pending[0].began = now
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
-        if isinstance(error, ResultLost) and pending.version:  # with the node of who published it
-            name = self.cluster.learners[0].name
-            error = ProcessLost(name, f"the version that {name} published is lost ({error})")
-        if isinstance(error, AdapterDamaged) and pending.version:
-            self._fetch_again(member, pending, error)
-        elif isinstance(error, ProcessLost) and error.name != member.name and pending.version:
-            self._version_lost(member, pending.version, error)
-        elif not member.is_ready and not self.is_learner(member):
-            if not isinstance(error, ProcessLost | AdapterMismatch):
-                line = str(error) if isinstance(error, UserError | RunError) else summary_of(error)
-                error = RunError(f"{member.name} has not started ({line})")
-            self.lose(member, error, elsewhere=True)
+        if pending.version is not None and isinstance(error, AdapterDamaged):
+            return self._fetch_again(member, pending, error)
+        is_others = isinstance(error, ProcessLost) and error.name != member.name
+        if pending.version is not None and (is_others or isinstance(error, ResultLost)):
+            return self._version_lost(member, pending.version, error)
+        is_lost = isinstance(error, ProcessLost | AdapterMismatch)
+        if not member.is_ready and not member.is_learner:
+            line = str(error) if isinstance(error, UserError | RunError) else summary_of(error)
+            why = error if is_lost else RunError(f"{member.name} has not started ({line})")
+            self.lose(member, why, elsewhere=True)
         elif isinstance(error, ResultLost):
             self.owner.result_lost(member)
-        elif isinstance(error, ProcessLost | AdapterMismatch):
+        elif is_lost:
             self.lose(member, error)
         else:
             raise error from error.__cause__
 
     def _fetch_again(self, member: Member, pending: Pending, error: AdapterDamaged) -> None:
-        """What `member` got of a version is damaged."""
-        try:
-            if pending.version is self.newest:  # else it is published again already, or superseded
-                self.newest = self.refetch.again(member, error)
-        except ProcessLost as in_vain:
-            return self.lose(member, in_vain, elsewhere=True)
+        """What `member` got of a version is damaged: the learner publishes it once more, for all,
+        unless it has already, or it is superseded."""
+        if pending.version is self.newest:
+            self.damaged[member] += 1
+            if self.damaged[member] > MOST_DAMAGED:
+                text = f"{member.name}: {error}, as {MOST_DAMAGED} before it"
+                return self.lose(member, ProcessLost(member.name, text), elsewhere=True)
+            self.note(f"{member.name}: {error}: it is fetched again")
+            self.newest = self.cluster.learners[0].publish_again()
         if not member.is_ready:
             self._load(member)
         elif self.newest and all(p.version is not self.newest for p in member.pending):
             self._call_load(member, self.newest, pending.done)
 
-    def _version_lost(self, member: Member, version: Version, error: ProcessLost) -> None:
-        """The learner has died before what it published was there: no fault of `member`, which
-        goes on with what comes next. Raises `error`, once a version."""
+    def _version_lost(self, member: Member, version: Version, error: Exception) -> None:
+        """The learner has died before what it published was there, or its node has gone since: no
+        fault of `member`, which goes on with what comes next. Raises ProcessLost, once a version.
+        """
+        if isinstance(error, ResultLost):
+            name = self.cluster.learners[0].name
+            error = ProcessLost(name, f"the version that {name} published is lost ({error})")
         is_newest = version is self.newest
         if is_newest:
             self.newest = None
@@ -160,14 +165,14 @@ class Pool:
         if is_newest:
             raise error
 
-    def lose(self, member: Member, error: RunError, elsewhere: bool = False) -> None:
+    def lose(self, member: Member, error: Exception, elsewhere: bool = False) -> None:
         """Gives a process up; an actor is started again, `elsewhere` if another node has room.
         Raises `error` for a learner."""
-        if self.is_learner(member):
+        if member.is_learner:
             raise error
         name = member.name
         self._let_go(member)
-        self.starts[name] = self.starts.get(name, 0) + 1
+        self.starts[name] += 1
         if self.starts[name] > MOST_STARTS:
             self.note(f"{error}: not started again, {MOST_STARTS} times in a row were in vain")
             self.cluster.remove_actor(name)
@@ -185,9 +190,6 @@ class Pool:
         if name in self.members:
             self.lose(self.members[name], AdapterMismatch(f"{why}: it is stopped"))
 
-    def is_learner(self, member: Member) -> bool:
-        return member.name in (learner.name for learner in self.cluster.learners)
-
     def _start(self, name: str, elsewhere: bool = False) -> None:
         """Begins to start an actor, or has it wait until it can be."""
         try:
@@ -202,34 +204,31 @@ class Pool:
         self.call(member, "start", ready, lambda _: self._check(member))
 
     def _check(self, member: Member) -> None:
-        """Before a process that has started works: is it like the others?"""
+        """Before a process that has started works: is it like the others? Where it is not, its node
+        is no longer used; raises what is wrong if the run was started on that node."""
         results: list[Any] = []
         calls = self.checks.calls(member.handle)
 
         def keep(value: Any) -> None:
             results.append(value)
-            if len(results) == len(calls) and self._is_like_others(member, results):
+            if len(results) < len(calls):
+                return
+            try:
+                self.checks.check(member.name, results)
+            except (UserError, RunError) as error:
+                if not self.cluster.exclude_node(member.name):
+                    raise
+                self.note(f"{error}: its node is not used")
+                self._let_go(member)
+                if member.name in self.extra:
+                    self.cluster.remove_actor(member.name)
+                else:
+                    self._start(member.name)
+            else:
                 self._load(member)
 
         for call in calls:
             self.call(member, "check", call, keep)
-
-    def _is_like_others(self, member: Member, results: list[Any]) -> bool:
-        """Where it is not, its node is no longer used. Raises what is wrong if that is a node which
-        the run was started on."""
-        try:
-            self.checks.check(member.name, results)
-        except (UserError, RunError) as error:
-            if not self.cluster.exclude_node(member.name):
-                raise
-            self.note(f"{error}: its node is not used")
-            self._let_go(member)
-            if member.name in self.extra:
-                self.cluster.remove_actor(member.name)
-            else:
-                self._start(member.name)
-            return False
-        return True
 
     def _load(self, member: Member) -> None:
         """Loads the newest version, and again where a newer one comes meanwhile."""
@@ -248,7 +247,7 @@ class Pool:
     def _work(self, member: Member) -> None:
         if not member.is_ready:
             member.is_ready = True
-            self.note(f"{member.name} is there")
+            self.note(f"{member.name} is ready")
             self.owner.ready(member)
 
     def publish(self, adapter: Version) -> list[Loaded]:
@@ -258,7 +257,7 @@ class Pool:
         loaded: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                done = ignore if self.is_learner(member) else loaded.append
+                done = ignore if member.is_learner else loaded.append
                 self._call_load(member, adapter, done)
         return loaded
 
@@ -282,7 +281,7 @@ class Pool:
 
     def actors(self) -> list[Member]:
         """Those that can be started again."""
-        return [member for member in self.members.values() if not self.is_learner(member)]
+        return [member for member in self.members.values() if not member.is_learner]
 
     def _look_after(self) -> None:
         now = time.monotonic()
@@ -300,32 +299,35 @@ class Pool:
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
-        self._move_emptied()
+        for member in self.actors():  # those that have handed over all that they had move
+            if member.is_leaving and not self.owner.has_work(member):
+                self._let_go(member)
+                self._start(member.name, elsewhere=True)
         self._look_at_number(now)
 
     def _look_at_call(self, member: Member, age_s: float) -> None:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
-        taken_s = age_s - pending.told_s
-        silent_s = 0.0
-        if kind != "start" and taken_s > ASK_S:
-            silent_s = self.cluster.silence_s(member.handle)
-        allowed_s = self.patience.allowed_s(kind, is_first)
+        taken_s, silent_s = age_s - pending.told_s, 0.0
+        allowed_s = self.times.allowed_s(kind, is_first)
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
-        if taken_s > allowed_s or silent_s > self.patience.silence_s(is_first):
-            how = f"has not answered for {age_s:.0f} s"
-            lost = ProcessLost(member.name, f"{member.name} {how}: it hangs")
-            self.lose(member, lost, elsewhere=True)
-        elif taken_s > self.patience.late_s(kind, is_first) or (
-            silent_s > self.patience.late_silence_s(self.cluster.answer_s())
+        elif taken_s > timeouts.ASK_S:
+            silent_s = self.cluster.silence_s(member.handle)
+        if taken_s > allowed_s or silent_s > (
+            timeouts.FIRST_SILENT_S if is_first else timeouts.SILENT_S
+        ):
+            text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
+            self.lose(member, ProcessLost(member.name, text), elsewhere=True)
+        elif taken_s > self.times.late_s(kind, is_first) or (
+            silent_s > timeouts.late_silence_s(self.cluster.answer_s())
         ):
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
         """Before it is known whether it does, those that work draw what it has."""
         others = any(other is not member for other in self.ready())
-        if others and member.is_ready and not member.is_late and not self.is_learner(member):
+        if others and member.is_ready and not member.is_late and not member.is_learner:
             member.is_late = True
             self.owner.late(member)
 
@@ -335,7 +337,7 @@ class Pool:
         step_s = {member: member.speed.step_s for member in members}
         fastest = min(step_s.values(), default=0.0)
         for member in members:
-            slowness, limit = 1.0, SLOW if member.slow_since is None else SLOW / 2
+            slowness, limit = 1.0, timeouts.SLOW if member.slow_since is None else timeouts.SLOW / 2
             if step_s[member] > limit * fastest and member.name not in self.slow:
                 others = [other.speed for other in members if other is not member]
                 slowness = member.speed.slowness(others)
@@ -344,11 +346,11 @@ class Pool:
                 continue
             member.slow_since = member.slow_since or now
             slow_s = now - member.slow_since
-            if slow_s > SLOW_S:
+            if slow_s > timeouts.SLOW_S:
                 self.slow.add(member.name)
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
-            elif slow_s > HELD_UP_S and self._is_waited_for(member):
+            elif slow_s > timeouts.HELD_UP_S and self._is_waited_for(member):
                 self._may_hang(member)
 
     def _is_waited_for(self, member: Member) -> bool:
@@ -372,17 +374,9 @@ class Pool:
         for name in sorted(self.waiting):
             self._start(name)
 
-    def _move_emptied(self) -> None:
-        """Actors that leave, and have handed over all that they had, start on another node."""
-        for member in self.actors():
-            if member.is_leaving and not self.owner.has_work(member):
-                self._let_go(member)
-                self._start(member.name, elsewhere=True)
-
     def _look_at_number(self, now: float) -> None:
         """Sets `failure` where the run cannot go on, for whoever waits for groups to raise."""
-        at_work = [m for m in self.actors() if m.is_ready and not m.is_leaving]  # or only late
-        ready = len(at_work)
+        ready = sum(member.is_at_work for member in self.actors())
         coming = len(self.actors()) - ready + len(self.waiting)
         if ready >= self.min_actors:
             self.waiting_since = None

@@ -132,7 +132,7 @@ class RolloutStream:
     def _deal(self, indices: Sequence[int], learner_chunk: int) -> None:
         """Gives each generator its share, in order."""
         members = self.pool.ready()
-        learners = sum(self.pool.is_learner(member) for member in members)
+        learners = sum(member.is_learner for member in members)
         start = 0
         counts = self._counts(len(indices), learners, learner_chunk)
         for member, count in zip(members, counts, strict=True):
@@ -288,7 +288,7 @@ class RolloutStream:
         """Forgets all that is in flight: it will be drawn again under other indices."""
         self.in_flight, self.finished, self.given = {}, {}, {}
         for member in self.pool.ready():
-            if not self.pool.is_learner(member):
+            if not member.is_learner:
                 self.pool.call(member, "abandon", member.handle.abandon())
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and any(m.pending for m in self.pool.ready()):
