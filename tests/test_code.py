@@ -202,7 +202,7 @@ def test_tests_run_at_the_same_time():
     scorer = Scorer(rewards.choose(("code",)))
     try:
         scorer.check()
-        count = len(scorer.processes.working)
+        count = len(scorer.processes.processes)
         started = time.monotonic()
         scored = scorer.score([completed(waits, 1, "", {"tests": tests})])
         elapsed = time.monotonic() - started

@@ -17,10 +17,7 @@ import unslothrl
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(unslothrl.__file__).parent
-NOT_INSTALLED = {  # what a user adds for an environment or a tracker
-    "gem", "openenv", "reasoning_gym", "tensorboard", "textarena", "trackio",
-    "verifiers", "wandb",
-}  # fmt: skip
+NOT_INSTALLED = {"tensorboard", "trackio", "wandb"}  # what a user adds for a tracker
 
 
 def imports(file: Path) -> list[tuple[str, str | None]]:

@@ -208,7 +208,6 @@ def test_one_async_call_that_hangs_spoils_no_other(own):
     ("text", "said"),
     [
         ("def g(completion): pass", "no function 'f'; it has g"),
-        ("def f(): pass", "takes no completion"),
         ("def f(", "it is not Python"),
         ("\0", "it is not Python"),
     ],

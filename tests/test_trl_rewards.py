@@ -20,8 +20,6 @@ from fakes import completion
 
 from unslothrl import rewards
 from unslothrl.commands import cli
-from unslothrl.errors import UserError
-from unslothrl.rewards.custom import signature_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.types import Task
 
@@ -243,13 +241,6 @@ def test_both_give_the_same_rewards(names, is_conversational, is_imported, file,
     if is_conversational:  # which one says so of plain data reads the same there
         said = [name for name in names if name not in ("roles", "by_prompts")]
         assert by_us(file, said, False) == {name: expected[name] for name in said}
-
-
-def test_what_a_run_does_not_have_is_said_before_it_begins(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def f(completions, environments, **kwargs): return [1.0]")
-    with pytest.raises(UserError, match=r"takes environments, .*environments=None"):
-        signature_of(path, "f")
 
 
 def test_a_function_that_forgets_to_return_is_an_error(tmp_path):

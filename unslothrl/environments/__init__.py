@@ -56,11 +56,9 @@ def check(name: str) -> None:
         return
     if not is_file(expanded(file)):
         raise UserError(f"environment {plain(name)}: no such file: check the path")
-    named = {
-        getattr(node, "name", getattr(node, "id", "")) or getattr(node, "asname", None)
-        for node in ast.walk(_parsed("environment", name, file))
-    }
-    if attribute not in named:
+    nodes = list(ast.walk(_parsed("environment", name, file)))
+    named = {getattr(node, key, None) for node in nodes for key in ("name", "asname", "id")}
+    if not named & {attribute, "*"}:
         raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
 
 

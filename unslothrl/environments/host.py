@@ -85,7 +85,7 @@ class Session:
             raise Lost(str(answer["error"]))
         return answer
 
-    async def answer(self, message: bytes, name: str, seconds: float) -> dict[str, Any]:
+    async def answer(self, message: bytes, name: str, seconds: float) -> Any:
         answer = None
         try:
             self.writer.write(message)

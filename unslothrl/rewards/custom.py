@@ -35,7 +35,6 @@ ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer w
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
 OF_TRL = (ALL, IDS, STATE, PROMPT[1])
 OWN = (ANSWER[1], *ROW)  # names that TRL's have not
-NOT_GIVEN = ("environments",)  # of TRL
 TICK_S = 0.1
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -151,7 +150,7 @@ def signature_of(path: Path, name: str) -> Signature:
         raise UserError(f"reward {path}: it is not Python ({reason}): fix it") from None
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
     if name in functions:
-        return _signature(path, functions[name])
+        return _signature(functions[name])
     scope = symtable.symtable(text, str(path), "exec")
     if any(each.get_name() == name and each.is_local() for each in scope.get_symbols()):
         return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
@@ -171,26 +170,16 @@ def _function(node: ast.stmt) -> Function | None:
     return None
 
 
-def _signature(path: Path, function: Function) -> Signature:
+def _signature(function: Function) -> Signature:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     by_keyword = [argument.arg for argument in arguments.kwonlyargs]
     is_batch = bool({*names, *by_keyword} & set(OF_TRL))
     is_batch = is_batch or (not names and arguments.kwarg is not None)
-    if not names and not is_batch:
-        raise UserError(
-            f"reward {path}: {function.name} takes no completion: write "
-            f"def {function.name}(completion, answer)"
-        )
     required = set(names[: len(names) - len(arguments.defaults)])
     defaults = zip(by_keyword, arguments.kw_defaults, strict=True)
     required |= {name for name, default in defaults if default is None}
-    if missing := [name for name in NOT_GIVEN if is_batch and name in required]:
-        raise UserError(
-            f"reward {path}: {function.name} takes {missing[0]}, which TRL has and this run has "
-            f"not: give the parameter a default, {missing[0]}=None"
-        )
-    passed = {*OF_TRL, *LOGS} if is_batch else {names[0]}
+    passed = {*OF_TRL, *LOGS} if is_batch else {*names[:1]}
     others = [name for name in names if name not in passed]
     has_second = bool(others) and not (is_batch and arguments.kwarg)  # TRL's are all by name
     wanted = {*required, *ANSWER, *PROMPT, *ROW, IDS}  # other options keep their defaults

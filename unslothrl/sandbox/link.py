@@ -119,7 +119,10 @@ class Link:
             return self.pack_other(value) if parts is None else [parts[0], *map(pack, parts[1:])]
 
         packed = [pack(value) for value in values]
-        heap = [[self.kind_of(each), content_of(each, pack)] for each in held]  # which grows
+        heap = []
+        for each in held:  # which grows
+            kind = self.kind_of(each)
+            heap.append([kind, content_of(each, str(kind), pack)])
         return {"values": packed, "heap": heap}
 
     def kind_of(self, value: Any) -> str | None:
@@ -214,13 +217,13 @@ MADE: dict[str, Callable] = {  # kind -> what makes a value of its parts
 }
 
 
-def content_of(value: Any, pack: Callable) -> Any:
+def content_of(value: Any, kind: str, pack: Callable) -> Any:
     """What is in a container: a list of its items, of pairs, or of its bytes in hexadecimal."""
-    if isinstance(value, bytearray):
+    if kind == "bytearray":
         return value.hex()
-    if isinstance(value, list | set | collections.deque):
+    if kind in ("list", "set", "deque"):
         return [pack(each) for each in value]
-    pairs = value.items() if isinstance(value, dict) else attributes_of(value).items()
+    pairs = value.items() if kind == "dict" else attributes_of(value).items()
     return [[pack(key), pack(each)] for key, each in pairs]
 
 
