@@ -17,28 +17,11 @@ from unslothrl.config.values import RUN, Table, choices_of, limits_text
 from unslothrl.embedded import EMBEDDED
 
 EVERYDAY = (  # in the order in which they are shown
-    "model",
-    "dataset",
-    "reward",
-    "learner",
-    "max_steps",
-    "episodes",
-    "batch_size",
-    "num_candidates",
-    "max_prompt_tokens",
-    "max_new_tokens",
-    "temperature",
-    "lr",
-    "max_lora_rank",
-    "adapter",
-    "eval_dataset",
-    "eval_every",
-    "save_every",
-    "number_of_actors",
-    "recipe",
-    "run_name",
-    "resume",
-)
+    "model", "dataset", "reward", "learner", "max_steps", "episodes", "batch_size",
+    "num_candidates", "max_prompt_tokens", "max_new_tokens", "temperature", "lr", "max_lora_rank",
+    "adapter", "eval_dataset", "eval_every", "save_every", "number_of_actors", "recipe",
+    "run_name", "resume",
+)  # fmt: skip
 MANY = 40  # options of a command, of which its help then shows only these
 ALL = "help_all"
 
