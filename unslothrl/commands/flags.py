@@ -37,7 +37,7 @@ KNOWN = {  # what is completed besides choices
 class GroupedCommand(typer.core.TyperCommand):
     """A command whose options are listed under their groups' names."""
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         listed = self.get_params(ctx)
         is_short = len(listed) > MANY and not ctx.meta.get(ALL)
         if is_short:

@@ -65,9 +65,13 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
     found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+    hardware, task, memory, time = (said.get(field, "") for field in FIELDS[:4])
     return Recipe(
         name,
-        *(said.get(field, "") for field in FIELDS[:4]),
+        hardware,
+        task,
+        memory,
+        time,
         said.get("Reward") or said.get("Result", ""),
         command,
         is_measured=UNMEASURED not in text,
