@@ -97,7 +97,8 @@ def train_slice(case: Case) -> None:
 
 def show_data(case: Case) -> None:
     out = io.StringIO()
-    data_command.describe(config_of_data(case, dataset=str(case.path)), False, out)
+    config = config_of_data(case, dataset=str(case.path))
+    data_command.show(lambda tell: data_command.look(config), data_command.lines, False, out)
     assert all(c.isprintable() or c in "\n\t" for c in out.getvalue())
 
 

@@ -892,7 +892,7 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     write(tmp_path / "train.jsonl", ROWS)
     config = Config(dataset=str(tmp_path), model="embedded")
     write(tmp_path / "test.jsonl", [*ROWS[:3], {"problem": "1?"}])
-    (note,) = describe.look(config).not_used
+    (note,) = describe.look(config)["not_used"]
     assert note.startswith("eval set held_out: of 4 rows not used: 1 no column answer")
     write(tmp_path / "test.jsonl", [{"text": "1?"}] * 2)
     with pytest.raises(UserError) as refused:
@@ -917,6 +917,6 @@ def test_data_says_what_it_waits_for_on_a_terminal(tmp_path, monkeypatch):
         out, err = io.StringIO(), io.StringIO()
         console = Console(file=err, force_terminal=is_terminal, width=200)
         monkeypatch.setattr(describe, "Console", lambda console=console, **_: console)
-        describe.describe(config, as_json=True, out=out)
+        describe.show(lambda tell: describe.look(config, tell), describe.lines, True, out)
         assert json.loads(out.getvalue())["rows"] == 20
         assert ("reading the tokenizer of embedded" in err.getvalue()) == is_terminal

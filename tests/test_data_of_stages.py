@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from unslothrl.commands import cli, data_stage
+from unslothrl.commands import cli, data
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
@@ -131,9 +131,9 @@ def test_text_of_the_data_does_not_steer_the_terminal(shown):
 
 
 def test_a_long_text_is_cut_in_what_is_shown():
-    shown = data_stage.shortened("x" * 5000)
+    shown = data.shortened("x" * 5000, 3000)
     assert shown == "x" * 3000 + " [... 2,000 characters more]"
-    assert data_stage.shortened("x" * 3000) == "x" * 3000
+    assert data.shortened("x" * 3000, 3000) == "x" * 3000
 
 
 def test_the_embedded_rows_and_a_share_that_is_held_out(capsys, tmp_path):

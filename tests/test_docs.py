@@ -94,11 +94,12 @@ OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
     r"|vllm |llama-server |ollama |docker )"
     r"[^`]*`"
-    r"|^.*(?:bench/|tools/|pip |ray (?:start|get-auth-token) |ufw |srun |#SBATCH |\(hostname ).*$",
+    r"|^.*(?:bench/|tools/|lm_eval |pip |ray (?:start|get-auth-token) |ufw |srun |#SBATCH "
+    r"|\(hostname ).*$",
     re.MULTILINE,
 )
 OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base
-FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+)")
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+(?:\.[a-z_]+)?)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
@@ -116,7 +117,7 @@ def known_flags() -> set[str]:
         for each in [*command().commands.values(), command()]
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
-    } | {"help", "help_all"}
+    } | {"help", "help_all", "objective", "install_completion", "show_completion"}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)

@@ -164,8 +164,8 @@ def driver(machine: Machine, cuda: str | None) -> Iterator[Check]:
         return
     remedy = "torch is built for the CPU alone: run `make setup`"
     yield graded("CUDA", cuda or "none", (cuda is None, PROBLEM, remedy))
-    for version, name in drivers[:1] if cuda is not None else ():  # all GPUs share it
-        yield of_driver(version, name, int(cuda.partition(".")[0]))
+    if cuda is not None and drivers:  # which all GPUs share
+        yield of_driver(*drivers[0], int(cuda.partition(".")[0]))
 
 
 def of_driver(version: str, name: str, cuda_major: int) -> Check:

@@ -4,7 +4,7 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,7 +39,7 @@ class Answering:
     max_new_tokens: int | None = None
     temperature: float | None = None
 
-    def generate(self, policy: str, turns: Turns) -> Iterator[str]:
+    def generate(self, policy: str, turns: Turns) -> Generator[str, None, None]:
         """The answer to a conversation that ends with the user's turn, as far as it is there after
         each token; the last is all of it. Special tokens are left out. UserError where the context
         has no room for it."""
@@ -51,7 +51,7 @@ class Answering:
         request = Request("answer", tuple(ids), seed, sampling_of(self.use, room, self.temperature))
         return self._generate(policy, request)
 
-    def _generate(self, policy: str, request: Request) -> Iterator[str]:
+    def _generate(self, policy: str, request: Request) -> Generator[str, None, None]:
         under = contextlib.nullcontext()
         with under if policy == ADAPTER else self.backend.model.disable_adapter():
             self.engine.add(request)

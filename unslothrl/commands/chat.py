@@ -126,10 +126,9 @@ class Conversation:
         """Prints the answers and remembers them; nothing where one is interrupted."""
         asked = {policy: [*said, ("user", question)] for policy, said in self.turns.items()}
         with contextlib.ExitStack() as closing:
-            generating = {
-                policy: closing.enter_context(contextlib.closing(self.answers.generate(policy, t)))
-                for policy, t in asked.items()
-            }
+            generating = {policy: self.answers.generate(policy, t) for policy, t in asked.items()}
+            for parts in generating.values():
+                closing.callback(parts.close)
             for policy, answer in show(generating, self.out).items():
                 asked[policy].append(("assistant", answer))
         self.turns = asked

@@ -142,12 +142,11 @@ def register() -> None:
     add("eval")(with_options(our.evaluate, EVAL_OPTIONS, defaults=as_in_run))
     add("plan")(with_options(our.plan(our.RL), defaults={"learner": "default grpo"}))
     add("data")(with_options(our.data(our.RL), DATA_OPTIONS))
-    for stage in (our.sft, our.dpo, our.rm):
-        name = stage.__name__
-        table = TABLES[name]
-        add()(with_options(stage, tuple(table.options), table))
-        hidden = functools.partial(add, hidden=True)
-        hidden(f"plan {name}")(with_options(our.plan(name), tuple(table.options), table))
+    hidden = functools.partial(add, hidden=True)
+    for name, table in TABLES.items():
+        options = tuple(table.options)
+        add(name)(with_options(our.stage(name), options, table))
+        hidden(f"plan {name}")(with_options(our.plan(name), options, table))
         hidden(f"data {name}")(with_options(our.data(name), stage_data_options(name), table))
     for function in (
         our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.cluster, our.doctor,

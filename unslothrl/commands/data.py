@@ -1,4 +1,5 @@
-"""What a run would make of a data set, without a run: columns, prompts, lengths, rows not used."""
+"""`unslothrl data`: what a run would make of a data set, without a run: columns, prompts, lengths,
+rows that are not used; of a stage what is learnt of each row."""
 
 import dataclasses
 import itertools
@@ -6,8 +7,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -15,137 +15,160 @@ from rich.console import Console
 
 from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
+from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, splits, tasks
 from unslothrl.data.formats import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
+from unslothrl.offline import tables
+from unslothrl.offline.resolve import Stage
+from unslothrl.offline.resolve import resolve as resolve_stage
+from unslothrl.offline.stage import table_options, writer_and_form
+from unslothrl.resolve import resolve
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
 from unslothrl.untrusted import for_terminal
 from unslothrl.weights import base_model
 
-SHOWN = 5  # prompts
+SHOWN, SHOWN_OF_STAGE = 5, 3  # prompts; rows of a stage
+MOST_SHOWN = 3_000  # characters of a part of a row
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
 BINS, BAR = 10, 40  # of the histogram: lines, characters
 LONG_ANSWER = 200  # characters
 # 3,5 and 12,75, but not 1,000 nor 3,141
 DECIMAL_COMMA = re.compile(r"[-+]?(\d+,(\d{1,2}|\d{4,})|\d{4,},\d{3}|0\d*,\d{3})")
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
+NAMES = {"prompt_ids": "prompt", "chosen_ids": "chosen", "rejected_ids": "rejected"}
+
+Tell = Callable[[str], None]  # what is being done
+Decode = Callable[[list[int]], str]
+Part = tuple[str, str]  # what it is to the training, its text
+Report = dict[str, Any]  # as JSON has it
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a data set is to a run; of the rows that it would train on."""
-
-    source: str
-    rows: int
-    looked_at: int
-    splits: dict[str, int]  # name -> rows
-    columns: dict[str, int]  # "problem -> answer" -> rows
-    turns: dict[int, int]  # turns of a conversation -> rows
-    system_prompt: str  # what a row without one of its own gets
-    own_system_prompts: int  # rows that have one
-    model: str  # whose tokens are counted
-    max_prompt_tokens: int
-    lengths: list[int]  # of every prompt, in tokens
-    repeated: int  # rows with the problem of an earlier row
-    notes: list[str]  # on answers that may be others than they seem
-    not_used: list[str]
-    prompts: list[dict[str, object]]  # the first few
-
-
-def describe(config: Config, as_json: bool, out: TextIO | None = None) -> None:
-    """Prints what `config.dataset` is. Raises UserError where a run would."""
-    show(lambda stage: look(config, stage), lines, as_json, out)
+def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
+    """Prints what the data set is to a run of `command`. Raises UserError where a run would."""
+    if command in TABLES:
+        stage = resolve_stage(command, flags)
+        show(lambda tell: look_for_stage(stage, tell), stage_lines, as_json)
+    else:
+        config = resolve(flags).config
+        show(lambda tell: look(config, tell), lines, as_json)
 
 
 def show(
-    looking: Callable[[Callable[[str], None]], Any],
-    as_lines: Callable[[Any, str], list[str]],
+    looking: Callable[[Tell], Report],
+    as_lines: Callable[[Report], list[str]],
     as_json: bool,
-    out: TextIO | None,
+    out: TextIO | None = None,
 ) -> None:
-    """Prints what `looking` finds, a dataclass, as JSON or as lines whose bars are drawn with the
-    character that `as_lines` gets. `looking` is told where to say how far it is."""
+    """Prints what `looking` finds, as JSON or as lines for people."""
     out = out or sys.stdout
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Terminal(console=console) as view:
-            description = looking(view.stage)
+            report = looking(view.stage)
     else:
-        description = looking(lambda name: None)
-    if as_json:
-        print(json.dumps(dataclasses.asdict(description)), file=out)
-        return
-    is_unicode = (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-    text = "\n".join(as_lines(description, "█" if is_unicode else "#"))
-    print(for_terminal(text, kept="\n\t"), file=out)
+        report = looking(lambda name: None)
+    text = json.dumps(report) if as_json else for_terminal("\n".join(as_lines(report)), kept="\n\t")
+    print(text, file=out)
 
 
-def look(config: Config, stage: Callable[[str], None] = lambda name: None) -> Description:
+def sampled(rows: Rows) -> Rows:
+    """`LOOKED_AT` rows of a long set, in their order; all of a short one."""
+    if len(rows) <= tasks.MOST_EAGER:
+        return rows
+    picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
+    return PickedRows(rows, np.sort(picked))
+
+
+def with_counts(counts: Mapping[Any, int]) -> str:
+    """Names with their rows; a single one without."""
+    if len(counts) == 1:
+        return str(next(iter(counts)))
+    return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
+
+
+def rows_of(report: Report) -> str:
+    looked_at, rows = report["looked_at"], report["rows"]
+    return f"{rows:,} rows" + ("" if looked_at == rows else f" (of {looked_at:,} rows looked at)")
+
+
+def last_lines(report: Report, lengths: str, option: str) -> list[str]:
+    """Lengths, and what is not used."""
+    return [
+        f"--- {lengths} in tokens of {report['model']}",
+        *histogram(report["lengths"]),
+        f"--- rows not used, with --{option} {report[option]}",
+        *(report["not_used"] or ["none"]),
+    ]
+
+
+def histogram(lengths: list[int]) -> list[str]:
+    """A line for each of at most `BINS` bins, the middle and the longest below."""
+    low, high = min(lengths), max(lengths)
+    width = 1 + (high - low) // BINS
+    bar = "█" if (getattr(sys.stdout, "encoding", None) or "utf-8").lower()[:3] == "utf" else "#"
+    counts = np.bincount((np.asarray(lengths) - low) // width)
+    rows = [
+        f"{low + i * width:>7,} to {low + (i + 1) * width - 1:>7,}  {count:>7,}  "
+        + bar * round(BAR * count / counts.max())
+        for i, count in enumerate(counts)
+    ]
+    middle, most = np.percentile(lengths, (50, 95))
+    return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]
+
+
+# Reinforcement learning
+
+
+def look(config: Config, tell: Tell = lambda name: None) -> Report:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
-    stage(f"reading the tokenizer of {config.model}")
+    tell(f"reading the tokenizer of {config.model}")
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(data_options(config), tokenizer)
-    stage(f"reading {config.dataset}")
+    tell(f"reading {config.dataset}")
     rows, held_out, by_split = open_rows(config)
-    stage("rendering its prompts")
+    tell("rendering its prompts")
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
     name = sources.parse(config.dataset).label
     lengths: list[int] = []
-    first: list[Task] = []
     answers: list[str] = []
+    first: list[Task] = []
     for task in wide.tasks(name, rendering.numbered(looked_at), skipped):
         lengths.append(len(task.prompt_ids))
         answers.append(task.answer)
         first += [task] if len(first) < SHOWN else []
     rendering.check_usable(f"dataset {name}", skipped, len(lengths), config.max_prompt_tokens)
-    more = not_evaluated(config, held_out, wide)
+    not_evaluated: list[str] = []
+    if config.eval_dataset or len(held_out):  # else a share of the rows that are looked at anyway
+        _, not_evaluated = tasks.evals_of(data_options(config), wide, held_out)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
-    columns, turns, with_system = recognised(looked_at, renderer.reader)
     keys = splits.problem_keys(looked_at, renderer.reader)
-    return Description(
-        source=config.dataset,
-        rows=len(rows),
-        looked_at=len(looked_at),
-        splits=by_split,
-        columns=columns,
-        turns=turns,
-        system_prompt=renderer.system_prompt,
-        own_system_prompts=0 if renderer.replaces else with_system,
-        model=config.model,
-        max_prompt_tokens=config.max_prompt_tokens,
-        lengths=lengths,
-        repeated=len(keys) - len(np.unique(keys)),
-        notes=notes_on(answers),
-        not_used=skipped.lines(config.max_prompt_tokens) + more,
-        prompts=[
+    found = recognised(looked_at, renderer.reader)
+    return {
+        "source": config.dataset,
+        "rows": len(rows),  # of the split to train on, before any are held out
+        "looked_at": len(looked_at),
+        "splits": by_split,  # name -> rows
+        **found,
+        "system_prompt": renderer.system_prompt,  # what a row without one of its own gets
+        "own_system_prompts": 0 if renderer.replaces else found["own_system_prompts"],
+        "model": config.model,
+        "max_prompt_tokens": config.max_prompt_tokens,
+        "lengths": lengths,  # of every prompt, in tokens
+        "repeated": len(keys) - len(np.unique(keys)),
+        "notes": notes_on(answers),
+        "not_used": skipped.lines(config.max_prompt_tokens) + not_evaluated,
+        "prompts": [
             {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
             for task in first
         ],
-    )
-
-
-def notes_on(answers: list[str]) -> list[str]:
-    """Lines on answers that no completion is likely to give."""
-    commas = [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
-    long = [answer for answer in answers if len(answer) > LONG_ANSWER]
-    notes = []
-    if commas:
-        notes.append(
-            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): "
-            "write decimals with a point"
-        )
-    if long:
-        notes.append(
-            f"answers of over {LONG_ANSWER} characters, with no part marked as the final one: "
-            f"{len(long):,}: set --answer_column, or a reward that needs none"
-        )
-    return notes
+    }
 
 
 def open_rows(config: Config) -> tuple[Rows, Rows, dict[str, int]]:
@@ -160,24 +183,8 @@ def open_rows(config: Config) -> tuple[Rows, Rows, dict[str, int]]:
     return by_name[train], held_out, {name: len(rows) for name, rows in by_name.items()}
 
 
-def not_evaluated(config: Config, held_out: Rows, renderer: rendering.Renderer) -> list[str]:
-    """Lines on rows of the eval sets that are not used. UserError where a run would be refused."""
-    if not config.eval_dataset and not len(held_out):
-        return []  # a share of the rows that are looked at anyway
-    _, notes = tasks.evals_of(data_options(config), renderer, held_out)
-    return notes
-
-
-def sampled(rows: Rows) -> Rows:
-    """`LOOKED_AT` rows of a long set, in their order; all of a short one."""
-    if len(rows) <= tasks.MOST_EAGER:
-        return rows
-    picked = np.random.RandomState(0).choice(len(rows), LOOKED_AT, replace=False)
-    return PickedRows(rows, np.sort(picked))
-
-
-def recognised(rows: Rows, reader: Reader) -> tuple[dict[str, int], dict[int, int], int]:
-    """-> rows by their columns, rows by their turns, rows with a system prompt of their own."""
+def recognised(rows: Rows, reader: Reader) -> Report:
+    """Rows by their columns and by their turns, and those with a system prompt of their own."""
     columns: Counter[str] = Counter()
     turns: Counter[int] = Counter()
     with_system = 0
@@ -189,68 +196,205 @@ def recognised(rows: Rows, reader: Reader) -> tuple[dict[str, int], dict[int, in
         columns[f"{record.columns.prompt} -> {record.columns.answer or 'no answer'}"] += 1
         turns[len(record.messages)] += 1
         with_system += record.messages[0][0] == "system"
-    return dict(columns.most_common()), dict(sorted(turns.items())), with_system
+    by_column, by_turns = dict(columns.most_common()), dict(sorted(turns.items()))
+    return {"columns": by_column, "turns": by_turns, "own_system_prompts": with_system}
 
 
-def lines(data: Description, bar: str = "█") -> list[str]:
+def notes_on(answers: list[str]) -> list[str]:
+    """Lines on answers that no completion is likely to give."""
+    commas = [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
+    long = sum(len(answer) > LONG_ANSWER for answer in answers)
+    notes = []
+    if commas:
+        notes.append(
+            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): "
+            "write decimals with a point"
+        )
+    if long:
+        notes.append(
+            f"answers of over {LONG_ANSWER} characters, with no part marked as the final one: "
+            f"{long:,}: set --answer_column, or a reward that needs none"
+        )
+    return notes
+
+
+def lines(report: Report) -> list[str]:
     """The description for people."""
-    sample = "" if data.looked_at == data.rows else f" (of {data.looked_at:,} rows looked at)"
-    written = [
-        f"{data.source}: {data.rows:,} rows" + sample,
-        "splits         " + ", ".join(f"{name} {count:,}" for name, count in data.splits.items()),
-        "columns        " + with_counts(data.columns),
-        "turns          " + with_counts({str(turns): count for turns, count in data.turns.items()}),
-        f"repeated       {data.repeated:,} rows repeat the problem of an earlier row",
-        "system prompt  " + system_prompts(data),
+    text = [
+        f"{report['source']}: {rows_of(report)}",
+        "splits         " + ", ".join(f"{name} {n:,}" for name, n in report["splits"].items()),
+        f"columns        {with_counts(report['columns'])}",
+        f"turns          {with_counts(report['turns'])}",
+        f"repeated       {report['repeated']:,} rows repeat the problem of an earlier row",
+        f"system prompt  {system_prompts(report)}",
+        *(f"note           {line}" for line in report["notes"]),
         "",
     ]
-    written[-1:-1] = [f"note           {line}" for line in data.notes]
-    for number, prompt in enumerate(data.prompts, start=1):
-        shown = shortened(str(prompt["answer"]))
-        written += [f"--- prompt {number}, {prompt['tokens']} tokens, answer {shown!r}"]
-        written += [str(prompt["prompt"])]
-    written += [f"--- prompt lengths in tokens of {data.model}"]
-    written += histogram(data.lengths, bar)
-    written += [f"--- rows not used, with --max_prompt_tokens {data.max_prompt_tokens}"]
-    written += data.not_used or ["none"]
-    if min(data.lengths) > data.max_prompt_tokens:
-        written += [
+    for number, prompt in enumerate(report["prompts"], start=1):
+        answer = shortened(prompt["answer"], LONG_ANSWER)
+        text += [f"--- prompt {number}, {prompt['tokens']} tokens, answer {answer!r}"]
+        text += [prompt["prompt"]]
+    text += last_lines(report, "prompt lengths", "max_prompt_tokens")
+    if min(report["lengths"]) > report["max_prompt_tokens"]:
+        text.append(
             "every prompt is longer, so a run would be refused: set --max_prompt_tokens "
-            f"{max(data.lengths)}"
-        ]
-    return written
+            f"{max(report['lengths'])}"
+        )
+    return text
 
 
-def shortened(answer: str) -> str:
-    return answer if len(answer) <= LONG_ANSWER else f"{answer[:LONG_ANSWER]} ..."
-
-
-def system_prompts(data: Description) -> str:
+def system_prompts(report: Report) -> str:
     """Which system prompts the rows get, and how many rows each."""
-    common = json.dumps(data.system_prompt) if data.system_prompt else "none"
-    if not data.own_system_prompts:
+    common = json.dumps(report["system_prompt"]) if report["system_prompt"] else "none"
+    if not (own := report["own_system_prompts"]):
         return common
-    if data.own_system_prompts == data.looked_at:
+    if own == report["looked_at"]:
         return "each row's own"
-    return f"{data.own_system_prompts:,} rows have their own, the others {common}"
+    return f"{own:,} rows have their own, the others {common}"
 
 
-def with_counts(counts: dict[str, int]) -> str:
-    """Names with their rows; a single one without."""
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
+# SFT, DPO and reward models
 
 
-def histogram(lengths: list[int], bar: str = "█") -> list[str]:
-    """A line for each of at most `BINS` bins, the middle and the longest below."""
-    low, high = min(lengths), max(lengths)
-    width = 1 + (high - low) // BINS
-    counts = Counter((length - low) // width for length in lengths)
-    rows = [
-        f"{low + i * width:>7,} to {low + (i + 1) * width - 1:>7,}  {counts[i]:>7,}  "
-        + bar * round(BAR * counts[i] / max(counts.values()))
-        for i in range(1 + (high - low) // width)
+def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
+    """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
+    options = stage.options
+    tell(f"reading the tokenizer of {options.model}")
+    base = base_model.find(options.model, weights=False)
+    tokenizer = base_model.load_tokenizer(base, needs_template=False)
+    writer, form = writer_and_form(options, tokenizer)
+    tell(f"reading {options.dataset}")
+    wanted = table_options(options)
+    train, evaluation, name = tables.rows_of(wanted, form)
+    looked_at = sampled(train)
+    tell("rendering its rows")
+    found, skipped, _ = tables.table(looked_at, wanted, form, writer)
+    held_out, missing, _ = tables.table(sampled(evaluation), wanted, form, writer)
+    not_used, refused = [], []
+    for each, kept, left_out in (
+        (f"dataset {options.dataset}", found, skipped),
+        (f"eval set {name}", held_out, missing),
+    ):
+        rendering.check_unusable(each, left_out)
+        not_used += [f"{each}: {line}" for line in left_out.lines(options.max_length)]
+        if not kept:
+            refused.append(
+                f"every row of {each} is longer, so a run would be refused: set --max_length higher"
+            )
+    decode = writer.template.decode
+    return {
+        "command": stage.command,
+        "source": options.dataset,
+        "rows": len(train),  # held-out ones left out
+        "looked_at": len(looked_at),
+        "evaluation": name,
+        "evaluation_rows": len(evaluation),
+        "columns": stage_columns(looked_at, wanted, form),
+        "model": options.model,
+        "max_length": options.max_length,
+        "lengths": [form.length(row) for row in found] + skipped.too_long,
+        "trained": len(found),  # rows of the trainer's, of those that were looked at
+        "learnt": sum(map(learnt_of, found)),  # tokens of these that count in the loss
+        "tokens": sum(map(tokens_of, found)),  # of these altogether
+        "notes": list(writer.notes),
+        "not_used": not_used,
+        "refused": refused,
+        "examples": [
+            {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts_of(row, decode)}
+            for row in found[:SHOWN_OF_STAGE]
+        ],
+    }
+
+
+def stage_columns(rows: Rows, wanted: tables.TableOptions, form: tables.Form) -> dict[str, int]:
+    """Rows by the columns that were recognised."""
+    found: Counter[str] = Counter()
+    for _, row in rendering.numbered(rows):
+        try:
+            *before, last = form.read(row, wanted.columns).columns
+        except UnusableRow:
+            continue
+        ends = [last] if form is tables.SFT else [before.pop(), last]
+        found[" -> ".join([*before, ", ".join(ends)])] += 1
+    return dict(found.most_common())
+
+
+def learnt_of(row: tables.TableRow) -> int:
+    """Tokens that count in the loss; of a reward model all that it reads."""
+    if "labels" in row:
+        return int(np.count_nonzero(np.asarray(row["labels"]) != tables.IGNORED))
+    return sum(int(np.count_nonzero(learnt_in(row, name))) for name in tables.LEARNT)
+
+
+def learnt_in(row: tables.TableRow, name: str) -> np.ndarray:
+    """Of each token of an answer in a pair whether it is learnt."""
+    return np.asarray(row.get(tables.LEARNT[name], np.ones(len(row[name]))), bool)
+
+
+def tokens_of(row: tables.TableRow) -> int:
+    """Tokens of a row; of a pair those of both, each with its prompt."""
+    if "labels" in row:
+        return len(row["input_ids"])
+    answers = sum(len(row[name]) for name in tables.LEARNT)
+    return answers + 2 * len(row.get("prompt_ids", ()))
+
+
+def parts_of(row: tables.TableRow, decode: Decode) -> list[Part]:
+    """A row as the model reads it, in parts: "read" and "learnt" of an example; the prompt and both
+    answers of a pair, of which "chosen, read" and "rejected, read" are turns of others."""
+    if "labels" in row:
+        learnt = np.asarray(row["labels"]) != tables.IGNORED
+        return split(row["input_ids"], learnt, ("learnt", "read"), decode)
+    parts: list[Part] = []
+    for name, said in NAMES.items():
+        if name in tables.LEARNT:
+            parts += split(row[name], learnt_in(row, name), (said, f"{said}, read"), decode)
+        elif name in row:
+            parts.append((said, decode(row[name].tolist())))
+    return parts
+
+
+def split(
+    ids: np.ndarray, learnt: np.ndarray, names: tuple[str, str], decode: Decode
+) -> list[Part]:
+    """Tokens in parts that are learnt or not; `names`: of the two."""
+    edges = [0, *(np.flatnonzero(np.diff(learnt)) + 1), len(ids)]
+    return [
+        (names[0] if learnt[begin] else names[1], decode(ids[begin:end].tolist()))
+        for begin, end in itertools.pairwise(edges)
+        if begin < end
     ]
-    middle, most = np.percentile(lengths, (50, 95))
-    return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]
+
+
+def stage_lines(report: Report) -> list[str]:
+    """The description for people."""
+    learnt = "" if report["command"] == "rm" else f", {report['learnt']:,} of them learnt"
+    text = [
+        f"{report['source']} for {report['command']}: {rows_of(report)}",
+        f"evaluated on   {report['evaluation_rows']:,} rows ({report['evaluation']})",
+        f"columns        {with_counts(report['columns'])}",
+        f"trained        {report['trained']:,} rows, {report['tokens']:,} tokens in them{learnt}",
+        *(f"note           {note}" for note in report["notes"]),
+        "",
+    ]
+    for number, example in enumerate(report["examples"], start=1):
+        learnt = f", {example['learnt']} learnt" if report["command"] == "sft" else ""
+        text += [f"--- row {number}, {example['tokens']} tokens{learnt}"]
+        text += beside(example["parts"])
+    return [*text, *last_lines(report, "lengths", "max_length"), *report["refused"]]
+
+
+def beside(parts: Sequence[Part]) -> list[str]:
+    """Each line of a text after what it is to the training, so that no text can pass for another
+    part."""
+    width = max(len(name) for name, _ in parts)
+    return [
+        f"{name:<{width}} | {line}"
+        for name, text in parts
+        for line in shortened(text, MOST_SHOWN).split("\n")
+    ]
+
+
+def shortened(text: str, most: int) -> str:
+    left_out = len(text) - most
+    return text if left_out <= 0 else f"{text[:most]} [... {left_out:,} characters more]"

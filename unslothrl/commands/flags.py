@@ -17,28 +17,11 @@ from unslothrl.config.values import RUN, Table, choices_of, limits_text
 from unslothrl.embedded import EMBEDDED
 
 EVERYDAY = (  # in the order in which they are shown
-    "model",
-    "dataset",
-    "reward",
-    "learner",
-    "max_steps",
-    "episodes",
-    "batch_size",
-    "num_candidates",
-    "max_prompt_tokens",
-    "max_new_tokens",
-    "temperature",
-    "lr",
-    "max_lora_rank",
-    "adapter",
-    "eval_dataset",
-    "eval_every",
-    "save_every",
-    "number_of_actors",
-    "recipe",
-    "run_name",
-    "resume",
-)
+    "model", "dataset", "reward", "learner", "max_steps", "episodes", "batch_size",
+    "num_candidates", "max_prompt_tokens", "max_new_tokens", "temperature", "lr", "max_lora_rank",
+    "adapter", "eval_dataset", "eval_every", "save_every", "number_of_actors", "recipe",
+    "run_name", "resume",
+)  # fmt: skip
 MANY = 40  # options of a command, of which its help then shows only these
 ALL = "help_all"
 
@@ -54,7 +37,7 @@ KNOWN = {  # what is completed besides choices
 class GroupedCommand(typer.core.TyperCommand):
     """A command whose options are listed under their groups' names."""
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         listed = self.get_params(ctx)
         is_short = len(listed) > MANY and not ctx.meta.get(ALL)
         if is_short:

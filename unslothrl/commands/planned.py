@@ -35,6 +35,7 @@ from unslothrl.tracking import calling
 
 STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
+OF_THE_ROWS = ("model", "max_length", "max_lora_rank", "micro_batch", "batch_size")
 OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # not repeated
 NOT_MEASURED = "an estimate, not measured on a card yet"
 
@@ -96,11 +97,13 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
         "settings": trial.settings(),
         "note": note(shape),
     }
+    versions = versions_in_flight(config)
+    under = "" if versions == 1 else f" under {versions} policy versions"
     title = (
         f"{config.model}: {config.max_prompt_tokens} + {lengths(config)}, rank "
         f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-        f"{config.sequences_at_once} sequences generated at once{under(config)}, "
-        f"{config.engine}, {config.backend}"
+        f"{config.sequences_at_once} sequences generated at once{under}, {config.engine}, "
+        f"{config.backend}"
     )
     what = "episodes" if config.has_environment else "completions"
     step = f"{config.batch_size} x {config.num_candidates} {what}"
@@ -134,12 +137,6 @@ def lengths(config: Config) -> str:
     return (
         f"{config.episode_tokens} tokens in {most}turns of up to {longest}, observations included"
     )
-
-
-def under(config: Config) -> str:
-    """How many policy versions are in flight, where it is more than the newest."""
-    versions = versions_in_flight(config)
-    return "" if versions == 1 else f" under {versions} policy versions"
 
 
 class Trial:
@@ -198,17 +195,15 @@ class Trial:
 
 def command(name: str, options: Mapping[str, Any]) -> str:
     """What to paste into a shell."""
-    flags = [part for option, value in options.items() for part in written(option, value)]
-    return f"{calling.program()} {name} {' '.join(flags)}"
-
-
-def written(name: str, value: Any) -> list[str]:
-    """An option as flags; several where it holds several values."""
-    flag = RUN.spellings(name)[0] if name in RUN else name
-    if isinstance(value, bool):
-        return [f"--{flag if value else off(flag)}"]
-    values = value if isinstance(value, tuple) else (value,)
-    return [f"--{flag} {shlex.quote(str(each))}" for each in values]
+    words = [calling.program(), name]
+    for option, value in options.items():
+        flag = RUN.spellings(option)[0] if option in RUN else option
+        if isinstance(value, bool):
+            words.append(f"--{flag if value else off(flag)}")
+        elif value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{flag} {shlex.quote(str(each))}" for each in values]
+    return " ".join(words)
 
 
 # SFT, DPO and reward models
@@ -235,11 +230,8 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
     reference = reference_line(options, shape, pairs)
     report = {
         "command": stage.command,
-        "model": options.model,
-        "max_length": options.max_length,
+        **{name: getattr(options, name) for name in OF_THE_ROWS},
         "rows": rows,
-        "max_lora_rank": options.max_lora_rank,
-        "micro_batch": options.micro_batch,
         "fits": on_gpu and all(store.fits for store in stores),
         "card": of_gpu,
         "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
@@ -249,7 +241,6 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "step_seconds": gpu and speed.stage_seconds(options, shape, gpu),
-        "batch_size": options.batch_size,
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }
@@ -310,31 +301,26 @@ def reference_line(
 def stage_settings(
     stage: Stage, options: OfflineOptions, shape: Shape, gpu: Gpu | None
 ) -> dict[str, dict[str, Any] | None]:
-    """The longest rows, and the largest micro-batch at the given length, that fit."""
+    """The longest rows, and the largest micro-batch at the given length, that fit; what was given
+    stays."""
     if gpu is None:
         return {"largest": None, "fastest": None}
-    found: dict[str, OfflineOptions | None] = {}  # what was given stays
+    found: dict[str, OfflineOptions | None] = {}
     if "max_length" not in stage.given:
         found["largest"] = stages.longest(options, shape, gpu)
     if "train_batch_size" not in stage.given:
         most = stages.LARGEST_MICRO_BATCH
         found["fastest"] = stages.with_micro_batch(options, shape, gpu, most)
-    return {
-        name: stage_setting(stage, setting, shape, gpu)
-        if setting is not None and stages.fits(setting, shape, gpu)
-        else None
-        for name, setting in found.items()
-    }
-
-
-def stage_setting(stage: Stage, setting: OfflineOptions, shape: Shape, gpu: Gpu) -> dict[str, Any]:
-    setting = replace(setting, train_batch_size=setting.micro_batch)
     names = ["model", *sorted({"max_length", "train_batch_size", *stage.given} - OF_THE_PLAN)]
-    flags = {name: getattr(setting, name) for name in names}
-    flags = {name: value for name, value in flags.items() if value is not None}
-    return {
-        "max_length": setting.max_length,
-        "train_batch_size": setting.train_batch_size,
-        "needed_mb": round(stages.needs(setting, shape, gpu).needed_mb()),
-        "command": command(stage.command, flags),
-    }
+    settings: dict[str, dict[str, Any] | None] = dict.fromkeys(found)
+    for which, setting in found.items():
+        if setting is not None and stages.fits(setting, shape, gpu):
+            setting = replace(setting, train_batch_size=setting.micro_batch)
+            flags = {name: getattr(setting, name) for name in names}
+            settings[which] = {
+                "max_length": setting.max_length,
+                "train_batch_size": setting.train_batch_size,
+                "needed_mb": round(stages.needs(setting, shape, gpu).needed_mb()),
+                "command": command(stage.command, flags),
+            }
+    return settings

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,7 +14,7 @@ from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.planning.machine import Machine
 from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
@@ -52,16 +51,7 @@ def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
     if as_json:
         print(json.dumps([asdict(each) for each in found]), file=out)
     else:
-        where = "here" if card is None else where_of(machine.gpus)
-        print("\n".join(lines(found, where)), file=out)
-
-
-def where_of(gpus: Sequence[Gpu]) -> str:
-    """ "24,12 GB", or what GPUs are called that have names."""
-    sizes = [f"{gpu.memory_mb / 1024:g}" for gpu in gpus]
-    if all(gpu.name == f"a card of {gb} GB" for gpu, gb in zip(gpus, sizes, strict=True)):
-        return f"{','.join(sizes)} GB"
-    return ", ".join(gpu.name for gpu in gpus)
+        print("\n".join(lines(found, "here" if card is None else card)), file=out)
 
 
 def look(name: str, path: Path, machine: Machine) -> Recipe:
@@ -75,9 +65,13 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
     found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+    hardware, task, memory, time = (said.get(field, "") for field in FIELDS[:4])
     return Recipe(
         name,
-        *(said.get(field, "") for field in FIELDS[:4]),
+        hardware,
+        task,
+        memory,
+        time,
         said.get("Reward") or said.get("Result", ""),
         command,
         is_measured=UNMEASURED not in text,

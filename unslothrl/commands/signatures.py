@@ -61,29 +61,27 @@ def train(**flags: Any) -> int:
     return run(resolved.config, resolved.notes, resolved.recipe)
 
 
-def train_stage(stage: str, flags: dict[str, Any]) -> int:
-    from unslothrl.mirror import fetching
-    from unslothrl.offline.resolve import resolve
-
-    resolved = resolve(stage, given(flags), fetching.fetch)
-    from unslothrl.offline.run import run
-
-    return run(resolved)
+STAGES = {
+    "sft": "Teach a LoRA to answer as written examples do (TRL's SFTTrainer).",
+    "dpo": "Train a LoRA on pairs of a better and a worse answer (TRL's DPOTrainer).",
+    "rm": "Train a reward model on pairs of a better and a worse answer (TRL's RewardTrainer).",
+}
 
 
-def sft(**flags: Any) -> int:
-    """Teach a LoRA to answer as written examples do (TRL's SFTTrainer)."""
-    return train_stage("sft", flags)
+def stage(command: str) -> Any:
+    """`unslothrl sft`, `dpo` or `rm`."""
 
+    def of_command(**flags: Any) -> int:
+        from unslothrl.mirror import fetching
+        from unslothrl.offline.resolve import resolve
 
-def dpo(**flags: Any) -> int:
-    """Train a LoRA on pairs of a better and a worse answer (TRL's DPOTrainer)."""
-    return train_stage("dpo", flags)
+        resolved = resolve(command, given(flags), fetching.fetch)
+        from unslothrl.offline.run import run
 
+        return run(resolved)
 
-def rm(**flags: Any) -> int:
-    """Train a reward model on pairs of a better and a worse answer (TRL's RewardTrainer)."""
-    return train_stage("rm", flags)
+    of_command.__doc__ = STAGES[command]
+    return of_command
 
 
 def plan(command: str) -> Any:

@@ -22,7 +22,6 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.untrusted import shown
 
-MOST_TEXT = 65_536  # characters
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -79,16 +78,12 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)
-    texts = typed if isinstance(typed, tuple) else (typed,) if isinstance(typed, str) else ()
-    for problem in filter(None, map(text_problem, texts)):
-        raise UserError(f"{name} must be text {problem}: shorten or rewrite it")
     choices = choices_of(name, table)
     if typed is None:
         wanted, remedy = KINDS[table.kind(name)], example(name, table=table)
-    elif choices and not is_choice(name, typed, choices):
+    elif choices and (wrong := not_among(name, typed, choices)):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        first = next(each for each in each_of(typed) if not is_choice(name, each, choices))
-        remedy = nearest(str(first), choices) or choices[0]
+        remedy = nearest(str(wrong[0]), choices) or choices[0]
     elif not is_inside(typed, table.options[name].metadata):
         wanted, remedy = limits_text(name, table), example(name, typed, table)
     else:
@@ -128,16 +123,11 @@ def choices_of(name: str, table: Table = RUN) -> tuple[str, ...]:
     return table.options[name].metadata.get("choices", ())
 
 
-def is_choice(name: str, value: Any, choices: Sequence[str]) -> bool:
-    """Of several values, whether all are."""
-    return all(
-        each in choices or (name == "learner" and objectives.is_file(each))
-        for each in each_of(value)
-    )
-
-
-def each_of(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def not_among(name: str, value: Any, choices: Sequence[str]) -> list[Any]:
+    """The values that are none of the choices, nor a learner's file."""
+    values = value if isinstance(value, tuple) else (value,)
+    is_file = objectives.is_file if name == "learner" else lambda each: False
+    return [each for each in values if each not in choices and not is_file(each)]
 
 
 def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any:
@@ -167,17 +157,6 @@ def separated(text: str) -> list[str]:
     if "," not in text or exists("".join(file[:2]).rstrip(":")) or exists(text):
         return [text]
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def text_problem(text: str) -> str | None:
-    """Why a text can be neither a path nor a prompt, None where it can."""
-    if len(text) > MOST_TEXT:
-        return f"of at most {MOST_TEXT:,} characters, got {len(text):,}"
-    if "\0" in text:
-        return f"without null bytes, got {shown(text)}"
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        return f"in UTF-8, got {shown(text)}"
-    return None
 
 
 def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:
