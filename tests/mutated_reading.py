@@ -26,7 +26,6 @@ from mutated_runs import MACHINE, OUTSIDE, SPARSE, learner
 from rich.console import Console
 
 from unslothrl import embedded
-from unslothrl.build import data_options
 from unslothrl.bundle import texts, write
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
@@ -38,13 +37,14 @@ from unslothrl.commands import score as scoring
 from unslothrl.commands.messages import one_line
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_toml
+from unslothrl.config.resolve import resolve
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
-from unslothrl.earlier_run import EarlierRun
 from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
-from unslothrl.resolve import resolve
-from unslothrl.resuming import newest
+from unslothrl.runs.build import data_options
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.resume import newest
 from unslothrl.tracking import card, tracked
 from unslothrl.tracking.run_lock import LOCK
 from unslothrl.tracking.terminal import Terminal

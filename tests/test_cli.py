@@ -29,10 +29,10 @@ def runs(monkeypatch):
     import types
 
     reached = []
-    run = types.ModuleType("unslothrl.run")
+    run = types.ModuleType("unslothrl.runs.rl")
     run.run = lambda *arguments: reached.append(arguments) or 0
-    monkeypatch.setitem(sys.modules, "unslothrl.run", run)
-    monkeypatch.setattr("unslothrl.run", run, raising=False)
+    monkeypatch.setitem(sys.modules, "unslothrl.runs.rl", run)
+    monkeypatch.setattr("unslothrl.runs.rl", run, raising=False)
     return reached
 
 
@@ -143,7 +143,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
     def refuse(config, notes, recipe):
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", refuse)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", refuse)
     assert cli.main(["train"]) == 2
     assert capfd.readouterr().err == (
         "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
@@ -151,7 +151,7 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 
 
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda *_: 130)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", lambda *_: 130)
     assert cli.main(["train"]) == 130
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_before_a_run_begins_is_no_traceback(runs, monkeypatch, capfd):
     def interrupt(config, notes, recipe):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupt)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupt)
     assert cli.main(["train"]) == 130
     assert capfd.readouterr().err == ""
 
@@ -268,7 +268,7 @@ def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
     def interrupted(config, notes, recipe):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupted)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupted)
     assert cli.main(["train"]) == 130
     assert capfd.readouterr() == ("", "")
 

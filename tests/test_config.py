@@ -23,12 +23,12 @@ from unslothrl.config import (
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.resolve import resolve
 from unslothrl.config.values import choices_of, is_optional, read_value, unknown_option
 from unslothrl.config.values import kind as kind_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.resolve import resolve
 from unslothrl.types import Sampling
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)

@@ -11,7 +11,7 @@ from report_runs import make_run
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
-from unslothrl.earlier_run import EarlierRun
+from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
 from unslothrl.tracking.report import document, overview, page, signs, steps

@@ -11,12 +11,12 @@ from test_reward_model import head
 
 from unslothrl import embedded
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
+from unslothrl.config.resolve import resolve as resolve_run
 from unslothrl.config.writing import to_toml as run_to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve, to_toml
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.resolve import resolve as resolve_run
 from unslothrl.tracking import origin
 from unslothrl.weights import adapter_use
 

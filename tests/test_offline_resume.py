@@ -18,7 +18,6 @@ import pytest
 import transformers
 from runs_compared import exact, rows
 
-from unslothrl import ending
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
 from unslothrl.offline import checkpoints, stage, tables
@@ -256,9 +255,10 @@ def test_a_full_card_names_options_that_stages_have(tmp_path):
     class OutOfMemoryError(Exception):
         """Of torch's name."""
 
-    from unslothrl.offline import run
+    from unslothrl.offline import run as offline_run
+    from unslothrl.runs import run
 
-    error = ending.unexpected(OutOfMemoryError(), RunFolder(tmp_path), run.LOWER_CARD_MEMORY)
+    error = run.unexpected(OutOfMemoryError(), RunFolder(tmp_path), offline_run.LOWER_CARD_MEMORY)
     options = re.findall(r"--(\w+)", str(error))
     assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl import redaction, resuming
+from unslothrl import redaction
 from unslothrl.config.changes import changed
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resumed_layer
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.redaction import HIDDEN, is_secret_name, redacted
-from unslothrl.resolve import resumed_layer
+from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
 
@@ -169,7 +170,7 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
     command = ["unslothrl", "--dataset", WITH_PASSWORD, "--system_prompt", f"use {SECRET}"]
     monkeypatch.setattr("sys.argv", command)
     config = Config(dataset=WITH_PASSWORD, system_prompt=f"use {SECRET}")
-    origin.record(tmp_path, resuming.recipe_of({"dataset": WITH_PASSWORD}))
+    origin.record(tmp_path, resume.recipe_of({"dataset": WITH_PASSWORD}))
     origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
     options = to_toml(config, [f"read from {WITH_PASSWORD}"])
     for text in (options, (tmp_path / origin.ORIGIN).read_text()):

@@ -19,8 +19,8 @@ from rich.console import Console
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
-from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError
+from unslothrl.runs.run import Ending, unexpected
 from unslothrl.tracking import samples
 from unslothrl.tracking.printer import clipped, of_width
 from unslothrl.tracking.run_folder import RunFolder

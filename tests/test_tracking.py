@@ -19,9 +19,9 @@ from rich.console import Console
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
-from unslothrl.ending import Ending
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.policy_version import Adapter
+from unslothrl.runs.run import Ending
 from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.jsonl import is_terminated, numbered_objects
 from unslothrl.tracking.rows import rollout_rows

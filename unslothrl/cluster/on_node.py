@@ -114,7 +114,7 @@ def prepare(
 
 def load_rewards(config: Config) -> None:
     """Loads functions of the user's as an actor would. Raises UserError."""
-    from unslothrl.build import scorer_of
+    from unslothrl.runs.build import scorer_of
 
     scorer = scorer_of(config)
     try:

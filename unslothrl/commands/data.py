@@ -13,7 +13,6 @@ from typing import Any, TextIO
 import numpy as np
 from rich.console import Console
 
-from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, splits, tasks
@@ -21,6 +20,7 @@ from unslothrl.data.reader import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
+from unslothrl.runs.build import data_options
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
 from unslothrl.untrusted import for_terminal

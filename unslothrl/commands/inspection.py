@@ -35,7 +35,7 @@ def data(
     `data sft`, `data dpo` and `data rm` show it as those commands read it.
     """
     from unslothrl.commands.data import describe
-    from unslothrl.resolve import resolve
+    from unslothrl.config.resolve import resolve
 
     chosen = given(flags)
     if (stage := of_recipe(chosen)) is not None:

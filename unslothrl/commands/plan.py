@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from unslothrl.config.hardware import half_precision, versions_in_flight
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import search, shapes, speed
 from unslothrl.planning.cards import cards_of, of_size
@@ -19,7 +20,6 @@ from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.planning.search import FREE
-from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
 CARDS_GB = (8, 12, 16, 24, 48, 80)

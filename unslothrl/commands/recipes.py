@@ -12,6 +12,7 @@ from unslothrl.commands.plan import with_cards
 from unslothrl.commands.plan_stage import report_of
 from unslothrl.config.options import Config
 from unslothrl.config.reading import RECIPES, command_of
+from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -20,7 +21,6 @@ from unslothrl.planning import shapes
 from unslothrl.planning.cards import cards_of
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
 FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")

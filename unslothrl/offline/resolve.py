@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import resuming
 from unslothrl.config.checks import check_system_prompt
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.reading import COMMAND, RECIPES, read_recipe, read_toml
+from unslothrl.config.resolve import (
+    check_folders,
+    check_source,
+    check_start,
+    in_full,
+    newest_of_run,
+)
 from unslothrl.config.values import Table, read_value, toml_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
@@ -19,14 +25,8 @@ from unslothrl.mirror import address
 from unslothrl.planning import fit, stages
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
-from unslothrl.resolve import (
-    check_folders,
-    check_source,
-    check_start,
-    in_full,
-    newest_of_run,
-)
 from unslothrl.rewards import model as judge
+from unslothrl.runs import resume
 from unslothrl.tracking.run_folder import CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 
@@ -51,7 +51,7 @@ class Stage:
 def resolve(
     command: str,
     flags: Mapping[str, Any],
-    fetch: resuming.Fetch | None = None,
+    fetch: resume.Fetch | None = None,
     machine: Machine | None = None,
 ) -> Stage:
     """`fetch`: see `resuming.found`. Without `machine` this one is looked at, where no model is
@@ -63,17 +63,17 @@ def resolve(
     user = in_full({**recipe, **flags})
     asked = {**user, COMMAND: command}  # two commands may be given the same options
     output_dir = str(expanded(str(user.get("output_dir", OfflineOptions.output_dir))))
-    user |= resuming.found(asked, output_dir, notes, fetch)
+    user |= resume.found(asked, output_dir, notes, fetch)
     if user.get("mirror") is not None:
         user["mirror"] = address.canonical("mirror", user["mirror"])
     if user.get("resume"):
-        same = resuming.as_begun(user["resume"], user) - MAY_CHANGE
+        same = resume.as_begun(user["resume"], user) - MAY_CHANGE
         user = {name: value for name, value in user.items() if name not in same}
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
     if user.get("resume") is not None:
         path = config_file(user["resume"])
-        resuming.check_command(path, command)
+        resume.check_command(path, command)
         before = read_toml(path, table)
         check_unchanged(before, user)
         user = {**before, **user, **place_of(user["resume"])}
@@ -96,7 +96,7 @@ def resolve(
             notes.append(f"run_name {options.run_name} -> {name}: it is taken")
         options = replace(options, run_name=name)
     notes = list(dict.fromkeys(notes))
-    return Stage(command, options, resuming.recipe_of(asked), tuple(notes), frozenset(user))
+    return Stage(command, options, resume.recipe_of(asked), tuple(notes), frozenset(user))
 
 
 def requested_options(
@@ -153,7 +153,7 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
     """UserError where a resume would not go on with the same training."""
     for name, value in user.items():
         was = before.get(name)
-        if name == "model" and resuming.base_parts_at(user["resume"]):
+        if name == "model" and resume.base_parts_at(user["resume"]):
             continue  # a copy of it may lie elsewhere: its content is compared
         if name not in MAY_CHANGE and redacted_values(value) != was:
             raise UserError(

@@ -12,13 +12,13 @@ from typing import Any
 from unslothrl import stopping, variables
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.embedded import EMBEDDED
-from unslothrl.ending import unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import backend, layouts
 from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.offline.stage import Begun
 from unslothrl.planning import duration
 from unslothrl.planning.machine import Machine
+from unslothrl.runs.run import unexpected
 from unslothrl.tracking import origin, trackers
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import portable

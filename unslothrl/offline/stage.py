@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import __version__, resuming, stopping
+from unslothrl import __version__, stopping
+from unslothrl.checkpoints.store import step_of
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
 from unslothrl.errors import RunError, UserError
@@ -16,11 +17,12 @@ from unslothrl.files import expanded, is_file, newest_numbered, write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.offline import layouts
-from unslothrl.offline.checkpoints import StageCheckpoints, step_of
+from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.resolve import Stage, to_toml
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import redacted_values
 from unslothrl.rewards.model import HEAD_FILE, head_of
+from unslothrl.runs import resume
 from unslothrl.tracking import calling, methods, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
@@ -73,7 +75,7 @@ class Begun:
         settings.check(options)
         view.stage(f"reading base {options.model}")
         on_base: list[str] = []
-        parts = resuming.base_parts_of(options, on_base)
+        parts = resume.base_parts_of(options, on_base)
         base = base_model.prepare(options.model, view.stage, view.progress)
         tokenizer = base_model.load_tokenizer(base, needs_template=False)
         view.stage(f"reading {options.dataset}")
@@ -310,17 +312,15 @@ def command_for(
 def newest_of(checkpoints: StageCheckpoints, run: Path, notes: list[str]) -> Path | None:
     """The newest checkpoint that the Trainer can load, None where none was written; `notes` gets a
     line for each newer one. UserError where there are some, and none is whole."""
-    from unslothrl.offline import checkpoint_files
-
     damaged: list[str] = []
-    newest = checkpoints.newest(damaged.append, checkpoint_files.check)
+    newest = checkpoints.newest(damaged.append)
     if newest is None and damaged:
         raise UserError(
             f"resume {run}: {damaged[0]}, and no other checkpoint is whole: start a new run from "
             "its adapter with --adapter"
         )
-    notes += [f"{each}: an earlier one is used" for each in damaged]
-    return newest
+    notes += damaged
+    return newest.folder if newest else None
 
 
 def encoded(prints: Mapping[str, str]) -> bytes:

@@ -4,8 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unslothrl.checkpoints.ahead import Ahead
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.tracking.metrics import is_number
 
 

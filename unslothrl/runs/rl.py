@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, resuming, rewards, stopping, variables
-from unslothrl.build import data_options, scorer_of
+from unslothrl import cluster, rewards, stopping, variables
+from unslothrl.runs import resume
+from unslothrl.runs.build import data_options, scorer_of
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
 from unslothrl.cluster.base import Cluster
@@ -21,8 +22,8 @@ from unslothrl.config.parts import objective_of
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
-from unslothrl.earlier_run import EarlierRun
-from unslothrl.ending import Ending, unexpected
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.run import Ending, unexpected
 from unslothrl.errors import RunError, UserError
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import Mirror
@@ -184,7 +185,7 @@ def prepare(
         base_model.find(config.model)
     on_base: list[str] = []
     judges = [e.function for e in rewards.choose(config.reward) if e.runs == rewards.IN_LEARNER]
-    parts = resuming.base_parts_of(config, on_base, judges)
+    parts = resume.base_parts_of(config, on_base, judges)
     base = base_model.prepare(config.model, view.stage, view.progress)
     view.stage("reading the tokenizer")
     tokenizer = base_model.load_tokenizer(base)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import environments, option_rules, resuming, rewards
+from unslothrl import environments, option_rules, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.config.changes import changed
 from unslothrl.config.checks import check
@@ -34,6 +34,7 @@ from unslothrl.planning import fit
 from unslothrl.planning.machine import Machine
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
+from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import free_name
 from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
@@ -61,11 +62,11 @@ class Resolved:
     config: Config
     given: frozenset[str]
     notes: tuple[str, ...]
-    recipe: dict[str, Any] = field(default_factory=dict)  # see `resuming.recipe_of`
+    recipe: dict[str, Any] = field(default_factory=dict)  # see `runs.resume.recipe_of`
 
 
 def resolve(
-    flags: Mapping[str, Any], machine: Machine | None = None, fetch: resuming.Fetch | None = None
+    flags: Mapping[str, Any], machine: Machine | None = None, fetch: resume.Fetch | None = None
 ) -> Resolved:
     """The config of a run from its flags (name -> value, as text or typed). Raises UserError.
 
@@ -102,7 +103,7 @@ def resolve(
         notes += [f"{line}: changed in this resume" for line in changed(before, named)]
     facts = option_rules.Facts(config, objective_of(config), machine, adapter)
     notes += option_rules.notes(requested, facts)
-    return Resolved(named, given, tuple(dict.fromkeys(notes)), resuming.recipe_of(in_full(asked)))
+    return Resolved(named, given, tuple(dict.fromkeys(notes)), resume.recipe_of(in_full(asked)))
 
 
 def with_reward(config: Config) -> Config:
@@ -135,20 +136,20 @@ def with_recipe(flags: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
 
 
 def user_layers(
-    asked: Mapping[str, Any], notes: list[str], fetch: resuming.Fetch | None = None
+    asked: Mapping[str, Any], notes: list[str], fetch: resume.Fetch | None = None
 ) -> dict[str, Any]:
     """What was asked for, over the run that goes on; of a run that is named as an adapter or a
     reward model the newest. Functions' files have their whole paths."""
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
-    user = {**asked, **resuming.found(in_full(asked), output_dir, notes, fetch)}
+    user = {**asked, **resume.found(in_full(asked), output_dir, notes, fetch)}
     if user.get("resume") is not None:
-        for name in resuming.as_begun(user["resume"], in_full(asked)) & FIXED.keys():
+        for name in resume.as_begun(user["resume"], in_full(asked)) & FIXED.keys():
             del user[name]
         before = resumed_layer(user)
         if user.get("reward"):
             user["reward"] = reward_model.kept(
                 in_full(user)["reward"],
-                resuming.recipe_at(user["resume"]).get("reward"),
+                resume.recipe_at(user["resume"]).get("reward"),
                 before.get("reward", ()),
             )
         user = {**before, **user, **resumed_place(user["resume"])}
@@ -211,7 +212,7 @@ def resumed_layer(user: Mapping[str, Any]) -> dict[str, Any]:
             f"resume must be a run's folder, got {user['resume']} (it has no config.toml): "
             "set --resume runs/<run_name>"
         )
-    resuming.check_command(file, RUN.command)
+    resume.check_command(file, RUN.command)
     before = read_toml(file)
     for name in sorted(before.keys() - user.keys()):
         if is_hidden(before[name]):
@@ -315,7 +316,7 @@ def check_unchanged(before: Mapping[str, Any], user: Mapping[str, Any]) -> None:
         user["adapter"] = newest_of_run(user["adapter"])
     for name, why in FIXED.items():
         was = before.get(name, OPTIONS[name].default)
-        if name == "model" and resuming.base_parts_at(user["resume"]):
+        if name == "model" and resume.base_parts_at(user["resume"]):
             continue  # a copy of it may lie elsewhere: its content is compared
         if name in user and redacted_values(user[name]) != was:
             raise UserError(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unslothrl.checkpoints import learner_file
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.config.changes import changed
@@ -15,7 +14,7 @@ from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
 from unslothrl.redaction import redacted_values
-from unslothrl.resuming import FREE
+from unslothrl.runs.resume import FREE
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
 from unslothrl.tracking.summary_lines import found_at, is_whole
@@ -116,7 +115,7 @@ class EarlierRun:
 def newest_recorded(folder: RunFolder, notes: list[str]) -> Checkpoint | None:
     """The newest whole checkpoint, or that of the step before where the record of its step was cut
     off: the step is then done and recorded again. UserError where the metrics cannot be read."""
-    whole = folder.checkpoints.whole_ones(notes.append, learner_file.check)
+    whole = folder.checkpoints.whole_ones(notes.append)
     newest = next(whole, None)
     if newest is None:
         return None
