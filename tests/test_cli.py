@@ -98,10 +98,10 @@ BAD = [
     ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
     (f"--system_prompt {THIS}", ["is a file", "$(cat"]),
     (f"--lora_save_path {Path(THIS).parent}", ["lora_save_path", "holds other files"]),
-    ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
-    ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
-    ("--adapter not-there", ["adapter not-there", "no such folder", "check the path"]),
-    ("--adapter .", ["adapter .", "adapter_config.json", "PEFT"]),
+    ("--model ./not-there", ["model ", "/not-there", "no such", "check the path"]),
+    ("--dataset not-there.jsonl", ["dataset ", "/not-there.jsonl", "no such", "check the path"]),
+    ("--adapter not-there", ["adapter ", "/not-there", "no such folder", "check the path"]),
+    ("--adapter .", ["adapter ", "adapter_config.json", "PEFT"]),
     (f"--output_dir {THIS}", ["output_dir", "is a file", "--output_dir to a folder"]),
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
@@ -130,8 +130,9 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     file.write_text('learner = "grpo"\nlr = 1e-4\n')
     flags = f"--recipe {file} --num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
     assert cli.main(flags.split()) == cli.main(["train", *flags.split()]) == 0
-    (first, notes, recipe), (second, _, _) = runs
-    assert recipe["lr"] == 1e-3 and "model" not in recipe
+    (resolved,), (again,) = runs
+    first, notes, second = resolved.config, resolved.notes, again.config
+    assert resolved.recipe["lr"] == 1e-3 and "model" not in resolved.recipe
     assert (first.learner, first.lr, first.num_candidates) == ("grpo", 1e-3, 4)
     assert first.shuffle_rewards and first.system_prompt == "x" and notes == ()
     assert first.lr == second.lr
@@ -140,7 +141,7 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
 def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
     from unslothrl.errors import UserError
 
-    def refuse(config, notes, recipe):
+    def refuse(resolved):
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
     monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", refuse)
@@ -156,7 +157,7 @@ def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
 
 
 def test_ctrl_c_before_a_run_begins_is_no_traceback(runs, monkeypatch, capfd):
-    def interrupt(config, notes, recipe):
+    def interrupt(resolved):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupt)
@@ -265,7 +266,7 @@ def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatc
 
 
 def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
-    def interrupted(config, notes, recipe):
+    def interrupted(resolved):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupted)

@@ -160,7 +160,7 @@ def test_a_resume_names_every_option_that_changes(tmp_path):
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed=1"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()
-    with pytest.raises(UserError, match="seed 1: the run that is resumed has 0, and the order"):
+    with pytest.raises(UserError, match="seed 1: the run that is resumed has 0"):
         resolve({"resume": str(folder), "seed": "1"}, CPU)
     other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"]}
     notes = resolve({"resume": str(folder), **other}, CPU).notes

@@ -25,6 +25,7 @@ from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.rl import restore
 from unslothrl.tracking import tracked
 from unslothrl.tracking.report import steps
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
@@ -43,14 +44,15 @@ def run(tmp_path) -> Path:
 
 
 def go_on(run: Path) -> EarlierRun:
-    config = resolve({"resume": str(run)}, mutated_runs.MACHINE).config
+    resolved = resolve({"resume": str(run)}, mutated_runs.MACHINE)
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
-        earlier = EarlierRun.reopen(config, at_end)
-        if earlier.has_finished(config):
+        earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
+        if earlier.has_finished(resolved.config):
             earlier.show(view)
         else:
-            earlier.go_on(Resumed(), config, view)
+            restore(Resumed(), earlier, RunState(), "embedded")
+            earlier.go_on(resolved.config, view)
     return earlier
 
 
@@ -96,7 +98,7 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
 )  # fmt: skip
 def test_a_damaged_summary_is_none(run, text):
     (run / "summary.json").write_text(text)
-    assert go_on(run).state.step == 4
+    assert go_on(run).step == 4
     assert not (run / "summary.json").exists()
 
 

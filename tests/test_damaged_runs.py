@@ -11,6 +11,7 @@ from report_runs import make_run
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
+from unslothrl.config.values import RUN
 from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.tracking import charts, metrics
 from unslothrl.tracking.charts import Curve
@@ -172,7 +173,7 @@ def test_a_summary_that_is_none_is_said_and_a_resume_goes_on_without_it(tmp_path
         summary.write_text(content)
     assert cli.main(["report", str(run.path)]) == 2
     assert "a file of the run is damaged" in capsys.readouterr().err
-    assert EarlierRun(run, None, (), ()).has_finished(Config()) is False
+    assert EarlierRun(run, None, RUN, (), ()).has_finished(Config()) is False
 
 
 @pytest.mark.parametrize("status", [5, ["x"], {"a": 1}, "\x1b[31mred", None])

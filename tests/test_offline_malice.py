@@ -177,7 +177,7 @@ def test_an_adapter_of_pickles_is_refused(rm_adapter, tmp_path, monkeypatch, cap
 @pytest.mark.parametrize("form", FORMS)
 def test_fingerprints_that_are_a_pickle(form, tmp_path):
     from unslothrl.errors import UserError
-    from unslothrl.offline.stage import prints_of
+    from unslothrl.offline.run import prints_of
     from unslothrl.tracking.run_folder import DATA_FILE
 
     form(tmp_path / "mark", tmp_path / DATA_FILE)

@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from unslothrl.config.values import RUN
 from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
@@ -57,7 +58,7 @@ def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
     for path in (newer, newer / "config.toml"):
         os.chown(path, OTHER, GROUP)
     notes: list[str] = []
-    found = resume.newest(flags, str(tmp_path), notes)
+    found = resume.newest(RUN, flags, str(tmp_path), notes)
     assert found == (None if "run_name" in flags else own)
     assert notes == [
         f"resume auto: {newer} is another user's, whose options may name code: to continue it, "
@@ -65,4 +66,4 @@ def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
     ]
     for path in (newer, newer / "config.toml"):
         os.chown(path, 0, 0)
-    assert resume.newest(flags, str(tmp_path), notes) == newer and len(notes) == 1
+    assert resume.newest(RUN, flags, str(tmp_path), notes) == newer and len(notes) == 1

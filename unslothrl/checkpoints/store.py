@@ -44,6 +44,15 @@ class Checkpoint:
     state: RunState
     ahead: tuple[Ahead, ...] = ()  # what was drawn ahead and is complete
 
+    @property
+    def step(self) -> int:
+        return self.state.step
+
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are recorded."""
+        return self.step - (self.state.unlogged is not None)
+
     def learner(self) -> bytes:
         """What `Learner.save_state` gave. Raises Damaged, OSError."""
         content = (self.folder / LEARNER).read_bytes()

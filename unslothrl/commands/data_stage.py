@@ -10,11 +10,12 @@ import numpy as np
 
 from unslothrl.columns import UnusableRow
 from unslothrl.commands.data import histogram, sampled, show, with_counts
+from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import rendering
 from unslothrl.data.rows import Rows
 from unslothrl.offline import tables
+from unslothrl.offline.examples import ExampleColumns
 from unslothrl.offline.resolve import Stage
-from unslothrl.offline.stage import table_options, writer_and_form
 from unslothrl.weights import base_model
 
 SHOWN = 3  # rows
@@ -59,14 +60,13 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
     progress(f"reading the tokenizer of {options.model}")
     base = base_model.find(options.model, weights=False)
     tokenizer = base_model.load_tokenizer(base, needs_template=False)
-    writer, form = writer_and_form(options, tokenizer)
+    writer, form = tables.writer_and_form(options, tokenizer)
     progress(f"reading {options.dataset}")
-    wanted = table_options(options)
-    train, evaluation, name = tables.rows_of(wanted, form)
+    train, evaluation, name = tables.rows_of(options, form)
     looked_at = sampled(train)
     progress("rendering its rows")
-    found, skipped, _ = tables.table(looked_at, wanted, form, writer)
-    held_out, missing, _ = tables.table(sampled(evaluation), wanted, form, writer)
+    found, skipped, _ = tables.table(looked_at, options, form, writer)
+    held_out, missing, _ = tables.table(sampled(evaluation), options, form, writer)
     label, eval_label = f"dataset {options.dataset}", f"eval set {name}"
     not_used: list[str] = []
     for each, left_out in ((label, skipped), (eval_label, missing)):
@@ -80,7 +80,7 @@ def look(stage: Stage, progress: Callable[[str], None] = lambda name: None) -> D
         looked_at=len(looked_at),
         evaluation=name,
         evaluation_rows=len(evaluation),
-        columns=columns_of(looked_at, wanted, form),
+        columns=columns_of(looked_at, options, form),
         model=options.model,
         max_length=options.max_length,
         lengths=[form.length(row) for row in found] + skipped.too_long,
@@ -102,12 +102,13 @@ def shown(row: tables.TableRow, form: tables.Form, decode: Decode) -> dict[str, 
     return {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts}
 
 
-def columns_of(rows: Rows, wanted: tables.TableOptions, form: tables.Form) -> dict[str, int]:
+def columns_of(rows: Rows, options: OfflineOptions, form: tables.Form) -> dict[str, int]:
     """Rows by the columns that were recognised."""
     found: Counter[str] = Counter()
+    columns = ExampleColumns.of(options)
     for _, row in rendering.numbered(rows):
         try:
-            *before, last = form.read(row, wanted.columns).columns
+            *before, last = form.read(row, columns).columns
         except UnusableRow:
             continue
         is_pair = form is not tables.SFT

@@ -12,4 +12,4 @@ def train(flags: Mapping[str, Any]) -> int:
     resolved = resolve(flags, fetch=fetching.fetch)
     from unslothrl.runs.rl import run
 
-    return run(resolved.config, resolved.notes, resolved.recipe)
+    return run(resolved)

@@ -20,7 +20,6 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.dialogue.tokens import encoded
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
-from unslothrl.offline.lengths import Limit
 
 REWRITTEN = (
     "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
@@ -62,11 +61,9 @@ class Conversation:
 
 class Writer:
     """Writes examples by a tokenizer and its chat template. `notes`: what a reader of the run must
-    know of them, each once. Its methods raise TooLong for what has more than `max_length` tokens
-    for certain; others may be as long."""
+    know of them, each once."""
 
-    def __init__(self, tokenizer, only_replies: bool = True, max_length: int | None = None):
-        self.limit = Limit(tokenizer, max_length)
+    def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
         self.has_template = bool(tokenizer.chat_template)
@@ -82,15 +79,12 @@ class Writer:
             return [Written(prompt + reply, learnt)]
         messages, tools = self.written_form(example.messages, example.tools)
         if not self.only_replies:
-            text = self.template.written(messages, tools, False)
-            self.limit.check(text)
-            ids = self.tokens(text)
+            ids = self.tokens(self.template.written(messages, tools, False))
             return [Written(ids, (True,) * len(ids))]
         return self.of_replies(messages, tools)
 
     def of_text(self, text: str) -> Written:
         """A text with the tokens that the tokenizer puts around it, and an end."""
-        self.limit.check(text)
         (ids,) = self.tokenizer([text], verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         if end is not None and ids[-1:] != [end]:
@@ -108,7 +102,6 @@ class Writer:
                 "give texts"
             )
         prompt, reply = (each["content"] for each in messages)
-        self.limit.check(prompt, reply)
         (ids,) = self.tokenizer([prompt], verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         if end is not None and ids[-1:] == [end]:  # some tokenizers end every text
@@ -121,7 +114,7 @@ class Writer:
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before, said = self.reply(messages[:number], message, tools, self.limit)
+            before, said = self.reply(messages[:number], message, tools)
             if not written or not before.startswith(written):
                 if written:
                     found.append(Written(tuple(ids), tuple(learnt)))
@@ -148,9 +141,7 @@ class Writer:
             number = len(messages) - len(said)
             prompt = self.template.written(messages[:number], tools)
             last = self.template.written(messages[:-1], tools)
-            text = self.template.written(messages, tools, False)
-            self.limit.check(text)
-            text = self.up_to_end(text, last)
+            text = self.up_to_end(self.template.written(messages, tools, False), last)
             answers.append(Conversation(prompt, text, messages, tools, number))
         prompts = {answer.prompt for answer in answers}
         texts = [answer.text for answer in answers]
@@ -187,15 +178,10 @@ class Writer:
             at = end
         return Written(tuple(ids), tuple(learnt))
 
-    def reply(
-        self, before: list[Message], message: Message, tools: list, limit: Limit | None = None
-    ) -> tuple[str, str]:
-        """-> (the text before a reply, the reply's own with the end of its turn). `limit`: of the
-        two together, where they are in a sequence as they stand."""
+    def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
+        """-> (the text before a reply, the reply's own with the end of its turn)."""
         prompt = self.template.written(before, tools)
         text = self.template.written([*before, message], tools, False)
-        if limit is not None:
-            limit.check(text)
         text = self.up_to_end(text, prompt)
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]

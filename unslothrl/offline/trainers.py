@@ -1,7 +1,7 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
 Of their methods only those are overridden by which they make ids of rows, average over
-micro-batches (see `weighting`), take a step (see `finite`) and its learning rate (RL's), write a
+micro-batches and take a step (see `weighting`), and its learning rate (RL's), write a
 checkpoint and evaluate.
 """
 
@@ -17,15 +17,20 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from unslothrl import stopping
+from unslothrl.algorithms import schedules
 from unslothrl.backends.lora import POLICY
 from unslothrl.errors import RunError
 from unslothrl.files import remove
 from unslothrl.memory import peak_memory_mb
-from unslothrl.offline.answers import LearntOnly
-from unslothrl.offline.checkpoints import StageCheckpoints
-from unslothrl.offline.finite import Finite
 from unslothrl.offline.tables import LEARNT
-from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies, pairs_in
+from unslothrl.offline.weighting import (
+    DpoWithTies,
+    Finite,
+    OfPairs,
+    OfTokens,
+    RewardsWithTies,
+    pairs_in,
+)
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -137,31 +142,26 @@ class Recorded:
     model: Any
     optimizer: Any
     lr_scheduler: Any
-    lr_share: Callable[[int, int], float]
-    checkpoints: StageCheckpoints
-    is_best: Callable[[], bool]
-    progress: Callable[[int], None]
+    run: Any  # `offline.run.StageRun`
     evaluated: int
 
-    def prepare(
-        self,
-        lr_share: Callable[[int, int], float],
-        checkpoints: StageCheckpoints,
-        is_best: Callable[[], bool],
-        progress: Callable[[int], None],
-    ) -> None:
-        """`lr_share(step, total)`: the share of `--lr` in a step, from 1; `is_best`: whether the
-        last evaluation was the best so far; `progress` gets the number of micro-batches that an
-        evaluation has done."""
-        self.lr_share = lr_share
-        self.checkpoints, self.is_best, self.progress = checkpoints, is_best, progress
-        self.evaluated = 0
+    def prepare(self, run: Any) -> None:
+        self.run, self.evaluated = run, 0
+        micro = self.args.per_device_eval_batch_size
+        self.batches = -(-len(run.tables.evaluation) // micro)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
 
             def share(done: int) -> float:
-                return self.lr_share(done + 1, num_training_steps)
+                options = self.run.options
+                return schedules.share(
+                    options.lr_schedule,
+                    done + 1,
+                    num_training_steps,
+                    options.warmup_steps,
+                    options.lr_floor,
+                )
 
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
             self.lr_scheduler = schedule
@@ -189,7 +189,7 @@ class Recorded:
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
         self.shorten(written)
-        self.checkpoints.seal(written, step, self.is_best())
+        self.run.folder.checkpoints.seal(written, step, self.run.is_best())
 
     def shorten(self, checkpoint: Path) -> None:
         """Removes what the run's folder has already."""
@@ -209,24 +209,43 @@ class Recorded:
         try:
             with torch.random.fork_rng():
                 return super().evaluate(*args, **kwargs)  # type: ignore[misc]
-        except Interrupted:
+        except Interrupted:  # the step is recorded without its evaluation
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
-            return self.control_left()
-
-    def control_left(self) -> dict[str, float]:
-        """The step is recorded without its evaluation."""
-        handler = self.callback_handler  # type: ignore[attr-defined]
-        self.control = handler.on_evaluate(self.args, self.state, self.control, {})
-        return {}
+            handler = self.callback_handler  # type: ignore[attr-defined]
+            self.control = handler.on_evaluate(self.args, self.state, self.control, {})
+            return {}
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         if stopping.is_asked():
             raise Interrupted
         result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
         self.evaluated += 1
-        self.progress(self.evaluated)
+        self.run.view.progress("eval", self.evaluated, self.batches)
         return result
+
+
+class LearntOnly:
+    """A collator of TRL's for pairs whose answers have turns of others: its `completion_mask`
+    leaves out the tokens that are only read.
+
+    TRL computes everything of an answer through this mask: its log-probability, the lengths by
+    which a loss divides, entropy and mean logits.
+    """
+
+    def __init__(self, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]):
+        self.collator = collator
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """`completion_mask` [2 * rows, tokens]: first the better answers, then the worse."""
+        batch = self.collator(rows)
+        for half, name in enumerate(LEARNT.values()):
+            for number, row in enumerate(rows):
+                if name in row:
+                    mask = batch["completion_mask"][half * len(rows) + number]
+                    begin = len(row["prompt_ids"])
+                    mask[begin : begin + len(row[name])] = mask.new_tensor(row[name])
+        return batch
 
 
 class SftTrainer(Recorded, Finite, OfTokens, trl.SFTTrainer):

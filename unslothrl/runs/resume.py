@@ -1,4 +1,5 @@
-"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror."""
+"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror; and what
+is not as it was in that run."""
 
 import json
 import os
@@ -9,38 +10,44 @@ from typing import Any
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, Table
+from unslothrl import rewards
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.untrusted import plain
 from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
-FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
-    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
-    "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
+COMMANDS: dict[str, Table] = {RUN.command: RUN, **TABLES}
+PLACE = {"resume", "recipe", "run_name", "output_dir"}  # how it was started, and where it is
+FREE = PLACE | {  # which may differ in one run: where it is, its length, what it writes, its machines
+    "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
     "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
     "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
 }  # fmt: skip
 
 
-def recipe_of(user: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user set, as run.json keeps it."""
+def recipe_of(table: Table, user: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user set, as run.json keeps it. Two commands may be given the same options."""
     options = {name: redacted_values(user[name]) for name in sorted(user.keys() - FREE)}
-    return json.loads(json.dumps(options))
+    command = {} if table is RUN else {COMMAND: table.command}
+    return json.loads(json.dumps(options | command))
 
 
-def newest(user: Mapping[str, Any], output_dir: str, notes: list[str]) -> Path | None:
+def newest(
+    table: Table, user: Mapping[str, Any], output_dir: str, notes: list[str]
+) -> Path | None:
     """The run that goes on: that of `run_name` if the user gave one, else the newest that was begun
     with the same options, but for those that are `FREE`. None that another user has put there."""
     parent = Path(output_dir)
     name = user.get("run_name")
-    recipe = recipe_of(user)
+    recipe = recipe_of(table, user)
     found = [
         folder
         for folder in (parent.iterdir() if parent.is_dir() else ())
@@ -66,7 +73,11 @@ def is_of_another(folder: Path, parent: os.stat_result, user: int) -> bool:
 
 
 def found(
-    user: Mapping[str, Any], output_dir: str, notes: list[str], fetch: Fetch | None = None
+    table: Table,
+    user: Mapping[str, Any],
+    output_dir: str,
+    notes: list[str],
+    fetch: Fetch | None = None,
 ) -> dict[str, Any]:
     """`resume` and `mirror` of the run that `user` means, fetched if it is away. `fetch` gets a URL
     and the folder for it; without it only runs that are here are found."""
@@ -77,10 +88,10 @@ def found(
     else:
         mirror = None
     if chosen == AUTO:
-        here = newest(user, output_dir, notes)
+        here = newest(table, user, output_dir, notes)
         chosen = None if here is None else str(here)
         if here is None and mirror is not None and fetch is not None:
-            chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(user))
+            chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(table, user))
         none = f"no run with these options in {output_dir} yet: a new one"
         notes.append(f"resume auto: {chosen or none}")
     if chosen is not None and mirror is None and user.get("mirror") is None:
@@ -97,11 +108,11 @@ def found(
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
 
-def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
-    """The options that say what they said when the run in the folder `resume` began: what the run
-    made of them counts, such as the newest adapter of another run at that time, or its rank. Not
-    those of which it keeps no secrets. `asked` has whole paths."""
-    recipe, now = recipe_at(resume), recipe_of(asked)
+def as_begun(table: Table, folder: Path, asked: Mapping[str, Any]) -> set[str]:
+    """The options that say what they said when the run in `folder` began: what the run made of them
+    counts, such as the newest adapter of another run at that time, or its rank. Not those of which
+    it keeps no secrets. `asked` has whole paths."""
+    recipe, now = recipe_at(folder), recipe_of(table, asked)
     return {
         name
         for name, is_now in now.items()
@@ -109,10 +120,37 @@ def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
     }
 
 
-def recipe_at(resume: str) -> dict[str, Any]:
-    """What the user set when the run in the folder `resume` began, {} where nobody knows."""
-    recipe = origin.read(expanded(resume)).recipe
+def recipe_at(folder: Path) -> dict[str, Any]:
+    """What the user set when the run in `folder` began, {} where nobody knows."""
+    recipe = origin.read(folder).recipe
     return recipe if isinstance(recipe, dict) else {}
+
+
+def changed(before: Mapping[str, Any], after: Any, table: Table) -> list[str]:
+    """A line for each option that is not as the run's config.toml, `before`, has it."""
+    lines = []
+    for name, entry in table.options.items():
+        was, now = before.get(name, entry.default), redacted_values(getattr(after, name))
+        if name not in PLACE and comparable(name, was) != comparable(name, now):
+            lines.append(f"{name} {written(was)} -> {written(now)}")
+    return lines
+
+
+def comparable(name: str, value: Any) -> Any:
+    """Two ways to write the same are equal."""
+    if name != "reward":
+        return value
+    try:
+        return [(each.function, each.weight) for each in rewards.choose(value or ())]
+    except UserError:  # of a file that has gone since
+        return value
+
+
+def written(value: Any) -> str:
+    """As the command line or a recipe would have it."""
+    if value is None:
+        return "not set"
+    return " ".join(map(plain, value)) or "not set" if isinstance(value, tuple) else plain(value)
 
 
 def base_parts_of(
@@ -154,7 +192,7 @@ def check_command(config: Path, command: str) -> None:
     """UserError for a run of another command than `command`, whose options may all be known to this
     one. `config`: the file in the run's folder."""
     found = entries(config).get(COMMAND, RUN.command)
-    if found != command and found in [RUN.command, *TABLES]:
+    if found != command and found in COMMANDS:
         raise UserError(
             f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {config.parent}"

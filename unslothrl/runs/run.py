@@ -1,25 +1,31 @@
-"""How a run ends: what is saved, stopped and written, and the line that says why."""
+"""One run of a command that trains, from options to summary: begun or resumed, trained, and ended
+well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained and saved."""
 
+import abc
 import contextlib
 import errno
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, ClassVar
 
 from unslothrl import __version__, stopping
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import failures
-from unslothrl.cluster.base import Cluster, counted
-from unslothrl.config.options import Config
+from unslothrl.cluster.base import counted
+from unslothrl.config.resolve import Resolved
+from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
+from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
-from unslothrl.tracking import calling
+from unslothrl.redaction import redacted_values
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.tracking import calling, card, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import REPORT, RunFolder
+from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
+from unslothrl.tracking.step_lines import OF_A_RUN, Layout
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.tracked import CLOSE_S, Trackers
-from unslothrl.training.boundary import best
-from unslothrl.training.trainer import Trainer
-from unslothrl.weights import portable
+from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
 WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
@@ -29,45 +35,144 @@ UNWRITABLE = {  # errors of a disk -> what to do
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
 OUT_OF_MEMORY = "OutOfMemoryError"
-LOWER_CARD_MEMORY = (
-    "the card is full: lower --train_batch_size, then --max_new_tokens, or see `unslothrl plan`"
-)
 
 
-@dataclass
-class Ending:
-    """Ends a run, however it ends: saves what there is, stops the processes, writes the summary."""
+class Run(abc.ABC):
+    """A run; `folder` is there once it has begun."""
 
+    layout: Layout = OF_A_RUN
+    store: ClassVar[type[CheckpointStore]] = Checkpoints
+    lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
+    earlier: EarlierRun | None = None
     folder: RunFolder
-    view: Terminal
-    config: Config
-    cluster: Cluster | None = None
-    trainer: Trainer | None = None
-    base_hash: str = ""
-    before: RunState = field(default_factory=RunState)  # where it goes on from
-    trackers: Trackers = field(default_factory=Trackers)
-    mirror: Mirror = field(default_factory=Mirror)
+    has_begun = False
+    has_results = False  # in its folder, which is then kept even where the run is refused
+
+    def __init__(self, resolved: Resolved):
+        self.resolved, self.options = resolved, resolved.options
+        self.view = Terminal(self.options.eval_every, layout=self.layout)
+        self.at_end = contextlib.ExitStack()
+        self.trackers, self.mirror = Trackers(), Mirror()
+
+    def execute(self) -> int:
+        """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
+        130 after Ctrl-C. Raises UserError before anything starts; RunError."""
+        trackers.check(self.options.track)
+        stopping.listen()
+        with self.view, self.at_end:
+            try:
+                self.target = mirrors.of_run(self.options)
+                if self.options.resume and self._has_finished():
+                    return 0
+                self.prepare()
+                self.train()
+            except KeyboardInterrupt:  # `stopping.Stopped`, or what a library has made of it
+                stopped = stopping.cause()
+                if self.has_begun:
+                    self.close("interrupted")
+                else:
+                    self.view.failed(f"stopped ({stopped}) before anything was begun")
+                return stopped.exit_code
+            except BaseException as error:
+                if not self.has_begun:
+                    raise
+                error = self.cause_of(error)
+                self.close("failed", error)
+                if isinstance(error, UserError | RunError):
+                    raise
+                raise unexpected(error, self.folder, self.lower_memory) from None
+            self.close("finished")
+            return 0
+
+    # What the two kinds of runs differ in
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Everything that can be checked before the training starts; calls `begin`. UserError."""
+
+    @abc.abstractmethod
+    def train(self) -> None:
+        """To the last step."""
+
+    @abc.abstractmethod
+    def save(self, status: str, error: BaseException | None) -> Path | None:
+        """What there is to be saved at the end, and ends processes. -> the last adapter."""
+
+    @abc.abstractmethod
+    def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
+        """-> (steps, the seconds that they took, the metrics of each evaluation)."""
+
+    @abc.abstractmethod
+    def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
+        """The best of at least one evaluation."""
+
+    @abc.abstractmethod
+    def commands(self, adapter: Path | None) -> dict[str, Any]:
+        """What else its summary has: above all "command", what to do with its adapter."""
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """What is behind the error that has ended the run."""
+        return error
+
+    # Begin
+
+    def _has_finished(self) -> bool:
+        """Opens the run that is resumed, and shows it where no step is left."""
+        earlier = EarlierRun.reopen(self.resolved, self.store, self.at_end)
+        if not earlier.has_finished(self.options):
+            self.earlier = earlier
+            return False
+        earlier.show(self.view)
+        Mirror(self.target, earlier.folder.path, self.view.note).close()
+        return True
+
+    def begin(self, folder: RunFolder, use: Use) -> None:
+        """The run's folder is there, locked: from now on an end is recorded in it. `use`: that of
+        its adapters."""
+        self.folder, self.has_begun = folder, True
+        self.at_end.callback(folder.close)
+        folder.checkpoints.keep = self.options.keep_checkpoints
+        options = redacted_values(plain(asdict(self.options)))
+        self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
+        self.mirror = Mirror(self.target, folder.path, self.view.note)
+        folder.saved = self.mirror.update
+        self.use = use
+
+    def card(self, version: int) -> str:
+        """The model card of a version, by what the run has measured until it is saved."""
+        title = f"{self.folder.path.name} v{version:06d}"
+        return card.card(title, self.use, self.use.base, card.Run.read(self.folder.path))
+
+    # End
 
     def close(self, status: str, error: BaseException | None = None) -> None:
-        """`error` is what ended a run that failed; a dead process has no adapter to give."""
+        """Saves what there is, sums up and says how it ended. `error` is what ended a run that
+        failed."""
         stopping.begin()
         self.view.stage("saving and stopping")
-        if self.trainer is not None:
-            self.trainer.tasks.close()
-        try:
-            if status != "finished":
-                self._save_boundary()
-            adapter = None if error else self._save_adapter(is_needed=status == "finished")
-        finally:
-            if self.cluster is not None:
-                with contextlib.suppress(*([Exception] if error else [])):  # it says more
-                    self.cluster.close()
-        if isinstance(error, UserError) and self.trainer is None and self.config.resume is None:
+        adapter = self.save(status, error)
+        steps, seconds, evals = self.progress()
+        if isinstance(error, UserError) and not self.has_results and not self.earlier:
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()
             return
         self.trackers.close(status, CLOSE_S if status == "finished" else INTERRUPTED_S)
-        summary = self._summary(status, adapter)
+        summary = {
+            "status": status,
+            "steps": steps,
+            "seconds": seconds,
+            "eval_seconds": sum(one.get("timing/eval_s") or 0.0 for one in evals),
+            "first_eval": evals[0] if evals else None,
+            "best_eval": self.best(evals) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(adapter) if adapter else None,
+            **self.commands(adapter),
+            **self._ways_on(status, steps),
+            "wall_seconds": self.view.elapsed,
+            "was_resumed": self.options.resume is not None,
+            "report": str(self.folder.path / REPORT),
+            "version": __version__,
+        }
         try:
             self.folder.write_summary(summary)
             with noting_errors(self.view.note):
@@ -75,7 +180,7 @@ class Ending:
         except OSError:
             if error is None:
                 raise
-        if self.config.mirror:
+        if self.options.mirror:
             self.view.stage("copying to the mirror")
         self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
         if error is None:
@@ -83,55 +188,9 @@ class Ending:
             return
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)
-        steps = counted(summary["steps"], "step")
-        message = None if known else f"{steps}, {summary['report']}"
+        message = None if known else f"{counted(steps, 'step')}, {summary['report']}"
         ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
         self.view.failed(message, ways_on)
-
-    def _save_boundary(self) -> None:
-        """So that a run which has not finished loses at most the step in flight."""
-        if self.trainer is None:
-            return
-        try:
-            self.trainer.save_boundary()
-        except (RunError, OSError, KeyboardInterrupt) as error:
-            said = str(error) or "interrupted again"
-            self.view.note(f"the last whole step is not saved: {said}")
-
-    def _save_adapter(self, is_needed: bool) -> Path | None:
-        if self.trainer is None or self.trainer.published is None:
-            return None
-        try:
-            adapter = self.trainer.save_last_adapter()
-        except (RunError, KeyboardInterrupt) as error:  # a process hangs, or a second Ctrl-C
-            if is_needed:
-                raise
-            self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
-            return None
-        if self.config.lora_save_path:
-            portable.copy_adapter(adapter, Path(self.config.lora_save_path))
-        return adapter
-
-    def _summary(self, status: str, adapter: Path | None) -> dict:
-        state = self.trainer.state if self.trainer else self.before
-        evals = state.evals or []
-        return {
-            "status": status,
-            "steps": state.step,
-            "seconds": state.seconds,
-            "eval_seconds": sum(one.get("timing/eval_s", 0.0) for one in evals),
-            "first_eval": evals[0] if evals else None,
-            "best_eval": best(evals) if evals else None,
-            "last_eval": evals[-1] if evals else None,
-            "adapter": str(adapter) if adapter else None,
-            **(self._commands() if adapter else {"command": None}),
-            **self._ways_on(status, state.step),
-            "wall_seconds": self.view.elapsed,
-            "was_resumed": self.config.resume is not None,
-            "report": str(self.folder.path / REPORT),
-            "base_hash": self.base_hash,
-            "version": __version__,
-        }
 
     def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
         """How a run that has not finished goes on, and from where: lines for the user."""
@@ -139,26 +198,19 @@ class Ending:
             return {"resume": None, "goes_on": None}
         saved = max(self.folder.checkpoints.steps(), default=0)
         repeats = f", {counted(step - saved, 'step')} will be repeated" if step > saved else ""
+        command = self.resolved.command
+        words = [] if command == RUN.command else [command]
         return {
-            "resume": calling.command("--resume", self.folder.path),
+            "resume": calling.command(*words, "--resume", self.folder.path),
             "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
-        }
-
-    def _commands(self) -> dict[str, str]:
-        """What to do with the run's newest adapter, to be copied into a shell."""
-        run = self.folder.path
-        return {
-            "command": calling.command("chat", "--adapter", run),
-            "evaluate": calling.command("eval", "--adapter", run),
-            "export": calling.command("export", "--adapter", run, "--output", f"{run.name}-export"),
         }
 
 
 def unexpected(
-    error: BaseException, folder: RunFolder, on_full_card: str = LOWER_CARD_MEMORY
+    error: BaseException, folder: RunFolder, lower_memory: str = Run.lower_memory
 ) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder.
-    `on_full_card`: what to do where the card's memory was full."""
+    `lower_memory`: the option to lower where the card's memory was full."""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(
             f"{error.filename or folder.path} cannot be written ({error.strerror}): "
@@ -166,10 +218,12 @@ def unexpected(
         )
     said = failures.summary_of(error)
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
-        said = f"{said}: {on_full_card}"
-    try:
+        said += (
+            f": the card is full: lower --train_batch_size, then --{lower_memory}, or see "
+            "`unslothrl plan`"
+        )
+    with contextlib.suppress(OSError):  # a full disk
         path = folder.write_error(error)
         hint = f"`{calling.command('bundle', folder.path)}` makes an archive for a bug report"
-        return RunError(f"{said}: the full traceback is in {path}; {hint}")
-    except OSError:  # a full disk
-        return RunError(said)
+        said += f": the full traceback is in {path}; {hint}"
+    return RunError(said)
