@@ -7,7 +7,7 @@ checkpoint and evaluate.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +60,14 @@ class Interrupted(Exception):
 
 
 class Recorder(TrainerCallback):
-    """Hands each finished step to `finished(step, total, row)`, and decides when the Trainer
-    evaluates, saves and stops.
+    """Hands each finished step to the run, and decides when the Trainer evaluates, saves and stops.
 
     A step that is evaluated is finished when that is done.
     """
 
-    def __init__(
-        self,
-        finished: Callable[[int, int, dict[str, Any]], None],
-        eval_name: str,
-        eval_every: int,
-        checkpoint_every: int,
-    ):
-        self.finished, self.eval_name = finished, eval_name
-        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
-        self.row: dict[str, Any] = {}
+    def __init__(self, run: Any):
+        """`run`: an `offline.run.StageRun`."""
+        self.run, self.row = run, dict[str, Any]()
         self.step_began = time.perf_counter()
 
     def on_step_begin(self, args, state, control, **_):
@@ -85,9 +77,10 @@ class Recorder(TrainerCallback):
         step, last = state.global_step, state.global_step >= state.max_steps
         is_asked = stopping.is_asked()
         control.should_log = True
-        due = is_due(step, state.max_steps, self.eval_every)
+        options = self.run.options
+        due = is_due(step, state.max_steps, options.eval_every)
         control.should_evaluate = due and not is_asked
-        control.should_save = last or is_asked or step % self.checkpoint_every == 0
+        control.should_save = last or is_asked or step % options.checkpoint_every == 0
         control.should_training_stop = last or is_asked
         return control
 
@@ -107,22 +100,20 @@ class Recorder(TrainerCallback):
             self._finish(state)
 
     def on_evaluate(self, args, state, control, metrics=None, **_):
-        self.row = {"step": state.global_step, **self.row, **self.of_evaluation(metrics or {})}
-        self._finish(state)
-
-    def of_evaluation(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        if not metrics:
-            return {}
+        name = self.run.tables.evaluation_name
         found = {
-            f"eval/{self.eval_name}/{name}": metrics[f"eval_{key}"]
-            for key, name in FIGURES.items()
-            if f"eval_{key}" in metrics
+            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
+            for key, ours in FIGURES.items()
+            if metrics and f"eval_{key}" in metrics
         }
-        return {**found, "timing/eval_s": metrics["eval_runtime"]}
+        if metrics:
+            found["timing/eval_s"] = metrics["eval_runtime"]
+        self.row = {"step": state.global_step, **self.row, **found}
+        self._finish(state)
 
     def _finish(self, state) -> None:
         row, self.row = self.row, {}
-        self.finished(state.global_step, state.max_steps, row)
+        self.run.finished(state.global_step, state.max_steps, row)
 
 
 def is_due(step: int, last: int, eval_every: int) -> bool:
@@ -131,10 +122,7 @@ def is_due(step: int, last: int, eval_every: int) -> bool:
 
 
 class Recorded:
-    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules.
-
-    `prepare` is to be called before it trains.
-    """
+    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules."""
 
     args: Any
     state: Any
@@ -142,13 +130,11 @@ class Recorded:
     model: Any
     optimizer: Any
     lr_scheduler: Any
-    run: Any  # `offline.run.StageRun`
-    evaluated: int
 
-    def prepare(self, run: Any) -> None:
-        self.run, self.evaluated = run, 0
-        micro = self.args.per_device_eval_batch_size
-        self.batches = -(-len(run.tables.evaluation) // micro)
+    def __init__(self, *given: Any, run: Any, **named: Any):
+        """`run`: an `offline.run.StageRun`."""
+        self.run, self.evaluated, self.pairs = run, 0, 0
+        super().__init__(*given, **named)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
@@ -221,7 +207,8 @@ class Recorded:
             raise Interrupted
         result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
         self.evaluated += 1
-        self.run.view.progress("eval", self.evaluated, self.batches)
+        batches = -(-len(self.run.tables.evaluation) // self.args.per_device_eval_batch_size)
+        self.run.view.progress("eval", self.evaluated, batches)
         return result
 
 
@@ -258,11 +245,6 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
 
     _signature_columns: Any
 
-    def __init__(self, *given: Any, cached: Callable[[int], None], **named: Any):
-        """`cached` gets the number of pairs whose reference is computed before the first step."""
-        self._cached, self._pairs = cached, 0
-        super().__init__(*given, **named)
-
     def shorten(self, checkpoint: Path) -> None:
         if (checkpoint / OF_REFERENCE).is_dir():  # a copy of what training began with
             remove(checkpoint / OF_REFERENCE)
@@ -270,8 +252,10 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         found = super().compute_ref_log_probs(model, inputs)
-        self._pairs += pairs_in(inputs)
-        self._cached(self._pairs)
+        self.pairs += pairs_in(inputs)
+        tables = self.run.tables
+        everything = len(tables.train) + len(tables.evaluation)
+        self.run.view.progress("reference", self.pairs, everything)
         return found
 
     @property

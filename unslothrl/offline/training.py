@@ -48,13 +48,8 @@ def trainer_of(run: Any) -> Any:
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)
     config = settings.config_of(options, run.folder.checkpoints.writing, shape.dtype)
-    more: dict[str, Any] = {}
     if isinstance(options, DpoOptions):
         config.precompute_ref_log_probs = is_reference_cached(options, model, run)
-        pairs = len(tables.train) + len(tables.evaluation)
-        more["cached"] = lambda done: run.view.progress("reference", done, pairs)
-    every = (options.eval_every, options.checkpoint_every)
-    recorder = Recorder(run.finished, tables.evaluation_name, *every)
     with kept_in_float32(model), settings.refused(options):
         trainer = TRAINERS[type(options)](
             model=model,
@@ -62,8 +57,8 @@ def trainer_of(run: Any) -> Any:
             train_dataset=Dataset.from_list(tables.train),
             eval_dataset=Dataset.from_list(tables.evaluation),
             processing_class=run.tokenizer,
-            callbacks=[recorder],
-            **more,
+            callbacks=[Recorder(run)],
+            run=run,
         )
     trainer.remove_callback(transformers.PrinterCallback)
     # Its default asks the hub about the base in every checkpoint.
@@ -74,7 +69,6 @@ def trainer_of(run: Any) -> Any:
         run.view.note(f"{len(tables.train)} rows are in {len(trainer.train_dataset)} packs")
     if getattr(config, "precompute_ref_log_probs", False):
         trainer.model.delete_adapter(OF_REFERENCE)  # its log-probabilities are there
-    trainer.prepare(run)
     steps = options.episodes * steps_of_epoch(trainer)
     trainer.args.max_steps = min(steps, options.max_steps or steps)
     return trainer

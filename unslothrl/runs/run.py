@@ -131,7 +131,7 @@ class Run(abc.ABC):
         its adapters."""
         self.folder, self.has_begun = folder, True
         self.at_end.callback(folder.close)
-        folder.checkpoints.keep = self.options.keep_checkpoints
+        folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.mirror = Mirror(self.target, folder.path, self.view.note)

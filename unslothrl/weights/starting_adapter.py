@@ -34,10 +34,8 @@ class Options(Protocol):
 
     @property
     def model(self) -> str: ...
-
     @property
     def adapter(self) -> str | None: ...
-
     @property
     def resume(self) -> str | None: ...
 
@@ -91,9 +89,7 @@ def check(options: Options, begun_with: str) -> None:
     if options.resume is None or start is None or not begun_with:
         return
     with contextlib.suppress(OSError):
-        paths = [expanded(start) / name for name in KEPT]
-        size = sum(path.stat().st_size for path in paths if is_file(path))
-        if begun_with.startswith(f"{size:,} ") and print_of(expanded(start)) == begun_with:
+        if print_of(expanded(start)) == begun_with:
             return
     copy = expanded(options.resume) / START
     raise UserError(
@@ -107,17 +103,15 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
     found."""
     given = adapter_folder(user.get("adapter"))
-    if given is None or user.get("resume") is not None:
+    base = base_of(given) if given is not None and user.get("resume") is None else None
+    if base is None:
         return {**user}
-    base = base_of(given)
     if "model" in user:
-        if base is not None and of_weights(base) != of_weights(str(user["model"])):
+        if of_weights(base) != of_weights(str(user["model"])):
             notes.append(
                 f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
                 f"{user['model']}"
             )
-        return {**user}
-    if base is None:
         return {**user}
     try:
         base = read_value("model", base)
