@@ -24,7 +24,8 @@ def dumps(value: Any, indent: int | None = None) -> bytes:
 def _plain(value: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value.item()
-    return {each: _shortened(getattr(value, each)) for each in fields_of(type(value))}
+    kind: Any = type(value)
+    return {each: _shortened(getattr(value, each)) for each in fields_of(kind)}
 
 
 def _shortened(value: Any) -> Any:
@@ -43,10 +44,10 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if isinstance(kind, types.UnionType):
         return decoded(inner[0], value, name)
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        kinds = fields_of(typing.cast(type, kind))
+    if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+        kinds, make = fields_of(kind), typing.cast(Any, kind)
         if value.keys() <= kinds.keys():
-            return kind(**{each: decoded(kinds[each], value[each], each) for each in value})
+            return make(**{each: decoded(kinds[each], value[each], each) for each in value})
     elif origin is dict and isinstance(value, dict):
         return {key: decoded(inner[1], each, name) for key, each in value.items()}
     elif origin in (tuple, list) and isinstance(value, list):
@@ -59,7 +60,7 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
 
 
 @functools.cache
-def fields_of(kind: type) -> dict[str, Any]:
+def fields_of(kind: Any) -> dict[str, Any]:
     """Field -> its type."""
     hints = typing.get_type_hints(kind)
     return {each.name: hints[each.name] for each in dataclasses.fields(kind)}

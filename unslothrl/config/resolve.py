@@ -126,7 +126,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
     asked = in_full({**recipe, **flags})
-    output_dir = str(expanded(asked.get("output_dir", table.config.output_dir)))
+    output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
     user = {**asked, **resume.found(table, asked, output_dir, notes, fetch)}
     for name in ("output_dir", "resume"):
         if user.get(name) is not None:
@@ -384,10 +384,9 @@ def check_folders(options: Options) -> None:
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
     if options.lora_save_path is not None:
         portable.check_target(expanded(options.lora_save_path))
-    is_new = options.resume is None  # else the folder is there, whatever its name
-    name = options.run_name
-    if is_new and name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", name):
+    run_name = options.run_name if options.resume is None else None  # else its folder is there
+    if run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
-            f"{name[:120]!r}: set --run_name and put folders into --output_dir"
+            f"{run_name[:120]!r}: set --run_name and put folders into --output_dir"
         )

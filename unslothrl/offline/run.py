@@ -47,7 +47,10 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
 
 
 def run(stage: Stage) -> int:
-    """-> the exit code of a run, see `Run.execute`."""
+    """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
+    machine = Machine.detect()
+    stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
+    variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     return StageRun(stage).execute()
 
 
@@ -63,10 +66,6 @@ class StageRun(Run):
     skipped_in_a_row = 0
 
     def __init__(self, stage: Stage):
-        """UserError where the card is too small."""
-        machine = Machine.detect()
-        stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
-        variables.apply(machine.cpus, bool(machine.gpus), alone=True)
         self.layout = Layout(
             (Column("loss", "train/loss", 9), *COLUMNS[stage.command]), ("loss", "train/loss")
         )

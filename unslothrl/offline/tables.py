@@ -48,7 +48,6 @@ class Form(Generic[Read]):
 
     read: Callable[[Mapping, ExampleColumns], Read]
     write: Callable[[Writer, Read], list[TableRow]]
-    embedded: Callable[[str, int], Iterator[TableRow]]  # (split, seed) -> rows
     length: Callable[[TableRow], int]  # in tokens, of what the model reads at once
 
     def prompt(self, row: Mapping, columns: ExampleColumns) -> list[Any]:
@@ -71,9 +70,8 @@ class Tables:
     system_prompt: str = ""  # that all rows to train on have, "" where there is no such
 
 
-def load(options: OfflineOptions, form: Form, writer: Writer, default_prompt: str = "") -> Tables:
-    """The tables of a stage. `default_prompt`: the system prompt of rows that have none. Raises
-    UserError."""
+def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
+    """The tables of a stage. Raises UserError."""
     train, evaluation, name = rows_of(options, form)
     filled: list[list[TableRow]] = []
     notes: list[str] = []
@@ -97,9 +95,9 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     """-> (training rows, evaluation rows, the name of the evaluation set)."""
     train: Rows
     if options.dataset == EMBEDDED:
-        endless = form.embedded("train", seed_of(options.seed, "train"))
+        endless = embedded_pairs("train", seed_of(options.seed, "train"))
         train = list(itertools.islice(endless, EMBEDDED_ROWS))
-        held_out: Rows = embedded_eval(form)
+        held_out: Rows = embedded_eval()
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
@@ -110,14 +108,14 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
     if text == EMBEDDED:
-        return train, embedded_eval(form), name
+        return train, embedded_eval(), name
     by_split = sources.load_splits(sources.parse(text or options.dataset))
     return train, by_split[sources.test_of(by_split) or sources.train_of(by_split)], name
 
 
-def embedded_eval(form: Form) -> list[TableRow]:
+def embedded_eval() -> list[TableRow]:
     """The same in every run."""
-    return list(itertools.islice(form.embedded("test", 0), EMBEDDED_EVAL_ROWS))
+    return list(itertools.islice(embedded_pairs("test", 0), EMBEDDED_EVAL_ROWS))
 
 
 def table(
@@ -200,10 +198,7 @@ def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
     return [
         {
             "input_ids": list(each.ids),
-            "labels": [
-                token if is_learnt else IGNORED
-                for token, is_learnt in zip(each.ids, each.learnt, strict=True)
-            ],
+            "labels": np.where(each.learnt, each.ids, IGNORED).tolist(),
         }
         for each in writer.sequences(example)
     ]
@@ -229,14 +224,9 @@ def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
     return [row if pair.margin is None else {**row, "margin": pair.margin}]
 
 
-def embedded_examples(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with worked answers, in the form that the rewards ask for."""
-    for row in embedded_pairs(split, seed):
-        yield {"prompt": row["prompt"], "completion": row["chosen"]}
-
-
 def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with a worked answer, which is right, and a guess."""
+    """Problems with a worked answer, which is right and in the form that the rewards ask for, and a
+    guess."""
     draw = random.Random(f"pairs {split} {seed}")
     while True:
         a, sign, b = arithmetic.draw_operands(draw)
@@ -247,19 +237,15 @@ def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
         yield {"prompt": arithmetic.text(a, sign, b), "chosen": chosen, "rejected": rejected}
 
 
-SFT: Form[Example] = Form(
-    examples.example, sft_rows, embedded_examples, lambda row: len(row["input_ids"])
-)
+SFT: Form[Example] = Form(examples.example, sft_rows, lambda row: len(row["input_ids"]))
 DPO: Form[Pair] = Form(
     examples.pair,
     dpo_rows,
-    embedded_pairs,
     lambda row: len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])),
 )
 RM: Form[Pair] = Form(
     examples.pair,
     rm_rows,
-    embedded_pairs,
     lambda row: max(len(row["chosen_ids"]), len(row["rejected_ids"])),
 )
 

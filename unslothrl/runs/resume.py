@@ -11,7 +11,6 @@ from typing import Any
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
 from unslothrl.config.values import RUN, Table
-from unslothrl import rewards
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import address, fetching
@@ -26,10 +25,11 @@ Fetch = Callable[[str, str], Path]
 AUTO = "auto"
 COMMANDS: dict[str, Table] = {RUN.command: RUN, **TABLES}
 PLACE = {"resume", "recipe", "run_name", "output_dir"}  # how it was started, and where it is
-FREE = PLACE | {  # which may differ in one run: where it is, its length, what it writes, its machines
-    "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
-    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address", "ray_port",
-    "ray_temp_dir", "ray_node_ip", "ray_worker_ports",
+FREE = PLACE | {  # may differ in one run: its length, what it writes, its machines
+    "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every",
+    "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster", "number_of_actors",
+    "number_of_learners", "min_actors", "ray_address", "ray_port", "ray_temp_dir", "ray_node_ip",
+    "ray_worker_ports",
 }  # fmt: skip
 
 
@@ -60,6 +60,10 @@ def newest(
         f"set --resume {folder}"
         for folder in sorted(others)
     ]
+
+    def begun(folder: Path) -> tuple[str, float]:
+        return origin.read(folder).started, (folder / CONFIG).stat().st_mtime
+
     return max((folder for folder in found if folder not in others), key=begun, default=None)
 
 
@@ -131,19 +135,9 @@ def changed(before: Mapping[str, Any], after: Any, table: Table) -> list[str]:
     lines = []
     for name, entry in table.options.items():
         was, now = before.get(name, entry.default), redacted_values(getattr(after, name))
-        if name not in PLACE and comparable(name, was) != comparable(name, now):
+        if name not in PLACE and was != now:
             lines.append(f"{name} {written(was)} -> {written(now)}")
     return lines
-
-
-def comparable(name: str, value: Any) -> Any:
-    """Two ways to write the same are equal."""
-    if name != "reward":
-        return value
-    try:
-        return [(each.function, each.weight) for each in rewards.choose(value or ())]
-    except UserError:  # of a file that has gone since
-        return value
 
 
 def written(value: Any) -> str:
@@ -201,11 +195,8 @@ def check_command(config: Path, command: str) -> None:
 
 def holding(folder: Path) -> str | None:
     """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
-    try:
-        mirror = entries(folder / CONFIG).get("mirror")
-        return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
-    except (OSError, ValueError, UserError):  # whatever reads it next says so
-        return None
+    mirror = entries(folder / CONFIG).get("mirror") if is_file(folder / CONFIG) else None
+    return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
 
 
 def is_in(chosen: str, mirror: str | None) -> bool:
@@ -213,8 +204,3 @@ def is_in(chosen: str, mirror: str | None) -> bool:
     if mirror is None or address.is_url(mirror):
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()
-
-
-def begun(folder: Path) -> tuple[str, float]:
-    """Runs in the order in which they were begun."""
-    return origin.read(folder).started, (folder / CONFIG).stat().st_mtime

@@ -51,13 +51,7 @@ class RlRun(Run):
     cluster: Cluster | None = None
     trainer: Trainer | None = None
     base_hash = ""
-
-    def __init__(self, resolved: Resolved):
-        super().__init__(resolved)
-        self.machine = Machine.detect()
-        variables.apply(
-            self.machine.cpus, bool(self.machine.gpus), alone=self.options.cluster == "local"
-        )
+    machine = Machine()
 
     def prepare(self) -> None:
         """Everything before the first process, with what takes long on the display. UserError."""
@@ -196,7 +190,11 @@ class RlRun(Run):
 
 def run(resolved: Resolved) -> int:
     """-> the exit code of a run, see `Run.execute`."""
-    return RlRun(resolved).execute()
+    job, machine = RlRun(resolved), Machine.detect()
+    alone = resolved.config.cluster == "local"
+    variables.apply(machine.cpus, bool(machine.gpus), alone=alone)
+    job.machine = machine
+    return job.execute()
 
 
 def restore(trainer: Trainer, earlier: EarlierRun, before: RunState, model: str) -> None:
