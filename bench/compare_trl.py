@@ -106,9 +106,9 @@ def watched(command: list[str], log: Path, environment: dict[str, str]) -> float
 
 def tasks_of(work: dict) -> list[dict[str, str]]:
     """The training problems in the order that our run draws them, as rows for the peer."""
-    from unslothrl.build import data_options
+    from unslothrl.config.resolve import resolve
     from unslothrl.data import tasks
-    from unslothrl.resolve import resolve
+    from unslothrl.runs.build import data_options
     from unslothrl.weights import base_model
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
@@ -123,10 +123,10 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
 def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     """pass@1 of each adapter on the held-out problems: the mean of eight completions at temperature
     0.6."""
-    from unslothrl import build
+    from unslothrl.config.resolve import resolve
     from unslothrl.data import tasks
     from unslothrl.policy_version import Adapter
-    from unslothrl.resolve import resolve
+    from unslothrl.runs import build
     from unslothrl.types import Sampling
     from unslothrl.weights import base_model
 

@@ -22,7 +22,7 @@ import sys, time
 started = time.perf_counter()
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.build import data_options
+from unslothrl.runs.build import data_options
 from unslothrl.config.options import Config
 from unslothrl.data import tasks
 config = Config(dataset=sys.argv[1], max_prompt_tokens=2000)

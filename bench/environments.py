@@ -21,11 +21,12 @@ from pathlib import Path
 
 from facts import facts, result_file
 
-from unslothrl import build, variables
+from unslothrl import variables
 from unslothrl.actors.actor import Actor, Work
+from unslothrl.config.resolve import resolve
 from unslothrl.data import tasks
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
+from unslothrl.runs import build
 from unslothrl.types import Completion, Request, Sampling, Task
 from unslothrl.weights import base_model
 

@@ -46,10 +46,10 @@ from on_card.stages import (
 
 from unslothrl import variables
 from unslothrl.config.reading import read_recipe
+from unslothrl.config.resolve import resolve
 from unslothrl.data.hub import hub_answers
 from unslothrl.files import write_whole
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
 
 HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
 RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it

@@ -23,16 +23,17 @@ from cases import flags, measure, report
 from overlap import distance, quantiles
 from simulated.run import BENCH, Steps, prepare_workers, rows
 
-from unslothrl import build, cluster, embedded, variables
+from unslothrl import cluster, embedded, variables
 from unslothrl.cluster.base import Builders
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.data import tasks
 from unslothrl.engines.base import Engine, Finished
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.resolve import resolve
 from unslothrl.rewards import IN_PLACE, Chosen, Reward
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.runs import build
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Request

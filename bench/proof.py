@@ -26,12 +26,13 @@ from typing import Any
 import torch
 from facts import facts, result_file
 
-from unslothrl import build, variables
+from unslothrl import variables
+from unslothrl.config.resolve import resolve
 from unslothrl.engines import canary, readback
 from unslothrl.errors import AdapterMismatch
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
-from unslothrl.resolve import resolve
+from unslothrl.runs import build
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import AdapterShape
 from unslothrl.weights.published import Published

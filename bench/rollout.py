@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from endings import end_at_random
 from facts import facts, result_file
 
-from unslothrl import build, variables
+from unslothrl import variables
+from unslothrl.config.resolve import resolve
 from unslothrl.data import tasks
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
+from unslothrl.runs import build
 from unslothrl.types import Request, Sampling, seed_of
 from unslothrl.weights import base_model
 

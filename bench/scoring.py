@@ -20,12 +20,13 @@ from collections.abc import Callable
 from endings import end_at_random
 from facts import facts, result_file
 
-from unslothrl import build, rewards, variables
+from unslothrl import rewards, variables
+from unslothrl.config.resolve import resolve
 from unslothrl.data import tasks
 from unslothrl.engines.base import generate
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.runs import build
 from unslothrl.types import Request, Sampling, seed_of
 from unslothrl.weights import base_model
 

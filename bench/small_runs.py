@@ -221,7 +221,7 @@ def import_libraries() -> None:
     import torch  # noqa: F401
     import transformers  # noqa: F401
 
-    import unslothrl.run  # noqa: F401
+    import unslothrl.runs.rl  # noqa: F401
     from unslothrl.backends import peft as backend  # noqa: F401
     from unslothrl.cluster import local  # noqa: F401
 

@@ -45,10 +45,10 @@ from simulated.run import prepare_workers
 from unslothrl import cluster, variables
 from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders, Cluster, counted
+from unslothrl.config.resolve import resolve
 from unslothrl.planning.engine_memory import CHECK_ONLY, EngineMemory
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
-from unslothrl.resolve import resolve
 
 RANK, ALPHA, LAYERS, HIDDEN, INNER, KEYS, HEADS = 32, 64, 28, 3584, 18_944, 512, 28
 SHAPES = {  # target -> (in, out)

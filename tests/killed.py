@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 PHASES = {  # name -> module, class or "", function
-    "start": ("unslothrl.run", "", "prepare"),
+    "start": ("unslothrl.runs.rl", "RlRun", "prepare"),
     "ray": ("unslothrl.cluster.starting", "", "start"),
     "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
     "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
@@ -29,7 +29,7 @@ PHASES = {  # name -> module, class or "", function
     "delete": ("unslothrl.checkpoints.store", "Checkpoints", "_delete_older"),
     "adapter": ("unslothrl.tracking.run_folder", "RunFolder", "save_adapter"),
     "truncate": ("unslothrl.tracking.run_folder", "RunFolder", "truncate_after"),
-    "end": ("unslothrl.ending", "Ending", "close"),
+    "end": ("unslothrl.runs.run", "Run", "close"),
 }
 
 

@@ -26,7 +26,6 @@ from mutated_runs import MACHINE, OUTSIDE, SPARSE, learner
 from rich.console import Console
 
 from unslothrl import embedded
-from unslothrl.build import data_options
 from unslothrl.bundle import texts, write
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
@@ -38,13 +37,16 @@ from unslothrl.commands import score as scoring
 from unslothrl.commands.messages import one_line
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import read_toml
+from unslothrl.config.resolve import resolve
+from unslothrl.config.values import RUN
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
-from unslothrl.earlier_run import EarlierRun
 from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
-from unslothrl.resolve import resolve
-from unslothrl.resuming import newest
+from unslothrl.runs.build import data_options
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.resume import newest
+from unslothrl.runs.rl import restore
 from unslothrl.tracking import card, trackers
 from unslothrl.tracking.run_folder import LOCK
 from unslothrl.tracking.terminal import Terminal
@@ -142,7 +144,7 @@ def export_adapter(case: Case) -> None:
 
 
 class Resumed:
-    """What `EarlierRun.go_on` needs of a trainer, with a learner in small."""
+    """What `restore` needs of a trainer, with a learner in small."""
 
     def __init__(self):
         self.first, self.state = RunState(), RunState()
@@ -155,32 +157,30 @@ class Resumed:
         if self.state.evals:
             best(self.state.evals)
 
-    @property
-    def logged(self) -> int:
-        return self.state.step - (self.state.unlogged is not None)
-
 
 def resume(case: Case) -> None:
-    config = resolve({"resume": str(case.path)}, MACHINE).config
+    resolved = resolve({"resume": str(case.path)}, MACHINE)
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
-        earlier = EarlierRun.reopen(config, at_end)
-        if earlier.has_finished(config):
+        earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
+        if earlier.has_finished(resolved.config):
             earlier.show(view)
             return
-        earlier.check_data({"train": "problems without end"}, config.dataset)
-        earlier.go_on(Resumed(), config, view)
-        earlier.folder.log({"step": earlier.state.step + 1})
+        before = earlier.checkpoint.state if earlier.checkpoint else RunState()
+        fingerprint.check(before.data, {"train": "problems without end"}, "embedded")
+        restore(Resumed(), earlier, before, "embedded")
+        earlier.go_on(resolved.config, view)
+        earlier.folder.log({"step": earlier.step + 1})
         trackers.run_ids(earlier.folder.path, ["tensorboard"])
     rows = earlier.folder.read_metrics()
-    assert rows[-1] == {"step": earlier.state.step + 1}
+    assert rows[-1] == {"step": earlier.step + 1}
     kept = Checkpoints(case.path)
-    kept.write(RunState(step=earlier.state.step + 1), b"")
-    assert kept.steps()[-1] == earlier.state.step + 1
+    kept.write(RunState(step=earlier.step + 1), b"")
+    assert kept.steps()[-1] == earlier.step + 1
 
 
 def resume_auto(case: Case) -> None:
-    newest({"model": "embedded"}, str(case.path.parent), [])
+    newest(RUN, {"model": "embedded"}, str(case.path.parent), [])
 
 
 def fetch(case: Case) -> None:

@@ -15,9 +15,9 @@ from mutations import JSON, TEXTS
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import AHEAD, LEARNER, PROGRESS, SUMS
+from unslothrl.config.resolve import resolve
 from unslothrl.config.writing import to_toml
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -49,7 +49,7 @@ def make_template() -> Path:
     from report_runs import made_group, make_run, written
 
     from unslothrl.checkpoints import learner_state
-    from unslothrl.checkpoints.ahead import Ahead
+    from unslothrl.checkpoints.run_state import Ahead
 
     parent = Path(tempfile.mkdtemp(prefix="mutated-"))
     made = make_run(parent / "run", 4, prompts=2, candidates=2, length=8, eval_every=2)

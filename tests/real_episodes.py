@@ -8,13 +8,13 @@ import numpy as np
 from environment_files import asked
 
 from unslothrl.actors.actor import Actor
-from unslothrl.build import build_learner
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.embedded import EMBEDDED
 from unslothrl.learners.learner import Learner
 from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import LEARNER, ProcessPlan
-from unslothrl.resolve import resolve
+from unslothrl.runs.build import build_learner
 from unslothrl.types import Completion, Group, Request, Sample, Sampling, Task
 from unslothrl.weights import base_model
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fakes import task
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.offline.resolve import Stage, to_toml
+from unslothrl.config.writing import to_toml
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.rollout_data import Tokens, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
@@ -193,7 +193,7 @@ def make_stage(
     """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
     draw = random.Random(path.name)
     options = TABLES[command].config(model="embedded", run_name=path.name, lr=2e-4)
-    folder = RunFolder.create(path.parent, path.name, to_toml(Stage(command, options, {})))
+    folder = RunFolder.create(path.parent, path.name, to_toml(options))
     folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
     for step in range(1, number_of_steps + 1):
         done = step / number_of_steps

@@ -8,16 +8,16 @@ import sys
 from killed import tell
 
 PHASES = {  # name -> module, class or "", function
-    "none": ("unslothrl.offline.stage", "", "card_of"),
+    "none": ("unslothrl.offline.run", "", "run"),
     "read": ("unslothrl.offline.tables", "", "load"),
     "load": ("unslothrl.offline.training", "", "trainer_of"),
     "step": ("unslothrl.offline.trainers", "Recorded", "training_step"),
     "evaluation": ("unslothrl.offline.trainers", "Recorded", "prediction_step"),
-    "log": ("unslothrl.offline.stage", "Begun", "finished"),
+    "log": ("unslothrl.offline.run", "StageRun", "finished"),
     "checkpoint": ("unslothrl.offline.checkpoints", "StageCheckpoints", "seal"),
-    "rename": ("unslothrl.offline.checkpoints", "", "replace_folder"),
-    "latest": ("unslothrl.offline.checkpoints", "", "write_whole"),
-    "adapter": ("unslothrl.offline.stage", "Begun", "save_adapter"),
+    "rename": ("unslothrl.checkpoints.store", "", "replace_folder"),
+    "latest": ("unslothrl.checkpoints.store", "", "write_whole"),
+    "adapter": ("unslothrl.offline.run", "StageRun", "save_adapter"),
 }
 
 

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 from adapters import write
 
-from unslothrl import embedded, resuming
+from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import base_under, find, four_bit_hash
 from unslothrl.errors import UserError
 from unslothrl.offline import tables
+from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.weights import adapter_use, base_model, base_parts, safetensors_header
 
@@ -159,7 +160,7 @@ def test_a_changed_base_is_refused_by_every_command_in_one_line(
     began = SimpleNamespace(model=str(other), resume=str(tmp_path), adapter=None)
     origin.record(tmp_path, base=adapter_use.read(adapter).base_parts)
     with pytest.raises(UserError, match="is not the base that the run was trained on") as caught:
-        resuming.base_parts_of(began, [])
+        resume.base_parts_of(began, [])
     assert f"by its {part}" in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -284,7 +285,7 @@ def test_an_adapter_of_an_earlier_version_is_compared_by_what_it_recorded(
     notes: list[str] = []
     origin.record(tmp_path)
     began = SimpleNamespace(model=base, resume=str(tmp_path), adapter=None)
-    assert resuming.base_parts_of(began, notes) == base_parts.of(embedded.BASE)
+    assert resume.base_parts_of(began, notes) == base_parts.of(embedded.BASE)
     assert "an earlier version began it" in notes[0] and len(notes) == 1
 
 

@@ -15,10 +15,10 @@ import pytest
 from layouts import GB, card, machine_of
 
 from unslothrl.config.options import OPTIONS
+from unslothrl.config.resolve import resolve
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu
 from unslothrl.planning.shapes import shape_of
-from unslothrl.resolve import resolve
 
 BENCH = Path(__file__).parents[1] / "bench"
 

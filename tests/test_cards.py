@@ -11,8 +11,8 @@ import pytest
 import torch
 from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
-from unslothrl import build
 from unslothrl.cluster import on_node
+from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
@@ -20,7 +20,7 @@ from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, card_limit_mb, find_gpus
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.resolve import resolve
+from unslothrl.runs import build
 
 ROOT = Path(__file__).parents[1]
 

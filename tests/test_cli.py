@@ -30,10 +30,10 @@ def runs(monkeypatch):
     import types
 
     reached = []
-    run = types.ModuleType("unslothrl.run")
+    run = types.ModuleType("unslothrl.runs.rl")
     run.run = lambda *arguments: reached.append(arguments) or 0
-    monkeypatch.setitem(sys.modules, "unslothrl.run", run)
-    monkeypatch.setattr("unslothrl.run", run, raising=False)
+    monkeypatch.setitem(sys.modules, "unslothrl.runs.rl", run)
+    monkeypatch.setattr("unslothrl.runs.rl", run, raising=False)
     return reached
 
 
@@ -100,10 +100,10 @@ BAD = [
     ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
     (f"--system_prompt {THIS}", ["is a file", "$(cat"]),
     (f"--lora_save_path {Path(THIS).parent}", ["lora_save_path", "holds other files"]),
-    ("--model ./not-there", ["model ./not-there", "no such", "check the path"]),
-    ("--dataset not-there.jsonl", ["dataset not-there.jsonl", "no such", "check the path"]),
-    ("--adapter not-there", ["adapter not-there", "no such folder", "check the path"]),
-    ("--adapter .", ["adapter .", "adapter_config.json", "PEFT"]),
+    ("--model ./not-there", ["model ", "/not-there", "no such", "check the path"]),
+    ("--dataset not-there.jsonl", ["dataset ", "/not-there.jsonl", "no such", "check the path"]),
+    ("--adapter not-there", ["adapter ", "/not-there", "no such folder", "check the path"]),
+    ("--adapter .", ["adapter ", "adapter_config.json", "PEFT"]),
     (f"--output_dir {THIS}", ["output_dir", "is a file", "--output_dir to a folder"]),
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
@@ -132,8 +132,9 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     file.write_text('learner = "grpo"\nlr = 1e-4\n')
     flags = f"--recipe {file} --num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
     assert cli.main(flags.split()) == cli.main(["train", *flags.split()]) == 0
-    (first, notes, recipe), (second, _, _) = runs
-    assert recipe["lr"] == 1e-3 and "model" not in recipe
+    (resolved,), (again,) = runs
+    first, notes, second = resolved.config, resolved.notes, again.config
+    assert resolved.recipe["lr"] == 1e-3 and "model" not in resolved.recipe
     assert (first.learner, first.lr, first.num_candidates) == ("grpo", 1e-3, 4)
     assert first.shuffle_rewards and first.system_prompt == "x" and notes == ()
     assert first.lr == second.lr
@@ -142,10 +143,10 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
 def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
     from unslothrl.errors import UserError
 
-    def refuse(config, notes, recipe):
+    def refuse(resolved):
         raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", refuse)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", refuse)
     assert cli.main(["train"]) == 2
     assert capfd.readouterr().err == (
         "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
@@ -153,15 +154,15 @@ def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypat
 
 
 def test_the_trainers_exit_code_is_the_programs(runs, monkeypatch):
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", lambda *_: 130)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", lambda *_: 130)
     assert cli.main(["train"]) == 130
 
 
 def test_ctrl_c_before_a_run_begins_is_no_traceback(runs, monkeypatch, capfd):
-    def interrupt(config, notes, recipe):
+    def interrupt(resolved):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupt)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupt)
     assert cli.main(["train"]) == 130
     assert capfd.readouterr().err == ""
 
@@ -268,10 +269,10 @@ def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatc
 
 
 def test_ctrl_c_before_a_run_is_quiet(runs, capfd, monkeypatch):
-    def interrupted(config, notes, recipe):
+    def interrupted(resolved):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["unslothrl.run"], "run", interrupted)
+    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", interrupted)
     assert cli.main(["train"]) == 130
     assert capfd.readouterr() == ("", "")
 

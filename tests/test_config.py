@@ -16,12 +16,12 @@ from unslothrl.config import names, objective_options, option, options, sampling
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN, choices_of, is_optional, read_value
 from unslothrl.config.values import kind as kind_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.resolve import resolve
 from unslothrl.types import Sampling
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
@@ -153,7 +153,7 @@ def test_a_resume_names_every_option_that_changes(tmp_path):
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed=1"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()
-    with pytest.raises(UserError, match="seed 1: the run that is resumed has 0, and the order"):
+    with pytest.raises(UserError, match="seed 1: the run that is resumed has 0"):
         resolve({"resume": str(folder), "seed": "1"}, CPU)
     other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"]}
     notes = resolve({"resume": str(folder), **other}, CPU).notes

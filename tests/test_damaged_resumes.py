@@ -16,15 +16,16 @@ import torch
 from mutated_reading import Resumed
 from rich.console import Console
 
-from unslothrl.checkpoints import learner_file, learner_state, run_state
+from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoints, sha256
+from unslothrl.checkpoints.store import Checkpoints, sum_of
 from unslothrl.commands import cli
 from unslothrl.config.reading import read_table
-from unslothrl.earlier_run import EarlierRun
+from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
-from unslothrl.resolve import resolve
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.rl import restore
 from unslothrl.tracking import trackers
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 from unslothrl.tracking.terminal import Terminal
@@ -41,14 +42,15 @@ def run(tmp_path) -> Path:
 
 
 def go_on(run: Path) -> EarlierRun:
-    config = resolve({"resume": str(run)}, mutated_runs.MACHINE).config
+    resolved = resolve({"resume": str(run)}, mutated_runs.MACHINE)
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
-        earlier = EarlierRun.reopen(config, at_end)
-        if earlier.has_finished(config):
+        earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
+        if earlier.has_finished(resolved.config):
             earlier.show(view)
         else:
-            earlier.go_on(Resumed(), config, view)
+            restore(Resumed(), earlier, RunState(), "embedded")
+            earlier.go_on(resolved.config, view)
     return earlier
 
 
@@ -94,7 +96,7 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
 )  # fmt: skip
 def test_a_damaged_summary_is_none(run, text):
     (run / "summary.json").write_text(text)
-    assert go_on(run).state.step == 4
+    assert go_on(run).step == 4
     assert not (run / "summary.json").exists()
 
 
@@ -142,10 +144,9 @@ def test_whatever_is_there_is_replaced(tmp_path, kind):
 def rewritten(run: Path, values: dict) -> None:
     """Both checkpoints with other values, and with the sums of these."""
     for folder in sorted((run / "checkpoints").glob("step_*")):
-        learner = learner_state.pack(values)
-        (folder / "learner.safetensors").write_bytes(learner)
-        progress = (folder / "progress.json").read_bytes()
-        sums = f"{sha256(learner)}  learner.safetensors\n{sha256(progress)}  progress.json\n"
+        (folder / "learner.safetensors").write_bytes(learner_state.pack(values))
+        names = ("learner.safetensors", "progress.json")
+        sums = "".join(f"{sum_of(folder / name)}  {name}\n" for name in names)
         (folder / "SHA256SUMS").write_text(sums)
 
 
@@ -161,8 +162,8 @@ def values_of(run: Path) -> dict:
         ("lora/a", torch.zeros(4, 8, dtype=torch.int32), "lora/a in the checkpoint holds values"),
         ("lora/b", torch.full((8, 4), float("nan")), "lora/b in the checkpoint holds values that"),
         ("optimizer/lora/0/exp_avg", "x", "(0/exp_avg differs)"),
-        ("optimizer/lora/x/exp_avg", 1, "more parameters than"),
-        ("optimizer/lora/-1/exp_avg", 1, "more parameters than"),
+        ("optimizer/lora/x/exp_avg", 1, "(x/exp_avg differs)"),
+        ("optimizer/lora/99/exp_avg", 1, "(99/exp_avg differs)"),
         ("optimizer/lora/0/more", 1, "(0/more differs)"),
     ],
 )
@@ -174,40 +175,6 @@ def test_another_learners_checkpoint_is_refused_and_changes_nothing(run, name, v
     assert message.startswith(f"resume {run}: step_000004: ") and said in message
     assert (run / "config.toml").read_bytes() == config
     assert (run / "metrics.jsonl").read_bytes() == lines
-
-
-@pytest.mark.parametrize(
-    "plain", [{"x": [1]}, {"x": {"y": 1}}, {"x": float("inf")}, {"x": 2**70}], ids=str
-)
-def test_values_that_no_learner_saves_make_the_checkpoint_damaged(run, plain):
-    rewritten(run, {**values_of(run), **plain})
-    assert "are no numbers or texts" in refused(run)
-
-
-def test_the_checkpoint_before_one_that_is_no_learners_is_used(run, tmp_path):
-    values = values_of(run)
-    rewritten(run, {**values, "x": [1]})
-    (run / "checkpoints" / "step_000004").rename(tmp_path / "kept")
-    rewritten(run, values)
-    (tmp_path / "kept").rename(run / "checkpoints" / "step_000004")
-    found = Checkpoints(run).newest(look=learner_file.check)
-    assert found.state.step == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("step", 2**63 + 1), ("position", 10**400), ("seconds", float("nan")),
-        ("seconds", 10**400), ("outstanding", [-1]), ("evals", [{"eval/x/pass@1": 1.0}]),
-        ("evals", [{"step": 1.0}]), ("evals", [{"step": 1, "eval/x/pass@1": "1"}]),
-        ("unlogged", {"reward/mean": [1]}), ("unlogged", {"reward/mean": 10**400}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_numbers_that_no_run_has_are_refused(name, value):
-    values = json.loads(run_state.to_json(RunState())) | {name: value}
-    with pytest.raises(ValueError, match=r"is not what it must be|no number|has no step"):
-        run_state.from_json(json.dumps(values).encode())
 
 
 def test_the_best_evaluation_of_a_run_that_went_on_with_other_sets():

@@ -11,7 +11,8 @@ from report_runs import make_run
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
-from unslothrl.earlier_run import EarlierRun
+from unslothrl.config.values import RUN
+from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.tracking import metrics
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.charts import Curve
@@ -136,7 +137,7 @@ def test_a_summary_that_is_none_is_said_and_a_resume_goes_on_without_it(tmp_path
         summary.write_text(content)
     assert cli.main(["report", str(run.path)]) == 2
     assert "a file of the run is damaged" in capsys.readouterr().err
-    assert EarlierRun(run, None, (), ()).has_finished(Config()) is False
+    assert EarlierRun(run, None, RUN, (), ()).has_finished(Config()) is False
 
 
 @pytest.mark.parametrize("status", [5, ["x"], {"a": 1}, "\x1b[31mred", None])

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from unslothrl import embedded, rewards
-from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
@@ -27,6 +26,7 @@ from unslothrl.dialogue import templating
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
+from unslothrl.runs.build import data_options
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from unslothrl import ending
 from unslothrl.algorithms import objectives
 from unslothrl.cluster import failures
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
+from unslothrl.runs import run
 from unslothrl.tracking import calling
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -226,10 +226,10 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
 def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
     error, folder = OSError(number, os.strerror(number)), RunFolder(tmp_path)
     said = os.strerror(number)
-    message = str(ending.unexpected(error, folder))
+    message = str(run.unexpected(error, folder))
     assert message.startswith(f"{tmp_path} cannot be written ({said}): {fix}")
     assert message.endswith(f", then --resume {tmp_path}")
-    elsewhere = str(ending.unexpected(OSError(number, said, "/elsewhere/x"), folder))
+    elsewhere = str(run.unexpected(OSError(number, said, "/elsewhere/x"), folder))
     assert elsewhere == message.replace(str(tmp_path), "/elsewhere/x", 1)
 
 

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import machine, shapes
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.resolve import resolve
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
 

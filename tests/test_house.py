@@ -46,14 +46,14 @@ LAYERS = (
         "checkpoints",
         "tracking",
         "option_rules",
-        "resolve",
-        "resuming",
+        "config.resolve",
+        "runs.resume",
         "mirror",
     ),
     ("actors", "learners"),
-    ("cluster", "build", "embedded.make_base", "embedded.make_turns"),
+    ("cluster", "runs.build", "embedded.make_base", "embedded.make_turns"),
     ("training",),
-    ("run", "ending", "offline", "earlier_run", "evaluation", "export", "doctor", "bundle"),
+    ("runs", "offline", "evaluation", "export", "doctor", "bundle"),
     ("commands", "__main__"),
 )
 LIBRARIES = {  # library -> the only modules that import it

@@ -134,7 +134,7 @@ def test_a_learner_trains_with_it(name, file, bases, make_backend):
 IN_A_COPY = """
 import json, sys
 from unslothrl.algorithms import objectives
-from unslothrl.resolve import resolve
+from unslothrl.config.resolve import resolve
 config = resolve({"learner": "gmpo", "model": "embedded"}).config
 before = "torch" in sys.modules
 import torch

@@ -15,10 +15,10 @@ ROWS = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
 # Options, data and scoring in a process that imports the copy.
 RUN = """
 import json, sys
-from unslothrl.build import data_options, scorer_of
+from unslothrl.runs.build import data_options, scorer_of
 from unslothrl.data import tasks
 from unslothrl.errors import UserError
-from unslothrl.resolve import resolve
+from unslothrl.config.resolve import resolve
 from unslothrl.types import Completion
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]

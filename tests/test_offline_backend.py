@@ -9,9 +9,10 @@ import torch
 from layouts import GB
 
 from unslothrl.backends import packing
+from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline import backend
-from unslothrl.offline.resolve import resolve, to_toml
+from unslothrl.offline.resolve import resolve
 from unslothrl.planning.machine import Gpu, Machine
 
 pytestmark = pytest.mark.real
@@ -132,7 +133,7 @@ def test_a_resumed_run_keeps_its_backend(here):
     stage = chosen(WITH, run_name="first")
     folder = here / "runs" / "first"
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(to_toml(stage))
+    (folder / "config.toml").write_text(to_toml(stage.options))
     assert chosen(WITH, resume=str(folder)).options.backend == "unsloth"
     with pytest.raises(UserError, match="backend peft: the run that is resumed has unsloth"):
         chosen(WITH, resume=str(folder), backend="peft")

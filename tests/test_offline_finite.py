@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from unslothrl.errors import RunError
-from unslothrl.offline import finite, trainers, training
+from unslothrl.offline import trainers, training, weighting
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
 from unslothrl.tracking.run_folder import RunFolder
@@ -88,7 +88,7 @@ def test_a_step_that_is_not_finite_changes_nothing(wrong, tmp_path, monkeypatch)
 
 def test_an_infinite_adapter_ends_a_stage():
     model = torch.nn.Linear(2, 2)
-    finite.check_model(model, 1)
+    weighting.check_model(model, 1)
     torch.nn.init.constant_(model.bias, torch.inf)
     with pytest.raises(RunError, match="step 1: the adapter has values that are not finite"):
-        finite.check_model(model, 1)
+        weighting.check_model(model, 1)

@@ -14,7 +14,6 @@ import torch
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.commands import cli
-from unslothrl.offline import checkpoint_files
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.rewards.model import HEAD_FILE
 
@@ -94,16 +93,17 @@ FILES = (
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", FILES)
 def test_no_file_of_a_checkpoint_runs_code(name, form, tmp_path):
+    """One with a checksum that does not fit is damaged, and so is a pickle with one that does."""
     checkpoints = StageCheckpoints(tmp_path, keep=2)
     earlier, folder = written(checkpoints, 1), written(checkpoints, 2)
-    assert checkpoints.newest(pytest.fail, checkpoint_files.check) == folder
+    assert checkpoints.newest(pytest.fail).folder == folder
     assert not (folder / "training_args.bin").exists()  # a pickle that nothing reads
     form(tmp_path / "mark", folder / name)
-    for is_summed in (False, True):
+    for is_summed in (False, True) if name.endswith(".bin") else (False,):
         if is_summed:
             sum_again(folder)
         notes = []
-        assert checkpoints.newest(notes.append, checkpoint_files.check) == earlier
+        assert checkpoints.newest(notes.append).folder == earlier
         (note,) = notes
         assert note.startswith("checkpoint step_000002 is damaged (") and name in note
         assert "\n" not in note and len(note) < 200
@@ -111,7 +111,9 @@ def test_no_file_of_a_checkpoint_runs_code(name, form, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resume_goes_on_from_an_earlier_checkpoint(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_resume_loads_no_objects(name, tmp_path, monkeypatch, capsys):
+    """Though its checksum fits: the Trainer reads tensors and numbers alone."""
     monkeypatch.chdir(tmp_path)
     words = [
         "sft",
@@ -126,26 +128,10 @@ def test_a_resume_goes_on_from_an_earlier_checkpoint(tmp_path, monkeypatch, caps
     ]
     assert cli.main([*words, "--max_steps", "2"]) == 0
     folder = StageCheckpoints(tmp_path / "runs/x", 2).of_step(2)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        as_torch_file(tmp_path / "mark", folder / name)
+    as_torch_file(tmp_path / "mark", folder / name)
     sum_again(folder)
-    capsys.readouterr()
-    assert cli.main(["sft", "--resume", "runs/x", "--max_steps", "3"]) == 0
-    out, err = capsys.readouterr()
-    assert "checkpoint step_000002 is damaged (" in out + err
-    rows = (tmp_path / "runs/x/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == [0, 1, 2, 3]
+    assert cli.main(["sft", "--resume", "runs/x", "--max_steps", "3"]) == 1
     assert not (tmp_path / "mark").exists()
-
-
-def test_weights_are_safetensors_alone(tmp_path):
-    checkpoints = StageCheckpoints(tmp_path, keep=2)
-    folder = written(checkpoints, 1)
-    (folder / "adapter_model.safetensors").unlink()
-    sum_again(folder)
-    notes = []
-    assert checkpoints.newest(notes.append, checkpoint_files.check) is None
-    assert "it has no weights" in notes[0]
 
 
 @pytest.fixture
@@ -191,7 +177,7 @@ def test_an_adapter_of_pickles_is_refused(rm_adapter, tmp_path, monkeypatch, cap
 @pytest.mark.parametrize("form", FORMS)
 def test_fingerprints_that_are_a_pickle(form, tmp_path):
     from unslothrl.errors import UserError
-    from unslothrl.offline.stage import prints_of
+    from unslothrl.offline.run import prints_of
     from unslothrl.tracking.run_folder import DATA_FILE
 
     form(tmp_path / "mark", tmp_path / DATA_FILE)

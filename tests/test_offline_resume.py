@@ -18,10 +18,11 @@ import pytest
 import transformers
 from runs_compared import exact, rows
 
-from unslothrl import ending
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
-from unslothrl.offline import checkpoints, stage, tables
+from unslothrl.offline import checkpoints, tables
+from unslothrl.offline.run import StageRun
+from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.real
@@ -200,7 +201,7 @@ def test_a_checkpoint_that_the_disk_does_not_hold_is_told_and_leaves_nothing(cap
     original = transformers.Trainer._save_optimizer_and_scheduler
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformers.Trainer, "_save_optimizer_and_scheduler", save)
-        patch.setattr(stage.Begun, "close", lifted(stage.Begun.close, limit))
+        patch.setattr(StageRun, "close", lifted(StageRun.close, limit))
         code = cli.main(words)
     out, err = capfd.readouterr()
     assert code == 1 and "Traceback" not in out + err and "bug report" not in err
@@ -241,24 +242,23 @@ def test_what_libraries_say_of_a_disk_is_an_error_of_it(words, tmp_path):
 def test_the_best_adapter_is_what_is_to_be_used(adapters, losses, named):
     for step in adapters:
         Path(f"runs/x/adapters/v{step:06d}").mkdir(parents=True)
-    begun = object.__new__(stage.Begun)
-    begun.folder = SimpleNamespace(path=Path("runs/x"))
-    begun.stage = SimpleNamespace(options=TABLES["sft"].config())
-    begun.tokenizer = SimpleNamespace(chat_template="there is one")
-    begun.evaluations = lambda: [(loss, {"step": 2 * n}) for n, loss in enumerate(losses)]
+    run = object.__new__(StageRun)
+    run.folder = SimpleNamespace(path=Path("runs/x"))
+    run.options = TABLES["sft"].config()
+    run.tokenizer = SimpleNamespace(chat_template="there is one")
+    run.evaluations = lambda: [(loss, {"step": 2 * n}) for n, loss in enumerate(losses)]
+    command = run.commands(None)["command"]
     if named is None:
-        assert begun.command is None
+        assert command is None
     else:
-        assert begun.command.endswith(f"chat --adapter {named}")
+        assert command.endswith(f"chat --adapter {named}")
 
 
 def test_a_full_card_names_options_that_stages_have(tmp_path):
     class OutOfMemoryError(Exception):
         """Of torch's name."""
 
-    from unslothrl.offline import run
-
-    error = ending.unexpected(OutOfMemoryError(), RunFolder(tmp_path), run.LOWER_CARD_MEMORY)
+    error = unexpected(OutOfMemoryError(), RunFolder(tmp_path), StageRun.lower_memory)
     options = re.findall(r"--(\w+)", str(error))
     assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
 

@@ -8,7 +8,7 @@ from byte_tokenizers import ByteTokenizer
 
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Pair
-from unslothrl.offline.sequences import Writer, Written, common_start
+from unslothrl.offline.sequences import Writer, Written
 
 START, END = "<|im_start|>", "<|im_end|>"
 TURN = START + "{{ message.role }}\n{{ message.content }}" + END + "\n"
@@ -269,8 +269,3 @@ def test_of_an_answer_of_several_turns_only_the_assistant_is_learnt(name):
         assert tokenizer.decode(found.prompt).endswith(begin)
         assert all(short.learnt) and tokenizer.decode(short.ids).startswith("c")
         assert any("rewrites" in note for note in writer.notes) == (template == DROPPING)
-
-
-def test_what_texts_begin_with():
-    assert common_start("abc", "abd", "ab") == "ab"
-    assert common_start("abc") == "abc" and common_start("a", "b") == common_start("", "b") == ""

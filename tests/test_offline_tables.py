@@ -7,11 +7,12 @@ import pytest
 from byte_tokenizers import ByteTokenizer
 from test_offline_sequences import BOT, CHATML, END, NO_SYSTEM, START, asked
 
+from unslothrl.config.offline_options import SftOptions
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.offline import tables
 from unslothrl.offline.sequences import Writer
-from unslothrl.offline.tables import DPO, RM, SFT, TableOptions
+from unslothrl.offline.tables import DPO, RM, SFT
 
 TOKENIZER = ByteTokenizer((START, END), END, CHATML)
 
@@ -21,7 +22,7 @@ def options(dataset, **changed):
         "dataset": str(dataset), "eval_dataset": (), "holdout": 0.1, "eval_problems": 0,
         "max_length": 1000, "seed": 0,
     }  # fmt: skip
-    return TableOptions(**given | changed)
+    return SftOptions(**given | changed)
 
 
 def file_of(folder, rows, name="rows.jsonl"):
@@ -172,8 +173,9 @@ def test_the_users_system_prompt_replaces_the_rows_own(tmp_path):
     assert texts(found.train) == [f"{asked('Be brief.', 'system')}{asked('1?')}{BOT}yes{END}"]
 
 
-def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path):
-    def found(systems, **changed):
+def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, monkeypatch):
+    def found(systems, default_prompt="", **changed):
+        monkeypatch.setattr(tables, "default_prompt", lambda options: default_prompt)
         rows = [
             {"instruction": f"{n}?", "output": "yes", "system": said}
             for n, said in enumerate(systems)
@@ -199,7 +201,7 @@ def test_the_embedded_rows_are_never_held_out_problems(form):
     """Nor are those of the evaluation among the training rows, whatever the seed."""
     given = options("embedded", seed=3)
     train, evaluation, _ = tables.rows_of(given, form)
-    held_out = {row["prompt"] for row in tables.embedded_eval(form)}
+    held_out = {row["prompt"] for row in tables.embedded_eval()}
     assert len(train) == tables.EMBEDDED_ROWS and len(evaluation) == tables.EMBEDDED_EVAL_ROWS
     assert not held_out & {row["prompt"] for row in train}
     assert held_out == {row["prompt"] for row in evaluation}

@@ -154,7 +154,7 @@ def test_rows_of_a_micro_batch(inputs, is_padded, rows):
 def test_rows_that_a_run_has_seen(more, tmp_path, monkeypatch, capsys):
     """All, of packs and where the last step has fewer; also where it goes on."""
     monkeypatch.chdir(tmp_path)
-    rows = itertools.islice(tables.embedded_examples("train", 0), 70)
+    rows = itertools.islice(tables.embedded_pairs("train", 0), 70)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = "sft --model embedded --dataset rows.jsonl --holdout 0.1 --eval_every 0 --batch_size 4 "
     words += "--run_name r --checkpoint_every 1"

@@ -7,8 +7,7 @@ import pytest
 from fake_cluster import FakeCluster, Published
 from fakes import FakeTasks, FakeView
 
-from unslothrl.checkpoints.ahead import from_jsonl, to_jsonl
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.policy_version import Adapter

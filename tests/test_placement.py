@@ -16,6 +16,7 @@ from unslothrl.cluster import joining
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
 from unslothrl.config.reading import read_recipe
+from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
@@ -30,7 +31,6 @@ from unslothrl.planning.placement import (
     Resources,
 )
 from unslothrl.planning.shapes import KNOWN
-from unslothrl.resolve import resolve
 
 MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
 SHAPE = KNOWN["qwen2.5-0.5b"]

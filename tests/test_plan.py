@@ -8,6 +8,7 @@ import pytest
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.planning import memory, shapes
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
@@ -16,7 +17,6 @@ from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
-from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
 SEVEN = KNOWN["qwen2.5-7b"]

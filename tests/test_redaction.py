@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl import redaction, resuming
-from unslothrl.config.changes import changed
+from unslothrl import redaction
 from unslothrl.config.options import Config
+from unslothrl.config.reading import read_toml
+from unslothrl.config.resolve import over_resumed
+from unslothrl.config.values import RUN
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.redaction import HIDDEN, is_secret_name, redacted
-from unslothrl.resolve import resumed_layer
+from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
 
@@ -169,7 +171,7 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
     command = ["unslothrl", "--dataset", WITH_PASSWORD, "--system_prompt", f"use {SECRET}"]
     monkeypatch.setattr("sys.argv", command)
     config = Config(dataset=WITH_PASSWORD, system_prompt=f"use {SECRET}")
-    origin.record(tmp_path, resuming.recipe_of({"dataset": WITH_PASSWORD}))
+    origin.record(tmp_path, resume.recipe_of(RUN, {"dataset": WITH_PASSWORD}))
     origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
     options = to_toml(config, [f"read from {WITH_PASSWORD}"])
     for text in (options, (tmp_path / origin.ORIGIN).read_text()):
@@ -193,12 +195,13 @@ def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
     config = replace(Config(), dataset=WITH_PASSWORD)
     (tmp_path / "config.toml").write_text(to_toml(config))
     with pytest.raises(UserError, match=r"^dataset https://<hidden>@host.* set --dataset again$"):
-        resumed_layer({"resume": str(tmp_path)})
+        over_resumed(RUN, {"resume": str(tmp_path)}, {})
     user = {"resume": str(tmp_path), "dataset": WITH_PASSWORD}
-    before = resumed_layer(user)
-    assert changed(before, config) == []  # the same, as far as is known
+    assert over_resumed(RUN, user, user)["dataset"] == WITH_PASSWORD
+    before = read_toml(tmp_path / "config.toml")
+    assert resume.changed(before, config, RUN) == []  # the same, as far as is known
     other = replace(config, dataset="https://me:pass-word@host.example/others.jsonl")
-    assert changed(before, other) == [
+    assert resume.changed(before, other, RUN) == [
         f"dataset https://{HIDDEN}@host.example/rows.jsonl -> "
         f"https://{HIDDEN}@host.example/others.jsonl"
     ]

@@ -5,7 +5,8 @@ import stat
 
 import pytest
 
-from unslothrl import resuming
+from unslothrl.config.values import RUN
+from unslothrl.runs import resume
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
 
@@ -44,8 +45,8 @@ def test_who_may_have_put_a_run_there(mode, owner, is_another, tmp_path, monkeyp
 
     parent = parent_of(mode, owner)
     monkeypatch.setattr(os, "stat", stat_as_other)
-    assert resuming.is_of_another(folder, parent, ME) is is_another
-    assert resuming.is_of_another(folder, parent, OTHER) is False
+    assert resume.is_of_another(folder, parent, ME) is is_another
+    assert resume.is_of_another(folder, parent, OTHER) is False
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -57,7 +58,7 @@ def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
     for path in (newer, newer / "config.toml"):
         os.chown(path, OTHER, GROUP)
     notes: list[str] = []
-    found = resuming.newest(flags, str(tmp_path), notes)
+    found = resume.newest(RUN, flags, str(tmp_path), notes)
     assert found == (None if "run_name" in flags else own)
     assert notes == [
         f"resume auto: {newer} is another user's, whose options may name code: to continue it, "
@@ -65,4 +66,4 @@ def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
     ]
     for path in (newer, newer / "config.toml"):
         os.chown(path, 0, 0)
-    assert resuming.newest(flags, str(tmp_path), notes) == newer and len(notes) == 1
+    assert resume.newest(RUN, flags, str(tmp_path), notes) == newer and len(notes) == 1

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from unslothrl.config.offline_options import TABLES, DpoOptions
-from unslothrl.offline.resolve import Stage, to_toml
+from unslothrl.config.writing import to_toml
 from unslothrl.tracking import card, origin
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
@@ -35,7 +35,7 @@ def run_of(command, folder, **options):
     given = {"model": "me/base", "dataset": "me/data", "run_name": "mine", **options}
     options = TABLES[command].config(**given)
     folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(to_toml(Stage(command, options, {})))
+    (folder / "config.toml").write_text(to_toml(options))
     half = {name: value / 2 for name, value in ROWS[command].items() if name.endswith("loss")}
     rows = [{"step": 1, **ROWS[command]}, {"step": 2, **ROWS[command], **half}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -20,6 +20,7 @@ from unslothrl.cluster.nodes import process_environment
 from unslothrl.commands import plan
 from unslothrl.commands.cluster import gpu_of
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_options import EXTENSION, options
 from unslothrl.engines.vllm_split import variables_of
@@ -32,7 +33,6 @@ from unslothrl.planning.placement import Node, Placement, Resources
 from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.planning.tensor_parallel import check_source, problem
 from unslothrl.policy_version import Adapter
-from unslothrl.resolve import resolve
 from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import WEIGHTS_FILE

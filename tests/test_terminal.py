@@ -18,9 +18,11 @@ from rich.console import Console
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import Resolved
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
-from unslothrl.ending import Ending, unexpected
 from unslothrl.errors import RunError
+from unslothrl.runs.rl import RlRun
+from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
 from unslothrl.tracking.terminal import Terminal, clipped
@@ -292,8 +294,9 @@ def ended(tmp_path, step: int, checkpoint: int | None, error: Exception | None =
         folder.checkpoints.write(RunState(step=checkpoint), b"")
     terminal, clock, written = view(live=False)
     clock.now = 75
-    ending = Ending(folder, terminal, Config(), trainer=Ended(step))
-    ending.close("failed" if error else "interrupted", error)
+    run = RlRun(Resolved(Config(), frozenset(), ()))
+    run.view, run.folder, run.trainer, run.has_results = terminal, folder, Ended(step), True
+    run.close("failed" if error else "interrupted", error)
     assert folder.read_summary()["wall_seconds"] == 75
     return written()
 

@@ -18,9 +18,10 @@ from rich.console import Console
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
-from unslothrl.ending import Ending
+from unslothrl.config.resolve import Resolved
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.policy_version import Adapter
+from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
@@ -79,8 +80,16 @@ def test_create_names_an_output_dir_that_cannot_be_written(tmp_path):
 )
 def test_the_name_of_a_run_that_was_refused_is_free_again(folder, error, options, stays):
     view = Terminal(console=Console(file=io.StringIO()), live=False)
-    Ending(folder, view, Config(**options)).close("failed", error)
+    ended(folder, view, Config(**options)).close("failed", error)
     assert folder.path.exists() == stays == ("status" in folder.read_summary())
+
+
+def ended(folder, view, config, trainer=None) -> RlRun:
+    """A run that is about to end."""
+    run = RlRun(Resolved(config, frozenset(), ()))
+    run.folder, run.view, run.trainer = folder, view, trainer
+    run.earlier = SimpleNamespace(checkpoint=None, step=0) if config.resume else None
+    return run
 
 
 class WithoutLearner:
@@ -108,12 +117,12 @@ class WithoutLearner:
 def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder, error, why):
     printed = io.StringIO()
     view = Terminal(console=Console(file=printed, width=200), live=False)
-    ending = Ending(folder, view, Config(), trainer=WithoutLearner(error))
-    ending.close("interrupted")
+    run = ended(folder, view, Config(), WithoutLearner(error))
+    run.close("interrupted")
     assert folder.read_summary()["status"] == "interrupted"
     assert f"the last adapter is not saved: {why}" in printed.getvalue()
     with pytest.raises(type(error)):
-        ending.close("finished")
+        run.close("finished")
 
 
 def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):

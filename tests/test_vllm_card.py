@@ -19,6 +19,7 @@ from layouts import LAYOUTS, card, machine_of, placed, resolved
 
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_options import EXTENSION, split_over
@@ -27,7 +28,6 @@ from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
 from unslothrl.planning.tensor_parallel import problem
-from unslothrl.resolve import resolve
 
 pytestmark = pytest.mark.slow
 

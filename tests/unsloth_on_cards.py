@@ -145,7 +145,7 @@ def engine_facts() -> dict:
 
 def main(kind: str, out: str) -> None:
     os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
-    import unslothrl.run  # all that a run imports before it knows its backend
+    import unslothrl.runs.rl  # all that a run imports before it knows its backend
     from unslothrl import cluster
     from unslothrl.config.options import Config
 
@@ -162,7 +162,7 @@ def main(kind: str, out: str) -> None:
     cluster.import_first(config)
     facts = {
         "imported before Unsloth": early,
-        "imported": "unsloth" in sys.modules and unslothrl.run is not None,
+        "imported": "unsloth" in sys.modules and unslothrl.runs.rl is not None,
         "variables": {name: os.environ.get(name) for name in WATCHED},
         "devices": device_with_the_embedding_on_the_host(),
     }

@@ -21,9 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from facts import facts, result_file
 
-from unslothrl import build, variables
+from unslothrl import variables
+from unslothrl.config.resolve import resolve
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
+from unslothrl.runs import build
 from unslothrl.weights import base_model
 
 SEQUENCES = (1, 2, 4, 8, 16, 64)

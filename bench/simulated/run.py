@@ -13,10 +13,10 @@ from typing import Any
 from unslothrl import cluster, embedded, variables
 from unslothrl.cluster.base import Builders, Cluster
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.data.tasks import Data
 from unslothrl.planning.machine import Machine
-from unslothrl.resolve import resolve
-from unslothrl.run import spare_collector
+from unslothrl.runs.rl import spare_collector
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Task

@@ -13,9 +13,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from unslothrl.checkpoints.learner_file import PLAIN, plain_values
-
 OPTIMIZER = "optimizer/"  # the names of the optimisers' part begin with it
+PLAIN = "plain"  # the entry of a file's metadata that holds what is no tensor, as JSON
 Plain = int | float | bool | str | None
 Leaf = torch.Tensor | Plain
 Trained = Mapping[str, Mapping[str, torch.nn.Parameter]]  # parameters by name, by optimiser
@@ -80,10 +79,13 @@ def unpack(data: bytes) -> dict[str, Leaf]:
     size = int.from_bytes(data[:8], "little")
     try:
         tensors = safetensors.torch.load(data)
-        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+        plain = json.loads(data[8 : 8 + size]).get("__metadata__", {}).get(PLAIN, "{}")
+        values = json.loads(plain)
     except (safetensors.SafetensorError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"the checkpoint is no safetensors file ({error})") from None
-    return {**tensors, **plain_values(metadata.get(PLAIN, "{}"))}
+    if not isinstance(values, dict) or not all(isinstance(v, Plain) for v in values.values()):
+        raise ValueError("the checkpoint's values beside tensors are no numbers or texts")
+    return {**tensors, **values}
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
@@ -102,18 +104,14 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
 
     ValueError where the state is that of another optimiser.
     """
-    parameters = _parameters(optimizer)
     indices = {name.split("/")[0] for name in saved}
-    if not indices <= set(map(str, range(len(parameters)))):
-        raise ValueError("the checkpoint has optimiser state for more parameters than this run has")
-    having = set(map(int, indices))
-    for index, parameter in enumerate(parameters):
-        if index not in having:
-            optimizer.state.pop(parameter, None)
-    _build(optimizer, [parameters[index] for index in sorted(having)])
+    having = {str(i): p for i, p in enumerate(_parameters(optimizer)) if str(i) in indices}
+    for parameter in set(optimizer.state) - set(having.values()):
+        del optimizer.state[parameter]
+    _build(optimizer, list(having.values()))
     _check(optimizer, leaves(optimizer), saved)
-    for index in having:
-        _fill(optimizer.state[parameters[index]], str(index), saved)
+    for index, parameter in having.items():
+        _fill(optimizer.state[parameter], index, saved)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
@@ -145,23 +143,20 @@ def _build(optimizer: torch.optim.Optimizer, wanted: list[torch.nn.Parameter]) -
 def _check(
     optimizer: torch.optim.Optimizer, built: dict[str, Leaf], saved: dict[str, Leaf]
 ) -> None:
-    differs = sorted(name for name in built.keys() | saved.keys() if not _alike(name, built, saved))
-    if differs:
-        raise ValueError(
-            f"the checkpoint's optimiser is not this run's {type(optimizer).__name__} "
-            f"({differs[0]} differs): resume on a machine of the kind that wrote it"
-        )
+    missing = object()
+    for name in sorted(built.keys() | saved.keys()):
+        if _form(built.get(name, missing)) != _form(saved.get(name, missing)):
+            raise ValueError(
+                f"the checkpoint's optimiser is not this run's {type(optimizer).__name__} "
+                f"({name} differs): resume on a machine of the kind that wrote it"
+            )
 
 
-def _alike(name: str, built: dict[str, Leaf], saved: dict[str, Leaf]) -> bool:
-    if name not in built or name not in saved:
-        return False
-    value, expected = built[name], saved[name]
-    if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor):
-        return value.shape == expected.shape and value.dtype == expected.dtype
-    numbers = (int, float)
-    both = isinstance(value, numbers) and isinstance(expected, numbers)
-    return both or type(value) is type(expected)
+def _form(value: Any) -> Any:
+    """What two values of the same entry of an optimiser's state have in common."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    return float if isinstance(value, int | float) else type(value)
 
 
 def _walk(tree: Any, name: str) -> Iterator[tuple[str, Leaf]]:

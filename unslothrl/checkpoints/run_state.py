@@ -1,13 +1,14 @@
 """Where the loop of a run stands, as a checkpoint has it: JSON, no pickle."""
 
 import json
-import math
-import types
-import typing
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-LARGEST = 2**63
+from unslothrl.checkpoints import codec
+from unslothrl.types import Group, Task
+
+UNKNOWN = Task("", "", "", "", ())  # until the data is there
 
 
 @dataclass
@@ -22,53 +23,52 @@ class RunState:
     seconds: float = 0.0
     outstanding: list[int] = field(default_factory=list)  # positions drawn and not trained on yet
     batches: list[int] = field(default_factory=list)  # sizes of the batches drawn ahead
-    evals: list[dict] | None = None  # [{"step", "eval/<set>/pass@1", ..., "timing/eval_s"}]
-    unlogged: dict | None = None  # metrics of the last step, while its evaluation is to come
+    evals: list[dict[str, Any]] | None = None
+    """[{"step", "eval/<set>/pass@1", ..., "timing/eval_s"}]"""
+    unlogged: dict[str, Any] | None = None
+    """Metrics of the last step, while its evaluation is to come"""
     data: dict[str, str] = field(default_factory=dict)  # fingerprints of the data sets
     base: str = ""  # hash of the 4-bit weights
     versions: dict[str, str] = field(default_factory=dict)  # of the packages that matter
 
 
 def to_json(state: RunState) -> bytes:
-    """Numbers of NumPy's become JSON's; not-a-number and infinity are as Python writes them."""
-    return json.dumps(asdict(state), indent=2, default=lambda v: v.item()).encode("ascii")
+    """Not-a-number and infinity among the metrics are as Python writes them."""
+    return codec.dumps(state, indent=2)
 
 
 def from_json(text: bytes) -> RunState:
-    """Raises ValueError for anything but what `to_json` writes."""
-    try:
-        values = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    kinds = typing.get_type_hints(RunState)
-    if not isinstance(values, dict) or values.keys() != {each.name for each in fields(RunState)}:
-        raise ValueError("it is of another version of this package")
-    for name, value in values.items():
-        if not is_a(value, kinds[name]):
-            raise ValueError(f"{name} is not what it must be")
-    for row in (*(values["evals"] or ()), values["unlogged"] or {}):
-        if not all(value is None or is_number(value) for value in row.values()):
-            raise ValueError("a metric in it is no number")
-    if not all(is_a(row.get("step"), int) for row in values["evals"] or ()):
-        raise ValueError("one of its evaluations has no step")
-    return RunState(**values)
+    """Raises ValueError, TypeError or RecursionError for anything but what `to_json` writes."""
+    return codec.decoded(RunState, json.loads(text))
 
 
-def is_number(value: Any) -> bool:
-    """Not-a-number and infinity included; not an integer beyond all floats."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A group that was drawn ahead (`--max_staleness`), is complete, and was not trained on yet.
+    Its task follows from its position in the data."""
+
+    position: int
+    attempt: int  # how often it was too old before
+    group: Group
+
+    def of(self, task: Task) -> Group:
+        """The group of that task, which is the one of before."""
+        return replace(self.group, task=task)
 
 
-def is_a(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON's is one of a field's type."""
-    if isinstance(kind, types.UnionType):
-        return any(is_a(value, each) for each in kind.__args__)
-    if kind is int:
-        return type(value) is int and 0 <= value <= LARGEST
-    if kind is float:
-        return type(value) in (int, float) and is_number(value) and math.isfinite(value)
-    if typing.get_origin(kind) is dict:
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-    if typing.get_origin(kind) is list:
-        return isinstance(value, list) and all(is_a(each, kind.__args__[0]) for each in value)
-    return isinstance(value, kind)
+def to_jsonl(groups: Iterable[Ahead]) -> bytes:
+    """A line for each group: tokens, log-probabilities to the last bit, versions and rewards."""
+    return b"".join(codec.dumps(replace(each, group=each.of(UNKNOWN))) + b"\n" for each in groups)
+
+
+def from_jsonl(content: bytes) -> tuple[Ahead, ...]:
+    """As `from_json`. Earlier versions had the group's fields in the line itself."""
+    return tuple(map(_read, content.splitlines()))
+
+
+def _read(line: bytes) -> Ahead:
+    row = json.loads(line)
+    if "group" not in row:
+        own = {name: row.pop(name) for name in ("position", "attempt") if name in row}
+        row = {**own, "group": {"task": json.loads(codec.dumps(UNKNOWN)), **row}}
+    return codec.decoded(Ahead, row)

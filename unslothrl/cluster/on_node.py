@@ -110,7 +110,7 @@ def prepare(
     `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
     are no longer `alive` are removed.
     """
-    from unslothrl.build import scorer_of
+    from unslothrl.runs.build import scorer_of
 
     for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):  # of runs that were killed
         if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:

@@ -13,10 +13,10 @@ from typing import Any, TextIO
 import numpy as np
 from rich.console import Console
 
-from unslothrl.build import data_options
 from unslothrl.columns import UnusableRow
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.data import rendering, sources, splits, tasks
 from unslothrl.data.formats import Reader
 from unslothrl.data.rows import PickedRows, Rows
@@ -26,7 +26,7 @@ from unslothrl.offline import tables
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.offline.stage import table_options, writer_and_form
-from unslothrl.resolve import resolve
+from unslothrl.runs.build import data_options
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
 from unslothrl.untrusted import for_terminal

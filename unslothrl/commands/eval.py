@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unslothrl import cluster, rewards, variables
-from unslothrl.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
 from unslothrl.config.reading import command_of, entries, read_toml
+from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
@@ -22,9 +22,9 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, write_whole
 from unslothrl.planning.machine import Machine
 from unslothrl.policy_version import Adapter
-from unslothrl.resolve import resolve
 from unslothrl.rewards import model as reward_model
-from unslothrl.run import check_rewards
+from unslothrl.runs.build import data_options
+from unslothrl.runs.rl import check_rewards
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal

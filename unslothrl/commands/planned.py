@@ -14,6 +14,7 @@ from unslothrl.config.offline_options import (
     SftOptions,
 )
 from unslothrl.config.options import Config
+from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -30,7 +31,6 @@ from unslothrl.planning.placement import Placement, ProcessPlan, Resources
 from unslothrl.planning.setting_search import FREE
 from unslothrl.planning.shapes import Shape
 from unslothrl.planning.stages import Reference
-from unslothrl.resolve import resolve
 from unslothrl.tracking import calling
 
 STEP = 64  # tokens that a length is searched by

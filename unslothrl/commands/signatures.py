@@ -52,8 +52,8 @@ def train(**flags: Any) -> int:
     without network the package's own tiny base and arithmetic problems are used, unless you name
     others. The numbers of the objective are --objective.NAME: see --help_all.
     """
+    from unslothrl.config.resolve import resolve
     from unslothrl.mirror import fetching
-    from unslothrl.resolve import resolve
 
     resolved = resolve(given(flags), fetch=fetching.fetch)
     from unslothrl.run import run

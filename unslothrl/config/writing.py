@@ -1,33 +1,40 @@
-"""A config as TOML, the contents of a run's config.toml."""
+"""Options as TOML, the contents of a run's config.toml."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unslothrl.algorithms.parts import Part
 from unslothrl.config.names import SECTION
+from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
-from unslothrl.config.options import OPTIONS, PARTS, Config
+from unslothrl.config.options import PARTS, Config
 from unslothrl.config.parts import objective_of
-from unslothrl.config.values import toml_value
+from unslothrl.config.reading import COMMAND
+from unslothrl.config.values import RUN, toml_value
 from unslothrl.redaction import redacted, redacted_values
 from unslothrl.untrusted import plain
 
 
-def to_toml(config: Config, facts: Sequence[str] = ()) -> str:
-    """All options as a recipe that reads back as the same config, but for secrets, which are
+def to_toml(options: Any, facts: Sequence[str] = ()) -> str:
+    """All options of a command as a recipe that reads back as the same, but for secrets, which are
     hidden; unset ones and `facts` of the run are comments."""
+    table = next(each for each in (RUN, *TABLES.values()) if each.config is type(options))
     lines = [
         "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from any",
         "# folder: only output_dir is relative to where it is used.",
     ]
     lines += [f"# {plain(redacted(fact))}" for fact in facts]
-    functions = functions_of(config)
-    groups = dict.fromkeys(entry.metadata["group"] for entry in OPTIONS.values())
-    for group in sorted(groups, key=lambda each: each == OBJECTIVE):  # TOML's sections come last
-        lines.append(f"\n[{SECTION}]" if group == OBJECTIVE else f"\n# {group}")
-        for name, entry in OPTIONS.items():
+    if table is not RUN:
+        lines += ["", f"{COMMAND} = {toml_value(table.command)}"]
+    functions = functions_of(options) if table is RUN else {}
+    sections = {OBJECTIVE: SECTION} if table is RUN else {}
+    groups = dict.fromkeys(entry.metadata["group"] for entry in table.options.values())
+    for group in sorted(groups, key=lambda each: each in sections):  # TOML's sections come last
+        lines.append(f"\n[{sections[group]}]" if group in sections else f"\n# {group}")
+        for name, entry in table.options.items():
             if entry.metadata["group"] == group:
-                value = redacted_values(getattr(config, name))
+                value = redacted_values(getattr(options, name))
                 unset = f"# {name} is {functions.get(name, 'not set')}"
                 lines.append(unset if value is None else f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"

@@ -29,18 +29,19 @@ OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/
 def chosen(stage: Stage, machine: Machine) -> Stage:
     """The stage with unsloth or peft as its backend, and a note that says why where that is not as
     expected. UserError where Unsloth is asked for and cannot be."""
-    options, note = stage.options, ""
-    wants = options.backend == UNSLOTH or (options.backend == AUTO and bool(machine.gpus))
-    obstacle = obstacle_of(options, machine) if wants else ""
-    if obstacle and options.backend == UNSLOTH:
-        raise UserError(f"backend unsloth: {obstacle}; or set --backend peft")
-    if obstacle:
-        note = f"backend auto -> peft: {obstacle}"
-    elif wants and not machine.gpus:
-        note = "backend unsloth: without a GPU it is for tests only, and very slow"
-    backend = UNSLOTH if wants and not obstacle else PEFT
-    notes = (*stage.notes, note) if note else stage.notes
-    return replace(stage, options=replace(options, backend=backend), notes=notes)
+    options, notes = stage.options, list(stage.notes)
+    backend = PEFT
+    if options.backend == UNSLOTH or (options.backend == AUTO and machine.gpus):
+        obstacle = obstacle_of(options, machine)
+        if obstacle and options.backend == UNSLOTH:
+            raise UserError(f"backend unsloth: {obstacle}; or set --backend peft")
+        if obstacle:
+            notes.append(f"backend auto -> peft: {obstacle}")
+        else:
+            backend = UNSLOTH
+            if not machine.gpus:
+                notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
+    return replace(stage, options=replace(options, backend=backend), notes=tuple(notes))
 
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
@@ -49,24 +50,12 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {install_command(machine)}"
     found = {name: v for name, v in doctor.installed().items() if name in RELATED}
-    problem = conflict(found, {name: doctor.requirements_of(name) for name in found})
-    if problem:
+    if problem := conflict(found, {name: doctor.requirements_of(name) for name in found}):
         return problem
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
-    return unsupported(base_model.read_config(base_model.find(options.model, False)), options)
-
-
-def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
-    """The first pair of versions that do not go together, and the command that mends it; "" where
-    all do. `found`: package -> version; `wanted`: package -> what it requires."""
-    ours = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
-    return next((f"{each.found}: {each.remedy}" for each in doctor.unmet(found, ours)), "")
-
-
-def unsupported(config: Mapping[str, Any], options: OfflineOptions) -> str:
-    kind = config.get("model_type")
-    if kind not in KINDS:
+    config = base_model.read_config(base_model.find(options.model, False))
+    if (kind := config.get("model_type")) not in KINDS:
         return (
             f"its fused layers are for {', '.join(KINDS)}, and {options.model} is {kind}: "
             "choose a base of these kinds"
@@ -77,12 +66,19 @@ def unsupported(config: Mapping[str, Any], options: OfflineOptions) -> str:
     return ""
 
 
+def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
+    """The first pair of versions that do not go together, and what to do; "" where all do. `found`:
+    package -> version; `wanted`: package -> what it requires."""
+    own = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
+    return next((f"{each.found}: {each.remedy}" for each in doctor.unmet(found, own)), "")
+
+
 def import_first(backend: str, view: Any) -> None:
     """Imports Unsloth where it is the backend. RunError where that fails."""
     if backend != UNSLOTH:
         return
     view.stage("importing Unsloth")
-    before = os.environ.get(OWN_TRAINERS)
+    before = os.environ.setdefault(OWN_TRAINERS, "")
     os.environ[OWN_TRAINERS] = "1"
     try:
         importlib.import_module("unslothrl.backends.unsloth")
@@ -93,6 +89,6 @@ def import_first(backend: str, view: Any) -> None:
             "doctor, or set --backend peft"
         ) from None
     finally:
-        del os.environ[OWN_TRAINERS]
-        if before is not None:
-            os.environ[OWN_TRAINERS] = before
+        os.environ[OWN_TRAINERS] = before
+        if not before:
+            del os.environ[OWN_TRAINERS]

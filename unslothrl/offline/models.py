@@ -38,22 +38,18 @@ class Shape:
     backend: str = PEFT
     context: int = 0  # tokens of the longest row, which Unsloth is told
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What both backends are given."""
+        names = ("dtype", "rank", "alpha", "dropout", "seed")
+        return {name: getattr(self, name) for name in names}
+
 
 def policy(base: Path, shape: Shape) -> Any:
     """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
     if shape.backend == UNSLOTH:
         return unsloth_model(base, shape, start=shape.start)
-    backend = peft.load(
-        base,
-        dtype=shape.dtype,
-        rank=shape.rank,
-        alpha=shape.alpha,
-        dropout=shape.dropout,
-        seed=shape.seed,
-        start=shape.start,
-        name=shape.name,
-        packs=False,
-    )
+    backend = peft.load(base, **shape.options, start=shape.start, name=shape.name, packs=False)
     if shape.start is not None:  # a stage's reference is its trainer's
         backend.model.delete_adapter(REFERENCE)
     return backend.model
@@ -82,16 +78,7 @@ def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
     """By Unsloth, which is imported already (`offline.backend`); `options`: of `for_trainer`."""
     from unslothrl.backends import unsloth
 
-    return unsloth.for_trainer(
-        base,
-        dtype=shape.dtype,
-        rank=shape.rank,
-        alpha=shape.alpha,
-        dropout=shape.dropout,
-        seed=shape.seed,
-        context=shape.context,
-        **options,
-    )
+    return unsloth.for_trainer(base, **shape.options, context=shape.context, **options)
 
 
 def peft_classifier(base: Path, shape: Shape) -> Any:

@@ -4,77 +4,261 @@ Once it trains, stops are held until a step or a batch of an evaluation is done;
 reached is saved.
 """
 
-import contextlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from unslothrl import stopping, variables
-from unslothrl.config.offline_options import OfflineOptions
-from unslothrl.embedded import EMBEDDED
-from unslothrl.ending import unexpected
-from unslothrl.errors import RunError, UserError
-from unslothrl.offline import backend, layouts
+from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.writing import to_toml
+from unslothrl.data import fingerprint
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file, newest_numbered, write_whole
+from unslothrl.offline import backend
+from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.resolve import Stage, fitted
-from unslothrl.offline.stage import Begun
 from unslothrl.planning import forecast
 from unslothrl.planning.machine import Machine
-from unslothrl.tracking import origin, trackers
-from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights import portable
+from unslothrl.rewards.model import HEAD_FILE, head_of
+from unslothrl.runs import resume
+from unslothrl.runs.run import Run
+from unslothrl.tracking import calling, origin
+from unslothrl.tracking.metrics import is_number
+from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
+from unslothrl.tracking.step_lines import Column, Layout
+from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 
-LOWER_CARD_MEMORY = (
-    "the card is full: lower --train_batch_size, then --max_length, or see `unslothrl plan`"
+MOST_PRINTS = 1 << 20  # bytes
+PAIRS_OF_HEAD = 200  # whose scores say what is usual
+ENDS = (
+    Column("seconds", "timing/step_s", 9, lambda value: f"{value:.1f}"),
+    Column("norm", "train/grad_norm", 9, is_optional=True),
 )
+OF_PAIRS = (Column("right", "train/accuracy", 8), Column("margin", "train/margin", 9), *ENDS)
+COLUMNS = {  # what the terminal shows of a step, after its loss
+    "sft": (Column("right", "train/token_accuracy", 8), *ENDS),
+    "dpo": OF_PAIRS,
+    "rm": OF_PAIRS,
+}
 
 
 def run(stage: Stage) -> int:
-    """-> the exit code: 0 when finished, 128 and the signal's number when it was stopped. Raises
-    UserError before anything is loaded, also where the card is too small; RunError."""
+    """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
     machine = Machine.detect()
     stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
-    options = stage.options
-    trackers.check(options.track)
-    stopping.listen()
-    layout = layouts.of(stage.command)
-    with Terminal(options.eval_every, layout=layout) as view, contextlib.ExitStack() as at_end:
-        begun: Begun | None = None
-        try:
-            backend.import_first(stage.options.backend, view)
-            begun = Begun.of(stage, machine, view, at_end)
-            trainer = prepared(begun)
-            with stopping.held(may_hang=True):
-                if begun.step >= trainer.args.max_steps and begun.was_finished:
-                    view.note("this run has finished: set --max_steps or --episodes higher")
-                    return 0
-                for line in ended_early(trainer, options):
-                    view.note(line)
-                train(trainer, begun)
-            for line in ended_early(trainer, options):
-                view.note(line)
-            begun.close("finished")
-            return 0
-        except KeyboardInterrupt:
-            if begun is not None:
-                begun.close("interrupted")
-            else:
-                view.failed(f"stopped ({stopping.cause()}) before anything was begun")
-            return stopping.cause().exit_code
-        except (UserError, RunError) as error:
-            if begun is not None:
-                begun.close("failed", error)
-            raise
-        except Exception as error:
-            if begun is None:
-                raise
-            failure = begun.checkpoints.abandoned(error)
-            begun.close("failed", failure)
-            raise unexpected(failure, begun.folder, LOWER_CARD_MEMORY) from None
+    return StageRun(stage).execute()
 
 
-def ended_early(trainer: Any, options: OfflineOptions) -> list[str]:
-    return forecast.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
+class StageRun(Run):
+    """After `prepare`: its `base` (the 4-bit checkpoint), `tokenizer` and `tables`."""
+
+    options: OfflineOptions
+    store = StageCheckpoints
+    lower_memory = "max_length"
+    model: Any = None
+    adapter: Path | None = None  # that was saved last
+    step = 0
+    skipped_in_a_row = 0
+
+    def __init__(self, stage: Stage):
+        self.layout = Layout(
+            (Column("loss", "train/loss", 9), *COLUMNS[stage.command]), ("loss", "train/loss")
+        )
+        super().__init__(stage)
+
+    def prepare(self) -> None:
+        """Everything that can be checked before the base is loaded. UserError."""
+        options, view = self.options, self.view
+        backend.import_first(options.backend, view)
+        view.stage("importing libraries")
+        from unslothrl.offline import settings, tables
+
+        check_start(options)
+        settings.check(options)
+        view.stage(f"reading base {options.model}")
+        notes: list[str] = [*self.resolved.notes]
+        parts = resume.base_parts_of(options, notes)
+        self.base = base_model.prepare(options.model, view.stage, view.progress)
+        self.tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
+        view.stage(f"reading {options.dataset}")
+        writer, form = tables.writer_and_form(options, self.tokenizer)
+        self.tables = found = tables.load(options, form, writer)
+        notes += [*found.notes, *writer.notes]
+        prints = {
+            fingerprint.TRAIN: tables.fingerprint(found.train),
+            f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
+        }
+        if self.earlier is None:
+            folder = self._new_folder(prints, parts)
+        else:
+            folder, self.step = self.earlier.folder, self.earlier.step
+            notes += self.earlier.notes
+            notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
+        use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
+        own = origin.described(self.resolved.command, options.dataset, folder.path.name)
+        kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
+        stages = starting_adapter.stages(options, own)
+        self.begin(folder, replace(use, kind=kind, stages=stages, base_parts=parts))
+        view.header([*self._header(), *notes])
+
+    def _new_folder(self, prints: Mapping[str, str], parts: Mapping[str, str]) -> RunFolder:
+        options = self.options
+
+        def begin(folder: Path) -> None:
+            start = starting_adapter.keep(options, folder)
+            origin.record(folder, self.resolved.recipe, start, parts)
+            write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
+
+        name = options.run_name or self.resolved.command
+        return RunFolder.create(options.output_dir, name, to_toml(options), begin)
+
+    def _header(self) -> list[str]:
+        """A title and what it trains on."""
+        options, tables = self.options, self.tables
+        packs = isinstance(options, SftOptions) and options.packing
+        start = f", from adapter {options.adapter}" if options.adapter else ""
+        return [
+            f"{self.resolved.command} on {options.dataset}, base {options.model}{start}",
+            f"{len(tables.train)} rows to train on, {len(tables.evaluation)} to evaluate on "
+            f"({tables.evaluation_name})",
+            f"{options.batch_size} {'packs' if packs else 'rows'} a step, of at most "
+            f"{options.max_length} tokens, backend {options.backend}",
+        ]
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """To go on from."""
+        found = self.earlier and self.earlier.checkpoint
+        return found.folder if found else None
+
+    def train(self) -> None:
+        """To the last step, or to the next boundary where a stop is asked for; one that is asked
+        for while the base is loaded ends this at once."""
+        from unslothrl.offline import training
+
+        options = self.options
+        self.view.stage("loading the base")
+        trainer = training.trainer_of(self)
+        early = forecast.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
+        with stopping.held(may_hang=True):
+            for line in early:
+                self.view.note(line)
+            self.model = trainer.model
+            if self.earlier is not None:
+                self.earlier.go_on(options, self.view)
+            self.trackers.start(self.step if self.checkpoint else None)
+            training.train(trainer, self)
+        for line in early:
+            self.view.note(line)
+
+    # What the trainer calls
+
+    def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        """After each step, and after an evaluation that is by itself: before the first step, and
+        after a step that was recorded without it. RunError where it cannot go on: see `finite`."""
+        from unslothrl.offline import weighting
+
+        self.step, self.has_results = step, step > 0
+        is_of_step = "timing/step_s" in row
+        if is_of_step or not step:
+            self.folder.log(row)
+        else:
+            self.folder.add_to_step(row)
+        self.trackers.log(step, row)
+        if is_of_step:
+            self.view.step(row, step, total)
+        if row.get("train/skipped_updates"):
+            self.skipped_in_a_row += 1
+            self.view.note(
+                f"step {step}: the loss or its gradient is not finite; nothing was changed "
+                f"({self.skipped_in_a_row} in a row)"
+            )
+            weighting.check_skipped(self.skipped_in_a_row, total)
+        else:
+            self.skipped_in_a_row = 0
+        weighting.check_model(self.model, step)
+        if any(name.startswith("eval/") for name in row):
+            self.view.evaluation(step, row)
+            if step and self.is_best():
+                self.save_adapter(step)
+        every = self.options.save_every
+        if step and every and step % every == 0:
+            self.save_adapter(step)
+
+    def is_best(self) -> bool:
+        """Whether the newest step has the lowest loss of all evaluations after a step."""
+        return self._best_step() == self.step
+
+    def _best_step(self) -> int | None:
+        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
+        return min(losses)[1] if losses else None
+
+    def evaluations(self) -> list[tuple[float, dict[str, Any]]]:
+        """(loss, row) of each."""
+        key = f"eval/{self.tables.evaluation_name}/loss"
+        return [(row[key], row) for row in self.rows() if is_number(row.get(key))]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its metrics so far."""
+        return self.folder.read_metrics(lambda damaged: None)
+
+    def save_adapter(self, step: int) -> None:
+        """adapters/v<step>/, with the head of a reward model."""
+        from unslothrl.offline import models
+
+        beside = portable.beside(self.use, self.base, self.card)
+        head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
+        if head is not None:
+            beside = replace(beside, contents={HEAD_FILE: head})
+        self.folder.beside_adapters = beside
+        name = portable.base_name(self.use.base, self.base)
+        self.adapter = self.folder.save_adapter(models.published(self.model, step, name))
+        self.folder.saved()
+
+    # The end
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        return self.folder.checkpoints.abandoned(error)  # type: ignore[attr-defined]
+
+    def save(self, status: str, error: BaseException | None) -> Path | None:
+        if self.model is not None and error is None and self.step:
+            self.save_adapter(self.step)
+            if self.options.lora_save_path and self.adapter:
+                portable.copy_adapter(self.adapter, Path(self.options.lora_save_path))
+        return self.adapter
+
+    def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
+        seconds = sum(row.get("timing/step_s") or 0.0 for row in self.rows())
+        return self.step, seconds, [row for _, row in self.evaluations()]
+
+    def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
+        return min(evals, key=lambda row: row[f"eval/{self.tables.evaluation_name}/loss"])
+
+    def commands(self, adapter: Path | None) -> dict[str, Any]:
+        """What can be done with the best adapter, or the newest where none is known to be
+        better."""
+        run, best = self.folder.path, None
+        if (step := self._best_step()) is not None:
+            best = run / ADAPTERS / f"v{step:06d}"
+            best = best if best.is_dir() else None
+        newest = newest_numbered(run / ADAPTERS, "v")
+        named = run if best in (None, newest) else best
+        has_template = bool(self.tokenizer.chat_template)
+        command: str | None = calling.command("chat", "--adapter", named)
+        if isinstance(self.options, RmOptions):
+            command = calling.command("train", "--reward", f"rm:{named}") if has_template else None
+        elif not has_template:
+            words = ("--adapter", named, "--output", f"{run.name}-exported")
+            command = calling.command("export", *words)
+        return {
+            "best_adapter": str(best) if best else None,
+            "command": None if newest is None else command,
+        }
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:
@@ -88,28 +272,30 @@ def on_first_card(stage: Stage, machine: Machine) -> Stage:
     return replace(stage, notes=(*stage.notes, note))
 
 
-def prepared(begun: Begun) -> Any:
-    """A trainer, its base loaded. A stop ends this at once. UserError."""
-    from unslothrl.offline import settings, training
+def check_start(options: OfflineOptions) -> None:
+    """UserError where the adapter that training begins with, or its head, is not one of the
+    base's."""
+    adapter = starting_adapter.folder(options)
+    if not adapter:
+        return
+    base = base_model.find(options.model, weights=False)
+    adapter_check.check(adapter, base)
+    if isinstance(options, RmOptions) and is_file(expanded(adapter) / HEAD_FILE):
+        hidden = base_model.read_config(base).get("hidden_size")
+        size = head_of(expanded(adapter)).hidden
+        if size != hidden:
+            raise UserError(
+                f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "
+                f"{hidden}: it is of another base"
+            )
 
-    begun.view.stage("loading the base")
-    name = begun.use.base
-    if name != EMBEDDED:
-        name = portable.base_name(name, begun.base)
-    with settings.refused(begun.stage.options, "trl."):
-        return training.trainer_of(begun.stage.options, begun.base, name, begun)
 
-
-def train(trainer: Any, begun: Begun) -> None:
-    """To the last step, or to the next boundary where a stop is asked for."""
-    from unslothrl.offline import training
-
-    begun.model = trainer.model
-    if begun.checkpoint is not None:
-        origin.record_resume(begun.folder.path, begun.step, ())
-    if begun.stage.options.resume is not None:
-        begun.folder.truncate_after(begun.step, begun.step if begun.checkpoint else -1)
-        begun.checkpoints.delete_after(begun.step)
-        begun.view.resumed(begun.folder.read_metrics())
-    begun.trackers.start(begun.step if begun.checkpoint else None)
-    training.train(trainer, begun)
+def prints_of(folder: Path) -> dict[str, Any]:
+    """What the run that is resumed has noted of its tables. UserError."""
+    try:
+        return read_object(folder / DATA_FILE, MOST_PRINTS)
+    except Unreadable as error:
+        raise UserError(
+            f"resume {folder}: {DATA_FILE}: {error}: start a new run from its adapter with "
+            "--adapter"
+        ) from None

@@ -20,7 +20,6 @@ from unslothrl.dialogue.base import encoded
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
-from unslothrl.offline.lengths import Limit
 
 REWRITTEN = (
     "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
@@ -39,6 +38,10 @@ class Written:
     ids: tuple[int, ...]
     learnt: tuple[bool, ...]
 
+    @classmethod
+    def all_of(cls, ids: Sequence[int]) -> "Written":
+        return cls(tuple(ids), (True,) * len(ids))
+
 
 @dataclass(frozen=True)
 class PairIds:
@@ -49,31 +52,31 @@ class PairIds:
     rejected: Written
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """An answer of a pair with what stands before it, as the template writes them."""
-
-    prompt: str
-    text: str  # of all turns
-    messages: list[Message]
-    tools: list[Any]
-    number: int  # of the answer's first turn
-
-
 class Writer:
     """Writes examples by a tokenizer and its chat template. `notes`: what a reader of the run must
-    know of them, each once. Its methods raise TooLong for what has more than `max_length` tokens
-    for certain; others may be as long."""
+    know of them, each once. Its methods raise UserError where the template refuses a
+    conversation."""
 
-    def __init__(self, tokenizer, only_replies: bool = True, max_length: int | None = None):
-        self.limit = Limit(tokenizer, max_length)
+    def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
         self.has_template = bool(tokenizer.chat_template)
         self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
 
+    def tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(encoded(self.tokenizer, text))
+
+    def joined(self, parts: Sequence[tuple[str, bool]]) -> Written:
+        """Of (text, whether it is learnt) in order, each tokenised by itself."""
+        ids, learnt = list[int](), list[bool]()
+        for text, is_learnt in parts:
+            tokens = self.tokens(text)
+            ids += tokens
+            learnt += [is_learnt] * len(tokens)
+        return Written(tuple(ids), tuple(learnt))
+
     def sequences(self, example: Example) -> list[Written]:
-        """UserError where the template refuses the conversation."""
+        """An example as one sequence, or more where the template rewrites earlier turns."""
         if not example.messages:
             return [self.of_text(example.text)]
         if not self.has_template:
@@ -82,20 +85,26 @@ class Writer:
             return [Written(prompt + reply, learnt)]
         messages, tools = self.written_form(example.messages, example.tools)
         if not self.only_replies:
-            text = self.template.written(messages, tools, False)
-            self.limit.check(text)
-            ids = self.tokens(text)
-            return [Written(ids, (True,) * len(ids))]
-        return self.of_replies(messages, tools)
+            return [Written.all_of(self.tokens(self.template.written(messages, tools, False)))]
+        found: list[Written] = []
+        parts: list[tuple[str, bool]] = []
+        written = ""
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before, said = self.reply(messages[:number], message, tools)
+            if not before.startswith(written):
+                found.append(self.joined(parts))
+                parts, written = [], ""
+            parts += [(before[len(written) :], False), (said, True)]
+            written = before + said
+        return [*found, self.joined(parts)]
 
     def of_text(self, text: str) -> Written:
         """A text with the tokens that the tokenizer puts around it, and an end."""
-        self.limit.check(text)
         (ids,) = self.tokenizer([text], verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
-        if end is not None and ids[-1:] != [end]:
-            ids = [*ids, end]
-        return Written(tuple(ids), (True,) * len(ids))
+        return Written.all_of(ids if end is None or ids[-1:] == [end] else [*ids, end])
 
     def as_texts(
         self, messages: Sequence[Message], is_plain: bool
@@ -108,94 +117,60 @@ class Writer:
                 "give texts"
             )
         prompt, reply = (each["content"] for each in messages)
-        self.limit.check(prompt, reply)
         (ids,) = self.tokenizer([prompt], verbose=False)["input_ids"]
         end = self.tokenizer.eos_token_id
         if end is not None and ids[-1:] == [end]:  # some tokenizers end every text
             ids = ids[:-1]
         return tuple(ids), self.tokens(reply) + (() if end is None else (end,))
 
-    def of_replies(self, messages: list[Message], tools: list) -> list[Written]:
-        found: list[Written] = []
-        written, ids, learnt = "", list[int](), list[bool]()
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before, said = self.reply(messages[:number], message, tools, self.limit)
-            if not written or not before.startswith(written):
-                if written:
-                    found.append(Written(tuple(ids), tuple(learnt)))
-                written, ids, learnt = "", [], []
-            for text, is_learnt in ((before[len(written) :], False), (said, True)):
-                tokens = self.tokens(text)
-                ids += tokens
-                learnt += [is_learnt] * len(tokens)
-            written = before + said
-        return [*found, Written(tuple(ids), tuple(learnt))]
-
     def pair(self, pair: Pair) -> PairIds:
-        """UserError where the template refuses it."""
+        both = [(*pair.prompt, *said) for said in (pair.chosen, pair.rejected)]
         if not self.has_template:
-            both = [
-                self.as_texts((*pair.prompt, *said), pair.is_plain)
-                for said in (pair.chosen, pair.rejected)
-            ]
-            chosen, rejected = (Written(ids, (True,) * len(ids)) for _, ids in both)
-            return PairIds(both[0][0], chosen, rejected)
-        answers: list[Conversation] = []
-        for said in (pair.chosen, pair.rejected):
-            messages, tools = self.written_form((*pair.prompt, *said), pair.tools)
+            (prompt_ids, chosen), (_, rejected) = (self.as_texts(m, pair.is_plain) for m in both)
+            return PairIds(prompt_ids, Written.all_of(chosen), Written.all_of(rejected))
+        prompts: list[str] = []
+        answers: list[tuple[str, list[Message], list[Any], int]] = []
+        for turns, said in zip(both, (pair.chosen, pair.rejected), strict=True):
+            messages, tools = self.written_form(turns, pair.tools)
             number = len(messages) - len(said)
-            prompt = self.template.written(messages[:number], tools)
+            prompts.append(self.template.written(messages[:number], tools))
             last = self.template.written(messages[:-1], tools)
-            text = self.template.written(messages, tools, False)
-            self.limit.check(text)
-            text = self.up_to_end(text, last)
-            answers.append(Conversation(prompt, text, messages, tools, number))
-        prompts = {answer.prompt for answer in answers}
-        texts = [answer.text for answer in answers]
+            text = self.up_to_end(self.template.written(messages, tools, False), last)
+            answers.append((text, messages, tools, number))
+        texts, prompt = [text for text, *_ in answers], prompts[0]
         same = common_start(*prompts, *texts)
-        (prompt, *_) = prompts
         if same != prompt:
-            begun = all(text.startswith(prompt) for text in texts)
-            same = prompt if begun else same
+            same = prompt if all(text.startswith(prompt) for text in texts) else same
             if len(pair.chosen) == len(pair.rejected) == 1:
                 self.note_on(prompt, same)
-        chosen, rejected = (self.answer(len(same), each) for each in answers)
-        return PairIds(self.tokens(same), chosen, rejected)
+        chosen_ids, rejected_ids = (self.answer(len(same), *each) for each in answers)
+        return PairIds(self.tokens(same), chosen_ids, rejected_ids)
 
-    def answer(self, begin: int, whole: Conversation) -> Written:
-        """What its text has from the character `begin` on, of which the assistant's turns are
-        learnt."""
-        text, messages = whole.text, whole.messages
-        if whole.number == len(messages) - 1:
-            tokens = self.tokens(text[begin:])
-            return Written(tokens, (True,) * len(tokens))
-        ids, learnt, at = list[int](), list[bool](), begin
-        for turn in range(whole.number, len(messages)):
+    def answer(
+        self, begin: int, text: str, messages: list[Message], tools: list[Any], number: int
+    ) -> Written:
+        """What a text of all turns has from the character `begin` on, of which the assistant's
+        turns are learnt, the first of them being the turn `number`."""
+        if number == len(messages) - 1:
+            return Written.all_of(self.tokens(text[begin:]))
+        parts: list[tuple[str, bool]] = []
+        at = begin
+        for turn in range(number, len(messages)):
             if messages[turn]["role"] != "assistant":
                 continue
-            before, said = self.reply(messages[:turn], messages[turn], whole.tools)
+            before, said = self.reply(messages[:turn], messages[turn], tools)
             if not text.startswith(before + said):
                 self.notes[REWRITTEN] = None
                 continue
-            start, end = max(at, begin if turn == whole.number else len(before)), len(before + said)
-            for part, is_learnt in ((text[at:start], False), (text[start:end], True)):
-                tokens = self.tokens(part)
-                ids += tokens
-                learnt += [is_learnt] * len(tokens)
+            start, end = max(at, begin if turn == number else len(before)), len(before + said)
+            parts += [(text[at:start], False), (text[start:end], True)]
             at = end
-        return Written(tuple(ids), tuple(learnt))
+        return self.joined(parts)
 
-    def reply(
-        self, before: list[Message], message: Message, tools: list, limit: Limit | None = None
-    ) -> tuple[str, str]:
-        """-> (the text before a reply, the reply's own with the end of its turn). `limit`: of the
-        two together, where they are in a sequence as they stand."""
+    def reply(self, before: list[Message], message: Message, tools: list) -> tuple[str, str]:
+        """-> (the text before a reply, the reply's own with the end of its turn)."""
         prompt = self.template.written(before, tools)
         text = self.template.written([*before, message], tools, False)
-        if limit is not None:
-            limit.check(text)
         text = self.up_to_end(text, prompt)
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]
@@ -240,14 +215,11 @@ class Writer:
             texts = list(hermes.with_tools(texts, list(tools), role))
         return texts, []
 
-    def tokens(self, text: str) -> tuple[int, ...]:
-        return tuple(encoded(self.tokenizer, text))
-
 
 def common_start(*texts: str) -> str:
     """What all begin with."""
-    shortest = min(texts, key=len)
-    for number, character in enumerate(shortest):
-        if any(text[number] != character for text in texts):
-            return shortest[:number]
-    return shortest
+    first, last = min(texts), max(texts)  # in the order of their characters: the most unlike
+    for number, (one, other) in enumerate(zip(first, last, strict=False)):
+        if one != other:
+            return first[:number]
+    return first

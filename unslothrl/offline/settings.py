@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
-import traceback
 import types
 import typing
 from collections.abc import Iterator
@@ -16,21 +14,32 @@ import transformers
 import trl
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.values import KINDS, nearest
 from unslothrl.errors import UserError
-from unslothrl.offline import trl_fields
 from unslothrl.untrusted import shown
 
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
-CACHED = "cached"
 UNSLOTH = "unsloth"  # whose checkpointing is on already
-SAID = {**KINDS, type(None): "none"}
-SIMPLE = {bool, int, float, str, type(None)}  # what can be told without a look into TRL
+FOR_ALL = {  # fields that `--trl` sets; all others are options of ours, or the run's own matter
+    "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices",
+    "activation_offloading", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_prefetch_factor", "neftune_noise_alpha", "pad_to_multiple_of", "tf32",
+    "torch_empty_cache_steps", "use_liger_kernel",
+}  # fmt: skip
+ALLOWED = {
+    SftOptions: {*FOR_ALL, "label_smoothing_factor", "loss_type", "router_aux_loss_coef"},
+    DpoOptions: {
+        *FOR_ALL, "f_alpha_divergence_coef", "f_divergence_type",
+        "label_smoothing", "ld_alpha", "router_aux_loss_coef", "use_weighting",
+    },
+    RmOptions: {*FOR_ALL, "center_rewards_coefficient", "disable_dropout"},
+}  # fmt: skip
+SMOOTHED = "robust"  # the one loss on pairs here in which TRL 1.15 reads label_smoothing
+DIVERGENT = ("sigmoid", "hinge", "ipo", "robust")  # which have a divergence to choose
 
 
 def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any:
     """What the trainer is told; it writes checkpoints into `writing`. UserError for `--trl`."""
-    micro = options.micro_batch
+    micro, has_card = options.micro_batch, torch.cuda.is_available()
     ours: dict[str, Any] = {
         "output_dir": str(writing),
         "per_device_train_batch_size": micro,
@@ -49,14 +58,14 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
         "eval_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        "use_cpu": not torch.cuda.is_available(),
-        "bf16": torch.cuda.is_available() and dtype == torch.bfloat16,
-        "fp16": torch.cuda.is_available() and dtype == torch.float16,
-        "gradient_checkpointing": torch.cuda.is_available() and options.backend != UNSLOTH,
+        "use_cpu": not has_card,
+        "bf16": has_card and dtype == torch.bfloat16,
+        "fp16": has_card and dtype == torch.float16,
+        "gradient_checkpointing": has_card and options.backend != UNSLOTH,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
-        "optim": "adamw_8bit" if torch.cuda.is_available() else "adamw_torch",
+        "optim": "adamw_8bit" if has_card else "adamw_torch",
         "dataset_num_proc": None,
-        "dataloader_pin_memory": torch.cuda.is_available(),
+        "dataloader_pin_memory": has_card,
         "max_length": None,
     }
     if isinstance(options, SftOptions) and options.packing:
@@ -67,24 +76,20 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype) -> Any
             "loss_type": [options.loss_type],
             "precompute_ref_batch_size": micro,
         }
-    kind = CONFIGS[type(options)]
-    given = own(options, kind, ours)
-    trl_fields.check_values(options, given, torch.cuda.is_available())
+    given = own(options)
+    if isinstance(options, DpoOptions):
+        check_loss(options.loss_type, given)
     with refused(options):
-        return kind(**{**ours, **given})
+        return CONFIGS[type(options)](**{**ours, **given})
 
 
 @contextlib.contextmanager
-def refused(options: OfflineOptions, package: str = "") -> Iterator[None]:
-    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError; with
-    `package` only what was raised in it, or in what it called."""
+def refused(options: OfflineOptions) -> Iterator[None]:
+    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError."""
     try:
         yield
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        modules = (
-            str(f.f_globals.get("__name__")) for f, _ in traceback.walk_tb(error.__traceback__)
-        )
-        if not options.trl or not any(name.startswith(package) for name in modules):
+        if not options.trl:
             raise
         said = " ".join(str(error).split())
         raise UserError(f"trl {', '.join(options.trl)}: {said:.200}: leave it out") from None
@@ -94,43 +99,31 @@ def check(options: OfflineOptions) -> None:
     """UserError for what `--trl` cannot say; without a base or data. Also for what the optimiser
     refuses, which is made of one number."""
     config = config_of(options, Path(options.output_dir), torch.float32)
-    if not options.trl:
-        return
     with refused(options):
         make, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(config)
         make([torch.nn.Parameter(torch.zeros(1))], **settings)
 
 
-def own(options: OfflineOptions, kind: type, ours: dict[str, Any]) -> dict[str, Any]:
+def own(options: OfflineOptions) -> dict[str, Any]:
     """The fields of TRL's config that the user sets: name -> value, in JSON where it is JSON.
-    UserError for one that it lacks, or that is not to be set: see `trl_fields`."""
-    names = {each.name for each in dataclasses.fields(kind) if each.init}
+    UserError for one that is not to be set, and for a value of another type, which TRL takes."""
+    allowed, hints = ALLOWED[type(options)], typing.get_type_hints(CONFIGS[type(options)])
     found: dict[str, Any] = {}
     for text in options.trl:
         name, separator, value = text.partition("=")
-        if not separator:
-            raise UserError(f"trl {text}: write KEY=VALUE, such as --trl neftune_noise_alpha=5")
-        if name not in names:
-            near = nearest(name, sorted(names))
-            hint = f"did you mean {near}?" if near else f"see the fields of {kind.__name__}"
-            raise UserError(f"trl {name}: {kind.__name__} has no such field: {hint}")
-        trl_fields.check_name(name, type(options), ours)
-        found[name] = typed(name, parsed(value), kind)
+        if not separator or name not in allowed:
+            known = ", ".join(sorted(allowed))
+            is_ours = name in {entry.name for entry in dataclasses.fields(options)}
+            hint = f"use --{name}" if is_ours else f"KEY=VALUE sets {known}"
+            raise UserError(f"trl {text}: {hint}")
+        found[name] = parsed(value)
+        kinds = typing.get_args(hints[name]) or (hints[name],)
+        kinds = (*kinds, int) if float in kinds else kinds
+        plain = {bool, int, float, str, types.NoneType}
+        if set(kinds) <= plain and type(found[name]) not in kinds:
+            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"trl {name} must be {wanted}, got {shown(found[name])}")
     return found
-
-
-def typed(name: str, value: Any, kind: type) -> Any:
-    """The value of a field of TRL's, which does not check it. UserError for one of another type."""
-    hint = typing.get_type_hints(kind).get(name)
-    types_ = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"trl {name} must be finite, got {value}: set --trl {name}=VALUE")
-    if isinstance(value, int) and not isinstance(value, bool) and float in types_:
-        return value
-    if not set(types_) <= SIMPLE or type(value) in types_:
-        return value
-    wanted = " or ".join(SAID[each] for each in types_ if each is not None)
-    raise UserError(f"trl {name} must be {wanted}, got {shown(value)}: set --trl {name}=VALUE")
 
 
 def parsed(value: str) -> Any:
@@ -138,3 +131,20 @@ def parsed(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return {"true": True, "false": False, "none": None}.get(value.lower(), value)
+
+
+def check_loss(loss: str, given: dict[str, Any]) -> None:
+    """UserError for fields that the loss on pairs ignores or cannot have."""
+    smoothing = given.get("label_smoothing", 0.0)
+    if (loss == SMOOTHED) != bool(smoothing):
+        raise UserError(
+            f"trl label_smoothing {smoothing}: it is of --loss_type {SMOOTHED}, which needs it "
+            f"(the share of pairs that are the wrong way round), and the loss is {loss}"
+        )
+    divergence = given.get("f_divergence_type", "reverse_kl")
+    if divergence != "reverse_kl" and loss not in DIVERGENT:
+        raise UserError(
+            f"trl f_divergence_type: only --loss_type {', '.join(DIVERGENT)} have one, not {loss}"
+        )
+    if "f_alpha_divergence_coef" in given and divergence != "alpha_divergence":
+        raise UserError("trl f_alpha_divergence_coef: it is of f_divergence_type=alpha_divergence")

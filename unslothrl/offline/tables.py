@@ -5,30 +5,34 @@
           chosen_learnt and rejected_learnt   of the answer's tokens, 0: read, not learnt
     rm    chosen_ids, rejected_ids       each with the prompt, and margin where the data has one
 
-Rows that cannot be used, and those longer than `max_length`, are left out and counted; none is cut.
+Rows that cannot be used, and those longer than `--max_length`, are left out and counted; none is
+cut.
 """
 
 import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from unslothrl.columns import UnusableRow
+from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources, splits
 from unslothrl.data.rendering import Skipped, check_unusable, numbered
 from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
+from unslothrl.files import expanded
 from unslothrl.offline import examples
 from unslothrl.offline.examples import Example, ExampleColumns, Pair
-from unslothrl.offline.lengths import TooLong
 from unslothrl.offline.sequences import Writer
 from unslothrl.types import seed_of
+from unslothrl.weights import adapter_use, starting_adapter
 
 IGNORED = -100  # a label that is not learnt
 LEARNT = {"chosen_ids": "chosen_learnt", "rejected_ids": "rejected_learnt"}
@@ -39,27 +43,11 @@ TableRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """Where rows come from; see `data.options.DataOptions`."""
-
-    dataset: str
-    eval_dataset: tuple[str, ...]  # at most one source
-    holdout: float
-    eval_problems: int  # evaluation rows, at most; 0: all
-    max_length: int  # tokens
-    seed: int
-    columns: ExampleColumns = field(default_factory=ExampleColumns)
-    system_prompt: str | None = None  # in place of the rows' own
-    default_prompt: str = ""  # system prompt of rows that have none
-
-
-@dataclass(frozen=True)
 class Form(Generic[Read]):
     """What a trainer makes of a row."""
 
     read: Callable[[Mapping, ExampleColumns], Read]
     write: Callable[[Writer, Read], list[TableRow]]
-    embedded: Callable[[str, int], Iterator[TableRow]]  # (split, seed) -> rows
     length: Callable[[TableRow], int]  # in tokens, of what the model reads at once
 
     def prompt(self, row: Mapping, columns: ExampleColumns) -> list[Any]:
@@ -82,27 +70,7 @@ class Tables:
     system_prompt: str = ""  # that all rows to train on have, "" where there is no such
 
 
-@dataclass(frozen=True)
-class _Split:
-    """What `splits.split` is told."""
-
-    dataset: str
-    eval_dataset: tuple[str, ...]
-    holdout: float
-    seed: int
-    reader: "_Reader"
-
-
-@dataclass(frozen=True)
-class _Reader:
-    form: Form
-    columns: ExampleColumns
-
-    def prompt(self, row: Mapping) -> list[Any]:
-        return self.form.prompt(row, self.columns)
-
-
-def load(options: TableOptions, form: Form, writer: Writer) -> Tables:
+def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
     """The tables of a stage. Raises UserError."""
     train, evaluation, name = rows_of(options, form)
     filled: list[list[TableRow]] = []
@@ -123,53 +91,53 @@ def load(options: TableOptions, form: Form, writer: Writer) -> Tables:
     return Tables(filled[0], evaluation, name, tuple(notes), prompts[0])
 
 
-def rows_of(options: TableOptions, form: Form) -> tuple[Rows, Rows, str]:
+def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     """-> (training rows, evaluation rows, the name of the evaluation set)."""
     train: Rows
     if options.dataset == EMBEDDED:
-        endless = form.embedded("train", seed_of(options.seed, "train"))
+        endless = embedded_pairs("train", seed_of(options.seed, "train"))
         train = list(itertools.islice(endless, EMBEDDED_ROWS))
-        held_out: Rows = embedded_eval(form)
+        held_out: Rows = embedded_eval()
     else:
-        reader = _Reader(form, options.columns)
-        given = (options.dataset, options.eval_dataset, options.holdout, options.seed)
-        train, held_out = splits.split(_Split(*given, reader), sources.parse(options.dataset))
+        columns = ExampleColumns.of(options)
+        reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
+        names = ("dataset", "eval_dataset", "holdout", "seed")
+        told: Any = SimpleNamespace(reader=reader, **{n: getattr(options, n) for n in names})
+        train, held_out = splits.split(told, sources.parse(options.dataset))
     if not options.eval_dataset:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
     if text == EMBEDDED:
-        return train, embedded_eval(form), name
+        return train, embedded_eval(), name
     by_split = sources.load_splits(sources.parse(text or options.dataset))
     return train, by_split[sources.test_of(by_split) or sources.train_of(by_split)], name
 
 
-def embedded_eval(form: Form) -> list[TableRow]:
+def embedded_eval() -> list[TableRow]:
     """The same in every run."""
-    return list(itertools.islice(form.embedded("test", 0), EMBEDDED_EVAL_ROWS))
+    return list(itertools.islice(embedded_pairs("test", 0), EMBEDDED_EVAL_ROWS))
 
 
 def table(
-    rows: Rows, options: TableOptions, form: Form, writer: Writer
+    rows: Rows, options: OfflineOptions, form: Form, writer: Writer
 ) -> tuple[list[TableRow], Skipped, str]:
     """-> (what a trainer reads of `rows`, what is left out of them, the system prompt that all of
     them have, "" where there is no such)."""
     found: list[TableRow] = []
     prompts: set[str] = set()
-    skipped = Skipped(source=rows)
+    skipped, columns = Skipped(source=rows), ExampleColumns.of(options)
+    default = default_prompt(options)
     for number, row in numbered(rows):
         skipped.rows += 1
         try:
-            read = form.read(row, options.columns)
+            read = form.read(row, columns)
             if options.system_prompt is not None:
                 read = read.under(options.system_prompt)
-            elif options.default_prompt and not read.system_prompt:
-                read = read.under(options.default_prompt)
+            elif default and not read.system_prompt:
+                read = read.under(default)
             written = form.write(writer, read)
         except (UnusableRow, UserError) as error:  # a template may refuse some conversations
             skipped.add(str(error), number)
-            continue
-        except TooLong as error:
-            skipped.too_long.append(error.tokens)
             continue
         longest = max(map(form.length, written))
         if longest > options.max_length:
@@ -178,6 +146,14 @@ def table(
             found += [{name: compact(value) for name, value in one.items()} for one in written]
             prompts.add(read.system_prompt)
     return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
+
+
+def default_prompt(options: OfflineOptions) -> str:
+    """The system prompt of rows that have none: what the adapter that training begins with was
+    told. UserError for an adapter whose files are damaged."""
+    adapter = starting_adapter.folder(options)
+    use = adapter_use.read(expanded(adapter)) if adapter else None
+    return use.system_prompt if use is not None else ""
 
 
 def alike(rows: list[TableRow]) -> list[TableRow]:
@@ -222,10 +198,7 @@ def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
     return [
         {
             "input_ids": list(each.ids),
-            "labels": [
-                token if is_learnt else IGNORED
-                for token, is_learnt in zip(each.ids, each.learnt, strict=True)
-            ],
+            "labels": np.where(each.learnt, each.ids, IGNORED).tolist(),
         }
         for each in writer.sequences(example)
     ]
@@ -251,14 +224,9 @@ def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
     return [row if pair.margin is None else {**row, "margin": pair.margin}]
 
 
-def embedded_examples(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with worked answers, in the form that the rewards ask for."""
-    for row in embedded_pairs(split, seed):
-        yield {"prompt": row["prompt"], "completion": row["chosen"]}
-
-
 def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with a worked answer, which is right, and a guess."""
+    """Problems with a worked answer, which is right and in the form that the rewards ask for, and a
+    guess."""
     draw = random.Random(f"pairs {split} {seed}")
     while True:
         a, sign, b = arithmetic.draw_operands(draw)
@@ -269,21 +237,23 @@ def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
         yield {"prompt": arithmetic.text(a, sign, b), "chosen": chosen, "rejected": rejected}
 
 
-SFT: Form[Example] = Form(
-    examples.example, sft_rows, embedded_examples, lambda row: len(row["input_ids"])
-)
+SFT: Form[Example] = Form(examples.example, sft_rows, lambda row: len(row["input_ids"]))
 DPO: Form[Pair] = Form(
     examples.pair,
     dpo_rows,
-    embedded_pairs,
     lambda row: len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])),
 )
 RM: Form[Pair] = Form(
     examples.pair,
     rm_rows,
-    embedded_pairs,
     lambda row: max(len(row["chosen_ids"]), len(row["rejected_ids"])),
 )
+
+
+def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Writer, Form]:
+    if isinstance(options, SftOptions):
+        return Writer(tokenizer, options.assistant_only_loss), SFT
+    return Writer(tokenizer), DPO if isinstance(options, DpoOptions) else RM
 
 
 def fingerprint(rows: Sequence[TableRow]) -> str:

@@ -1,13 +1,13 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
 Of their methods only those are overridden by which they make ids of rows, average over
-micro-batches (see `weighting`), take a step (see `finite`) and its learning rate (RL's), write a
+micro-batches and take a step (see `weighting`), and its learning rate (RL's), write a
 checkpoint and evaluate.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,20 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from unslothrl import stopping
+from unslothrl.algorithms import schedules
 from unslothrl.backends.lora import POLICY
 from unslothrl.errors import RunError
 from unslothrl.files import remove
 from unslothrl.memory import peak_memory_mb
-from unslothrl.offline.answers import LearntOnly
-from unslothrl.offline.checkpoints import StageCheckpoints
-from unslothrl.offline.finite import Finite
 from unslothrl.offline.tables import LEARNT
-from unslothrl.offline.weighting import DpoWithTies, OfPairs, OfTokens, RewardsWithTies, pairs_in
+from unslothrl.offline.weighting import (
+    DpoWithTies,
+    Finite,
+    OfPairs,
+    OfTokens,
+    RewardsWithTies,
+    pairs_in,
+)
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",
@@ -55,22 +60,14 @@ class Interrupted(Exception):
 
 
 class Recorder(TrainerCallback):
-    """Hands each finished step to `finished(step, total, row)`, and decides when the Trainer
-    evaluates, saves and stops.
+    """Hands each finished step to the run, and decides when the Trainer evaluates, saves and stops.
 
     A step that is evaluated is finished when that is done.
     """
 
-    def __init__(
-        self,
-        finished: Callable[[int, int, dict[str, Any]], None],
-        eval_name: str,
-        eval_every: int,
-        checkpoint_every: int,
-    ):
-        self.finished, self.eval_name = finished, eval_name
-        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
-        self.row: dict[str, Any] = {}
+    def __init__(self, run: Any):
+        """`run`: an `offline.run.StageRun`."""
+        self.run, self.row = run, dict[str, Any]()
         self.step_began = time.perf_counter()
 
     def on_step_begin(self, args, state, control, **_):
@@ -80,9 +77,10 @@ class Recorder(TrainerCallback):
         step, last = state.global_step, state.global_step >= state.max_steps
         is_asked = stopping.is_asked()
         control.should_log = True
-        due = is_due(step, state.max_steps, self.eval_every)
+        options = self.run.options
+        due = is_due(step, state.max_steps, options.eval_every)
         control.should_evaluate = due and not is_asked
-        control.should_save = last or is_asked or step % self.checkpoint_every == 0
+        control.should_save = last or is_asked or step % options.checkpoint_every == 0
         control.should_training_stop = last or is_asked
         return control
 
@@ -102,22 +100,20 @@ class Recorder(TrainerCallback):
             self._finish(state)
 
     def on_evaluate(self, args, state, control, metrics=None, **_):
-        self.row = {"step": state.global_step, **self.row, **self.of_evaluation(metrics or {})}
-        self._finish(state)
-
-    def of_evaluation(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        if not metrics:
-            return {}
+        name = self.run.tables.evaluation_name
         found = {
-            f"eval/{self.eval_name}/{name}": metrics[f"eval_{key}"]
-            for key, name in FIGURES.items()
-            if f"eval_{key}" in metrics
+            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
+            for key, ours in FIGURES.items()
+            if metrics and f"eval_{key}" in metrics
         }
-        return {**found, "timing/eval_s": metrics["eval_runtime"]}
+        if metrics:
+            found["timing/eval_s"] = metrics["eval_runtime"]
+        self.row = {"step": state.global_step, **self.row, **found}
+        self._finish(state)
 
     def _finish(self, state) -> None:
         row, self.row = self.row, {}
-        self.finished(state.global_step, state.max_steps, row)
+        self.run.finished(state.global_step, state.max_steps, row)
 
 
 def is_due(step: int, last: int, eval_every: int) -> bool:
@@ -126,10 +122,7 @@ def is_due(step: int, last: int, eval_every: int) -> bool:
 
 
 class Recorded:
-    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules.
-
-    `prepare` is to be called before it trains.
-    """
+    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules."""
 
     args: Any
     state: Any
@@ -137,31 +130,24 @@ class Recorded:
     model: Any
     optimizer: Any
     lr_scheduler: Any
-    lr_share: Callable[[int, int], float]
-    checkpoints: StageCheckpoints
-    is_best: Callable[[], bool]
-    progress: Callable[[int], None]
-    evaluated: int
 
-    def prepare(
-        self,
-        lr_share: Callable[[int, int], float],
-        checkpoints: StageCheckpoints,
-        is_best: Callable[[], bool],
-        progress: Callable[[int], None],
-    ) -> None:
-        """`lr_share(step, total)`: the share of `--lr` in a step, from 1; `is_best`: whether the
-        last evaluation was the best so far; `progress` gets the number of micro-batches that an
-        evaluation has done."""
-        self.lr_share = lr_share
-        self.checkpoints, self.is_best, self.progress = checkpoints, is_best, progress
-        self.evaluated = 0
+    def __init__(self, *given: Any, run: Any, **named: Any):
+        """`run`: an `offline.run.StageRun`."""
+        self.run, self.evaluated, self.pairs = run, 0, 0
+        super().__init__(*given, **named)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
 
             def share(done: int) -> float:
-                return self.lr_share(done + 1, num_training_steps)
+                options = self.run.options
+                return schedules.share(
+                    options.lr_schedule,
+                    done + 1,
+                    num_training_steps,
+                    options.warmup_steps,
+                    options.lr_floor,
+                )
 
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
             self.lr_scheduler = schedule
@@ -189,7 +175,7 @@ class Recorded:
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
         self.shorten(written)
-        self.checkpoints.seal(written, step, self.is_best())
+        self.run.folder.checkpoints.seal(written, step, self.run.is_best())
 
     def shorten(self, checkpoint: Path) -> None:
         """Removes what the run's folder has already."""
@@ -209,24 +195,44 @@ class Recorded:
         try:
             with torch.random.fork_rng():
                 return super().evaluate(*args, **kwargs)  # type: ignore[misc]
-        except Interrupted:
+        except Interrupted:  # the step is recorded without its evaluation
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
-            return self.control_left()
-
-    def control_left(self) -> dict[str, float]:
-        """The step is recorded without its evaluation."""
-        handler = self.callback_handler  # type: ignore[attr-defined]
-        self.control = handler.on_evaluate(self.args, self.state, self.control, {})
-        return {}
+            handler = self.callback_handler  # type: ignore[attr-defined]
+            self.control = handler.on_evaluate(self.args, self.state, self.control, {})
+            return {}
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         if stopping.is_asked():
             raise Interrupted
         result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
         self.evaluated += 1
-        self.progress(self.evaluated)
+        batches = -(-len(self.run.tables.evaluation) // self.args.per_device_eval_batch_size)
+        self.run.view.progress("eval", self.evaluated, batches)
         return result
+
+
+class LearntOnly:
+    """A collator of TRL's for pairs whose answers have turns of others: its `completion_mask`
+    leaves out the tokens that are only read.
+
+    TRL computes everything of an answer through this mask: its log-probability, the lengths by
+    which a loss divides, entropy and mean logits.
+    """
+
+    def __init__(self, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]):
+        self.collator = collator
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """`completion_mask` [2 * rows, tokens]: first the better answers, then the worse."""
+        batch = self.collator(rows)
+        for half, name in enumerate(LEARNT.values()):
+            for number, row in enumerate(rows):
+                if name in row:
+                    mask = batch["completion_mask"][half * len(rows) + number]
+                    begin = len(row["prompt_ids"])
+                    mask[begin : begin + len(row[name])] = mask.new_tensor(row[name])
+        return batch
 
 
 class SftTrainer(Recorded, Finite, OfTokens, trl.SFTTrainer):
@@ -239,11 +245,6 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
 
     _signature_columns: Any
 
-    def __init__(self, *given: Any, cached: Callable[[int], None], **named: Any):
-        """`cached` gets the number of pairs whose reference is computed before the first step."""
-        self._cached, self._pairs = cached, 0
-        super().__init__(*given, **named)
-
     def shorten(self, checkpoint: Path) -> None:
         if (checkpoint / OF_REFERENCE).is_dir():  # a copy of what training began with
             remove(checkpoint / OF_REFERENCE)
@@ -251,8 +252,10 @@ class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         found = super().compute_ref_log_probs(model, inputs)
-        self._pairs += pairs_in(inputs)
-        self._cached(self._pairs)
+        self.pairs += pairs_in(inputs)
+        tables = self.run.tables
+        everything = len(tables.train) + len(tables.evaluation)
+        self.run.view.progress("reference", self.pairs, everything)
         return found
 
     @property

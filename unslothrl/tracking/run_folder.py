@@ -121,7 +121,7 @@ class RunFolder:
         self.path = Path(path)
         self.beside_adapters = NOTHING
         self.last_adapter: Path | None = None  # that this process has written
-        self.checkpoints = Checkpoints(self.path)
+        self.checkpoints: Any = Checkpoints(self.path)  # or a stage's
         self.lock: RunLock | None = None
         self.saved: Callable[[], None] = lambda: None  # called when there is more to copy away
 

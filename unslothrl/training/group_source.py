@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from unslothrl import rewards
 from unslothrl.algorithms import filtering
 from unslothrl.algorithms.objective import Objective
-from unslothrl.checkpoints.ahead import Ahead
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.rewards import Chosen

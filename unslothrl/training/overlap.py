@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.checkpoints.ahead import Ahead
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.group_source import GroupSource

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unslothrl.checkpoints.ahead import Ahead
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.errors import RunError
 from unslothrl.policy_version import Adapter
 from unslothrl.tracking.metrics import is_number

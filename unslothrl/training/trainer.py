@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl import stopping
-from unslothrl.checkpoints.ahead import Ahead
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks

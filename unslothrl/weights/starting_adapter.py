@@ -29,8 +29,10 @@ KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
 
 
 class Options(Protocol):
-    """Of a run or stage: what was given, and the folder of one that is resumed."""
+    """Of a run: what was given, and the folder of the run that goes on, None for a new one."""
 
+    @property
+    def model(self) -> str: ...
     @property
     def adapter(self) -> str | None: ...
     @property
@@ -98,15 +100,15 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
     found."""
     given = adapter_folder(user.get("adapter"))
-    if given is None or user.get("resume") is not None:
-        return {**user}
-    base = base_of(given)
-    if "model" in user:
-        if base is not None and of_weights(base) != of_weights(str(user["model"])):
-            given, model = user["adapter"], user["model"]
-            notes.append(f"adapter {given} was trained on {shown(base)}, and the model is {model}")
-        return {**user}
+    base = base_of(given) if given is not None and user.get("resume") is None else None
     if base is None:
+        return {**user}
+    if "model" in user:
+        if of_weights(base) != of_weights(str(user["model"])):
+            notes.append(
+                f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
+                f"{user['model']}"
+            )
         return {**user}
     try:
         base = read_value("model", base)

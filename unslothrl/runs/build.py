@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
@@ -34,38 +35,24 @@ from unslothrl.weights.base_model import load_tokenizer
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     """-> an `Actor` with an engine, and on it a 4-bit base, of its own; without a `plan` it has the
     card that it finds to itself."""
-    from unslothrl.engines.base import Engine
-
     plan = plan or actor_alone(config)
     if config.actor_tensor_parallel > 1:
         return actor_of(plan.name, split_engine(config, base, plan), config, base)
     prepare_card()
-    engine: Engine
     memory = engine_memory(plan)
-    if memory is not None:
-        from unslothrl.engines import vllm
+    if memory is None:
+        engine = own_engine(config, base, peft_backend(config, base), has_own_base=True)
+        return actor_of(plan.name, engine, config, base)
+    from unslothrl.engines import vllm
 
-        engine = vllm.start(
-            base,
-            dtype=dtype_name(config),
-            context=config.context,
-            rank=config.max_lora_rank,
-            max_num_seqs=config.sequences_at_once,
-            max_loras=versions_in_flight(config),
-            seed=config.seed,
-            memory=memory,
-            takes_turns=plan.takes_turns,
-            sleep_lock=plan.sleep_lock,
-        )
-    else:
-        from unslothrl.engines.transformers import TransformersEngine
-
-        engine = TransformersEngine(
-            peft_backend(config, base),
-            base,
-            max_num_seqs=config.sequences_at_once,
-            has_own_base=True,
-        )
+    engine = vllm.start(
+        base,
+        **vllm_options(config),
+        dtype=dtype_name(config),
+        memory=memory,
+        takes_turns=plan.takes_turns,
+        sleep_lock=plan.sleep_lock,
+    )
     return actor_of(plan.name, engine, config, base)
 
 
@@ -80,15 +67,29 @@ def split_engine(config: Config, base: Path, plan: ProcessPlan):
         base,
         base_model.find(config.model),
         config.actor_tensor_parallel,
+        **vllm_options(config),
         on_gpu=card is not None,
         dtype=dtype_on(config, card.capability if card else None),
-        context=config.context,
-        rank=config.max_lora_rank,
-        max_num_seqs=config.sequences_at_once,
-        max_loras=versions_in_flight(config),
-        seed=config.seed,
         memory=memory,
     )
+
+
+def vllm_options(config: Config) -> dict[str, Any]:
+    return {
+        "context": config.context,
+        "rank": config.max_lora_rank,
+        "max_num_seqs": config.sequences_at_once,
+        "max_loras": versions_in_flight(config),
+        "seed": config.seed,
+    }
+
+
+def own_engine(config: Config, base: Path, backend: Any, has_own_base: bool):
+    """-> transformers' engine over a backend's model."""
+    from unslothrl.engines.transformers import TransformersEngine
+
+    sequences = config.sequences_at_once
+    return TransformersEngine(backend, base, max_num_seqs=sequences, has_own_base=has_own_base)
 
 
 def engine_memory(plan: ProcessPlan) -> EngineMemory | None:
@@ -212,15 +213,11 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
 
 def shared_engine(config: Config, base: Path, backend, plan: ProcessPlan):
     """An engine over the learner's own weights: Unsloth's vLLM where there is one."""
-    if backend.llm is not None:
-        from unslothrl.engines.vllm import VllmEngine
+    if backend.llm is None:
+        return own_engine(config, base, backend, has_own_base=False)
+    from unslothrl.engines.vllm import VllmEngine
 
-        return VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
-    from unslothrl.engines.transformers import TransformersEngine
-
-    return TransformersEngine(
-        backend, base, max_num_seqs=config.sequences_at_once, has_own_base=False
-    )
+    return VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
 
 
 def import_unsloth(config: Config):

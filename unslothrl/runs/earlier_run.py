@@ -5,22 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unslothrl.checkpoints import learner_file
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.config.changes import changed
-from unslothrl.config.options import Config
+from unslothrl.checkpoints.store import CheckpointStore
 from unslothrl.config.reading import read_toml
+from unslothrl.config.resolve import Resolved
+from unslothrl.config.values import Table
 from unslothrl.config.writing import to_toml
-from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
 from unslothrl.redaction import redacted_values
-from unslothrl.resuming import FREE
+from unslothrl.runs.resume import COMMANDS, FREE, changed
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
 from unslothrl.tracking.step_lines import found_at, is_whole
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.trainer import Trainer
 
 LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
 
@@ -30,37 +26,46 @@ class EarlierRun:
     """The run of `--resume`, its folder locked."""
 
     folder: RunFolder
-    checkpoint: Checkpoint | None  # to go on from; None: from its start
+    checkpoint: Any  # to go on from, as its store reads it; None: from its start
+    table: Table
     changes: tuple[str, ...]  # of its options
     notes: tuple[str, ...]
 
     @classmethod
-    def reopen(cls, config: Config, at_end: contextlib.ExitStack) -> "EarlierRun":
+    def reopen(
+        cls, resolved: Resolved, store: type[CheckpointStore], at_end: contextlib.ExitStack
+    ) -> "EarlierRun":
         """Locks the folder until `at_end`, and finds its newest checkpoint that is whole. UserError
         where it is no run's, where it is in use, or where none of its checkpoints is whole."""
-        folder = RunFolder.reopen(config.resume or "")
+        options, table = resolved.options, COMMANDS[resolved.command]
+        folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
+        folder.checkpoints = store(folder.path, options.keep_checkpoints)
         notes: list[str] = []
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
-            why = notes[0].partition("):")[0]
-            raise UserError(f"resume {config.resume}: {why}), and no other checkpoint is whole")
+            raise UserError(f"resume {options.resume}: {notes[0]}")
         notes += damaged_metrics(folder)
-        changes = changed(read_toml(folder.path / CONFIG), config)
-        return cls(folder, checkpoint, tuple(changes), tuple(notes))
+        changes = changed(read_toml(folder.path / CONFIG, table), options, table)
+        return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
 
     @property
-    def state(self) -> RunState:
-        return self.checkpoint.state if self.checkpoint else RunState()
+    def step(self) -> int:
+        return self.checkpoint.step if self.checkpoint else 0
 
-    def has_finished(self, config: Config) -> bool:
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are kept; -1: none."""
+        return self.checkpoint.logged if self.checkpoint else -1
+
+    def has_finished(self, options: Any) -> bool:
         """Whether no steps are left, as far as that is known before the data is read. UserError
         where some are, and its checkpoints are gone: it would begin again over its own record."""
         summary = self.summary()
         if summary.get("status") != "finished" or not is_whole(summary):
             return False
-        before = read_toml(self.folder.path / CONFIG)
-        is_same = all(before.get(n) == redacted_values(getattr(config, n)) for n in LENGTH)
+        before = read_toml(self.folder.path / CONFIG, self.table)
+        is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
         if not is_same and self.checkpoint is None:
             self.folder.refuse_restart()
         return is_same
@@ -85,50 +90,31 @@ class EarlierRun:
         """Whether an option has changed on which rollouts may depend."""
         return any(line.partition(" ")[0] not in FREE for line in self.changes)
 
-    def check_data(self, now: fingerprint.Fingerprints, dataset: str) -> list[str]:
-        """Notes on evaluation sets that have changed. UserError where the training set has."""
-        return fingerprint.check(self.state.data, now, dataset)
-
-    def go_on(
-        self, trainer: Trainer, config: Config, view: Terminal, comments: Sequence[str] = ()
-    ) -> None:
-        """Has the trainer go on where the run was, and writes its config, with `comments`.
-        UserError where that was with another base, or the checkpoint is another learner's: the
-        folder is then as it was."""
-        before, now = self.state, trainer.first
-        if before.base and now.base and before.base != now.base:
-            raise UserError(
-                f"model {config.model}: its weights are not those that the run was trained on: "
-                "give the base back, or start a new run"
-            )
-        if self.checkpoint is not None:
-            try:
-                trainer.restore(self.checkpoint, self.draws_otherwise)
-            except ValueError as error:
-                name = self.checkpoint.folder.name
-                raise UserError(f"resume {self.folder.path}: {name}: {error}") from None
-        self.folder.write_config(to_toml(replace(config, resume=None), comments))
-        self.folder.truncate_after(before.step, trainer.logged if self.checkpoint else -1)
-        origin.record_resume(self.folder.path, before.step, self.changes)
+    def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
+        """Once the training is as it was at the checkpoint: deletes the record of what came after,
+        and writes the run's config, with `comments`."""
+        self.folder.write_config(to_toml(replace(options, resume=None), comments))
+        self.folder.truncate_after(self.step, self.logged)
+        origin.record_resume(self.folder.path, self.step, self.changes)
         view.resumed(self.folder.read_metrics())
 
 
-def newest_recorded(folder: RunFolder, notes: list[str]) -> Checkpoint | None:
+def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     """The newest whole checkpoint, or that of the step before where the record of its step was cut
     off: the step is then done and recorded again. UserError where the metrics cannot be read."""
-    whole = folder.checkpoints.whole_ones(notes.append, learner_file.check)
+    whole = folder.checkpoints.whole_ones(notes.append)
     newest = next(whole, None)
     if newest is None:
         return None
-    step = newest.state.step
+    step = newest.step
     try:
-        cut_off = folder.incomplete_record(step, step - (newest.state.unlogged is not None))
+        cut_off = folder.incomplete_record(step, newest.logged)
     except ValueError as error:
         raise UserError(f"resume {error}: remove that line") from None
     if cut_off is None:
         return newest
     before = next(whole, None)
-    if before is None or before.state.step != step - 1:
+    if before is None or before.step != step - 1:
         notes.append(f"{cut_off} is incomplete: what it had of step {step} is lost")
         return newest
     notes.append(f"{cut_off} is incomplete: step {step} is done again")

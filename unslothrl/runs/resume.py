@@ -1,4 +1,5 @@
-"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror."""
+"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror; and what
+is not as it was in that run."""
 
 import json
 import os
@@ -9,37 +10,43 @@ from typing import Any
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import COMMAND, entries
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import fetching
 from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.untrusted import plain
 from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
-FREE = {  # which may differ in one run: where it is, its length, what it writes, its machines
-    "resume", "recipe", "output_dir", "run_name", "max_steps", "episodes", "track", "project_name",
-    "save_every", "checkpoint_every", "keep_checkpoints", "keep_rollouts", "mirror", "profile",
-    "cluster", "number_of_actors", "number_of_learners", "min_actors", "ray_address",
+COMMANDS: dict[str, Table] = {RUN.command: RUN, **TABLES}
+PLACE = {"resume", "recipe", "run_name", "output_dir"}  # how it was started, and where it is
+FREE = PLACE | {  # may differ in one run: its length, what it writes, its machines
+    "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every",
+    "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster", "number_of_actors",
+    "number_of_learners", "min_actors", "ray_address",
 }  # fmt: skip
 
 
-def recipe_of(user: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user set, as run.json keeps it."""
+def recipe_of(table: Table, user: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user set, as run.json keeps it. Two commands may be given the same options."""
     options = {name: redacted_values(user[name]) for name in sorted(user.keys() - FREE)}
-    return json.loads(json.dumps(options))
+    command = {} if table is RUN else {COMMAND: table.command}
+    return json.loads(json.dumps(options | command))
 
 
-def newest(user: Mapping[str, Any], output_dir: str, notes: list[str]) -> Path | None:
+def newest(
+    table: Table, user: Mapping[str, Any], output_dir: str, notes: list[str]
+) -> Path | None:
     """The run that goes on: that of `run_name` if the user gave one, else the newest that was begun
     with the same options, but for those that are `FREE`. None that another user has put there."""
     parent = Path(output_dir)
     name = user.get("run_name")
-    recipe = recipe_of(user)
+    recipe = recipe_of(table, user)
     found = [
         folder
         for folder in (parent.iterdir() if parent.is_dir() else ())
@@ -52,6 +59,10 @@ def newest(user: Mapping[str, Any], output_dir: str, notes: list[str]) -> Path |
         f"set --resume {folder}"
         for folder in sorted(others)
     ]
+
+    def begun(folder: Path) -> tuple[str, float]:
+        return origin.read(folder).started, (folder / CONFIG).stat().st_mtime
+
     return max((folder for folder in found if folder not in others), key=begun, default=None)
 
 
@@ -65,7 +76,11 @@ def is_of_another(folder: Path, parent: os.stat_result, user: int) -> bool:
 
 
 def found(
-    user: Mapping[str, Any], output_dir: str, notes: list[str], fetch: Fetch | None = None
+    table: Table,
+    user: Mapping[str, Any],
+    output_dir: str,
+    notes: list[str],
+    fetch: Fetch | None = None,
 ) -> dict[str, Any]:
     """`resume` and `mirror` of the run that `user` means, fetched if it is away. `fetch` gets a URL
     and the folder for it; without it only runs that are here are found."""
@@ -76,10 +91,10 @@ def found(
     else:
         mirror = None
     if chosen == AUTO:
-        here = newest(user, output_dir, notes)
+        here = newest(table, user, output_dir, notes)
         chosen = None if here is None else str(here)
         if here is None and mirror is not None and fetch is not None:
-            chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(user))
+            chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(table, user))
         none = f"no run with these options in {output_dir} yet: a new one"
         notes.append(f"resume auto: {chosen or none}")
     if chosen is not None and mirror is None and user.get("mirror") is None:
@@ -96,11 +111,11 @@ def found(
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
 
-def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
-    """The options that say what they said when the run in the folder `resume` began: what the run
-    made of them counts, such as the newest adapter of another run at that time, or its rank. Not
-    those of which it keeps no secrets. `asked` has whole paths."""
-    recipe, now = recipe_at(resume), recipe_of(asked)
+def as_begun(table: Table, folder: Path, asked: Mapping[str, Any]) -> set[str]:
+    """The options that say what they said when the run in `folder` began: what the run made of them
+    counts, such as the newest adapter of another run at that time, or its rank. Not those of which
+    it keeps no secrets. `asked` has whole paths."""
+    recipe, now = recipe_at(folder), recipe_of(table, asked)
     return {
         name
         for name, is_now in now.items()
@@ -108,10 +123,27 @@ def as_begun(resume: str, asked: Mapping[str, Any]) -> set[str]:
     }
 
 
-def recipe_at(resume: str) -> dict[str, Any]:
-    """What the user set when the run in the folder `resume` began, {} where nobody knows."""
-    recipe = origin.read(expanded(resume)).recipe
+def recipe_at(folder: Path) -> dict[str, Any]:
+    """What the user set when the run in `folder` began, {} where nobody knows."""
+    recipe = origin.read(folder).recipe
     return recipe if isinstance(recipe, dict) else {}
+
+
+def changed(before: Mapping[str, Any], after: Any, table: Table) -> list[str]:
+    """A line for each option that is not as the run's config.toml, `before`, has it."""
+    lines = []
+    for name, entry in table.options.items():
+        was, now = before.get(name, entry.default), redacted_values(getattr(after, name))
+        if name not in PLACE and was != now:
+            lines.append(f"{name} {written(was)} -> {written(now)}")
+    return lines
+
+
+def written(value: Any) -> str:
+    """As the command line or a recipe would have it."""
+    if value is None:
+        return "not set"
+    return " ".join(map(plain, value)) or "not set" if isinstance(value, tuple) else plain(value)
 
 
 def base_parts_of(
@@ -153,7 +185,7 @@ def check_command(config: Path, command: str) -> None:
     """UserError for a run of another command than `command`, whose options may all be known to this
     one. `config`: the file in the run's folder."""
     found = entries(config).get(COMMAND, RUN.command)
-    if found != command and found in [RUN.command, *TABLES]:
+    if found != command and found in COMMANDS:
         raise UserError(
             f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
             f"unslothrl {found} --resume {config.parent}"
@@ -162,11 +194,8 @@ def check_command(config: Path, command: str) -> None:
 
 def holding(folder: Path) -> str | None:
     """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
-    try:
-        mirror = entries(folder / CONFIG).get("mirror")
-        return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
-    except (OSError, ValueError, UserError):  # whatever reads it next says so
-        return None
+    mirror = entries(folder / CONFIG).get("mirror") if is_file(folder / CONFIG) else None
+    return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
 
 
 def is_in(chosen: str, mirror: str | None) -> bool:
@@ -174,8 +203,3 @@ def is_in(chosen: str, mirror: str | None) -> bool:
     if mirror is None or fetching.is_url(mirror):
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()
-
-
-def begun(folder: Path) -> tuple[str, float]:
-    """Runs in the order in which they were begun."""
-    return origin.read(folder).started, (folder / CONFIG).stat().st_mtime

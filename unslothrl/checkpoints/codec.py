@@ -1,0 +1,83 @@
+"""Dataclasses as JSON, read back by the types of their fields: no pickle, and no code per class.
+
+A tuple or an array that repeats its values is written as runs of them: [[7, 300], [8, 2]].
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import types
+import typing
+from typing import Any
+
+import numpy as np
+
+ATOMS = (bool, int, float, str, types.NoneType)
+MOST_REPEATED = 1 << 26  # values that runs may stand for
+
+
+def dumps(value: Any, indent: int | None = None) -> bytes:
+    """JSON in ASCII; a number of NumPy's becomes a plain one."""
+    return json.dumps(value, indent=indent, default=_plain).encode("ascii")
+
+
+def _plain(value: Any) -> Any:
+    if not dataclasses.is_dataclass(value):
+        return value.item()
+    kind: Any = type(value)
+    return {each: _shortened(getattr(value, each)) for each in fields_of(kind)}
+
+
+def _shortened(value: Any) -> Any:
+    value = tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, tuple) or not value or type(value[0]) not in ATOMS:
+        return value
+    runs = [(each, len(list(same))) for each, same in itertools.groupby(value)]
+    return runs if 2 * len(runs) <= len(value) else value
+
+
+def decoded(kind: Any, value: Any, name: str = "it") -> Any:
+    """JSON's `value` as a `kind`: a dataclass, a tuple, list or dict of known types, an optional or
+    a plain type. Raises ValueError, which names the field, for another, TypeError where a field is
+    missing."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or (value is None and isinstance(kind, types.UnionType)):
+        return value
+    if isinstance(kind, types.UnionType):
+        return decoded(inner[0], value, name)
+    if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+        kinds, make = fields_of(kind), typing.cast(Any, kind)
+        if value.keys() <= kinds.keys():
+            return make(**{each: decoded(kinds[each], value[each], each) for each in value})
+    elif origin is dict and isinstance(value, dict):
+        return {key: decoded(inner[1], each, name) for key, each in value.items()}
+    elif origin in (tuple, list) and isinstance(value, list):
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return tuple(decoded(*each, name) for each in zip(inner, value, strict=True))
+        return origin(_items(inner[0], value, name))
+    elif kind is np.ndarray and isinstance(value, list):
+        first = value[0][0] if value and isinstance(value[0], list) and value[0] else (*value, 0)[0]
+        return np.array(_items(type(first), value, name))
+    elif kind in ATOMS:
+        return _items(kind, [value], name)[0]
+    raise ValueError(f"{name} is not what it must be")
+
+
+@functools.cache
+def fields_of(kind: Any) -> dict[str, Any]:
+    """Field -> its type."""
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+
+
+def _items(kind: Any, values: list[Any], name: str) -> list[Any]:
+    if kind not in ATOMS:
+        return [decoded(kind, each, name) for each in values]
+    if values and all(isinstance(each, list) for each in values):
+        runs = [decoded(tuple[kind, int], each, name) for each in values]
+        if sum(count for _, count in runs) <= MOST_REPEATED:
+            return [each for value, count in runs for each in (value,) * count]
+    if set(map(type, values)) <= ({int, float} if kind is float else {kind}):
+        return list(map(float, values)) if kind is float else values
+    raise ValueError(f"{name} is not what it must be")

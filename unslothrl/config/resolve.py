@@ -1,0 +1,391 @@
+"""From what the user gave to options that can run.
+
+The layers, each of which wins over those before it:
+
+    the defaults
+    the task of the machine: its model and data set, and the tiny-cpu recipe of the embedded base
+    the config.toml of the run that is resumed
+    `--recipe FILE.toml`
+    the flags
+    the shape of the adapter that training begins with
+
+What is then not set by any of them but the first two is fitted to the machine (`planning.fit`), and
+what follows from other options is filled in (`following`).
+"""
+
+import datetime
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unslothrl import environments, option_rules, rewards
+from unslothrl.algorithms import objectives
+from unslothrl.config.checks import check
+from unslothrl.config.offline_options import OfflineOptions, RmOptions
+from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of, with_objective, without_parts_of
+from unslothrl.config.reading import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
+from unslothrl.config.values import RUN, Table, read_value
+from unslothrl.data import sources
+from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
+from unslothrl.errors import UserError
+from unslothrl.files import exists, expanded, is_file, newest_numbered
+from unslothrl.mirror import fetching
+from unslothrl.planning import fit
+from unslothrl.planning.machine import Machine
+from unslothrl.redaction import is_hidden, redacted_values
+from unslothrl.rewards import model as reward_model
+from unslothrl.runs import resume
+from unslothrl.tracking import origin
+from unslothrl.tracking.run_folder import CONFIG, free_name
+from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
+from unslothrl.weights.adapter_check import Lora
+
+ADAPTERS = "adapters"  # in a run's folder
+FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
+FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
+
+Options = Config | OfflineOptions
+AnyOptions = TypeVar("AnyOptions", Config, OfflineOptions)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Options that can run: `given` names what the user set, `notes` what was changed to fit."""
+
+    options: Any  # of the command
+    given: frozenset[str]
+    notes: tuple[str, ...]
+    recipe: dict[str, Any] = field(default_factory=dict)  # see `runs.resume.recipe_of`
+    command: str = RUN.command
+
+    @property
+    def config(self) -> Config:
+        return self.options
+
+
+@dataclass
+class Layers:
+    """What the user asked for, on top of the run that is resumed."""
+
+    asked: dict[str, Any]  # recipe and flags
+    requested: dict[str, Any]  # of these what is not as it usually is
+    user: dict[str, Any]  # the three layers as one
+    notes: list[str]
+
+    @property
+    def given(self) -> frozenset[str]:
+        return frozenset(self.user) - {"recipe", "resume"}
+
+
+def resolve(
+    flags: Mapping[str, Any], machine: Machine | None = None, fetch: resume.Fetch | None = None
+) -> Resolved:
+    """The config of a run from its flags (name -> value, as text or typed). Raises UserError.
+
+    What can be checked without looking at the machine is checked first; without `machine`, it is
+    then looked at. `fetch` gets a run that is to go on from a mirror; without it none is.
+    """
+    layers = layers_of(RUN, flags, fetch)
+    given, notes = layers.given, layers.notes
+    notes += check_named(replace(Config(), **layers.user))
+    machine = machine or Machine.detect()
+    if fit.needs_hub(given, machine):
+        machine = machine.look_for_hub()
+    config = replace(Config(), **task_of_machine(layers.user, machine))
+    lora = lora_of(config, layers.requested)
+    if lora is not None:
+        config = replace(config, **shape_of(lora, config))
+    if config.max_staleness:  # actors generate all the time: learners only train
+        config = replace(config, learner_chunk_size=0)
+    config, changes = fit.fit(config, given, machine)
+    notes += changes
+    config = following(config, layers)
+    check(config)
+    if config.resume is not None:
+        before = read_toml(expanded(config.resume) / CONFIG)
+        changed = resume.changed(before, config, RUN)
+        notes += [f"{line}: changed in this resume" for line in changed]
+    facts = option_rules.Facts(config, objective_of(config), machine, lora)
+    notes += option_rules.notes(layers.requested, facts)
+    recipe = resume.recipe_of(RUN, layers.asked)
+    return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)
+
+
+def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None) -> Layers:
+    """Recipe and flags over the run that is resumed, with whole paths; of a run that is named as an
+    adapter or a reward model the newest. Raises UserError."""
+    notes: list[str] = []
+    flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
+    own = {} if flags.get("recipe") in RECIPES else without_parts_of(recipe)
+    usual = {name: entry.default for name, entry in table.options.items()}
+    requested = {name: value for name, value in own.items() if value != usual[name]} | flags
+    if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
+        recipe = without_parts_of(recipe)
+    asked = in_full({**recipe, **flags})
+    output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
+    user = {**asked, **resume.found(table, asked, output_dir, notes, fetch)}
+    for name in ("output_dir", "resume"):
+        if user.get(name) is not None:
+            user[name] = str(expanded(user[name]))
+    if user.get("mirror") is not None:
+        user["mirror"] = fetching.canonical("mirror", user["mirror"])
+    if user.get("resume") is not None:
+        user = over_resumed(table, user, asked)
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
+    if "reward" in user:
+        user["reward"] = tuple(map(newest_reward, user["reward"]))
+    user = starting_adapter.with_base(user, notes)
+    return Layers(asked, requested, user, notes)
+
+
+def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for over the options of the run that is resumed, which keeps its folder, also
+    where that was moved. UserError where it would need another checkpoint than its own."""
+    folder = expanded(user["resume"])
+    if not is_file(folder / CONFIG):
+        raise UserError(
+            f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
+            "set --resume runs/<run_name>"
+        )
+    resume.check_command(folder / CONFIG, table.command)
+    before = read_toml(folder / CONFIG, table)
+    fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
+    same = resume.as_begun(table, folder, asked) & fixed
+    user = {name: value for name, value in user.items() if name not in same}
+    if user.get("adapter") is not None:
+        user["adapter"] = newest_of_run(user["adapter"])
+    for name in sorted(before.keys() - user.keys()):
+        if is_hidden(before[name]):
+            raise UserError(
+                f"{name} {before[name]}: the folder of the run that is resumed keeps no secrets: "
+                f"set --{name} again"
+            )
+    check_unchanged(table, before, user, fixed)
+    if user.get("reward"):
+        begun = resume.recipe_at(folder).get("reward")
+        user["reward"] = reward_model.kept(user["reward"], begun, before.get("reward", ()))
+    if user.get("learner", before.get("learner")) != before.get("learner"):
+        before = without_parts_of(before)
+    place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
+    return {**before, **user, **place}
+
+
+def check_unchanged(
+    table: Table, before: Mapping[str, Any], user: Mapping[str, Any], fixed: Set[str]
+) -> None:
+    full = in_full(before)
+    for name in sorted(fixed & user.keys()):
+        was = full.get(name, table.options[name].default)
+        if name == "model" and resume.base_parts_at(user["resume"]):
+            continue  # a copy of it may lie elsewhere: its content is compared
+        if redacted_values(user[name]) != was:
+            raise UserError(
+                f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"
+                f": leave --{name} out, or start a new run from its adapter with --adapter"
+            )
+    learner, was = user.get("learner"), before.get("learner", Config.learner)
+    if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:
+        raise UserError(
+            f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
+            "critic: leave --learner out, or start a new run"
+        )
+
+
+# Paths by their whole names: a run that goes on from another folder finds them, so does one whose
+# own folder was moved, and so do other processes. A run stays a run.
+
+
+def whole_path(text: str) -> str:
+    return text if text == EMBEDDED_TURNS else str(expanded(text).absolute())
+
+
+def whole_model(text: str) -> str:
+    return whole_path(text) if is_path(text) else text
+
+
+def whole_function(text: str) -> str:
+    """`file.py:name`, a learner's file.py, or a name of ours."""
+    file, separator, rest = text.partition(".py:")
+    is_a_file = separator or objectives.is_file(text)
+    return whole_path(file) + separator + rest if is_a_file else text
+
+
+def whole_reward(text: str) -> str:
+    is_model = text.startswith(reward_model.PREFIX)
+    return reward_model.absolute(text) if is_model else whole_function(text)
+
+
+def whole_program(text: str) -> str:
+    """One that is a bare name is looked for when it is started."""
+    return whole_path(text) if "/" in text else text
+
+
+def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    return lambda texts: tuple(map(whole, texts))
+
+
+WHOLE: dict[str, Callable[[Any], Any]] = {
+    "adapter": whole_path,
+    "lora_save_path": whole_path,
+    "model": whole_model,
+    "dataset": sources.absolute,
+    "eval_dataset": each(sources.absolute_eval),
+    "learner": whole_function,
+    "environment": whole_function,
+    "reward": each(whole_reward),
+    "tools": each(environments.absolute_tool),
+    "environment_python": whole_program,
+}
+
+
+def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if value is None or name not in WHOLE else WHOLE[name](value)
+        for name, value in layer.items()
+    }
+
+
+def is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~"))
+
+
+def newest_of_run(adapter: str) -> str:
+    """The newest adapter where a run's folder is given, else what is given."""
+    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
+    return adapter if newest is None else str(newest)
+
+
+def newest_reward(text: str) -> str:
+    """The newest reward model where a run's folder is given, else what is given."""
+    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
+
+
+# What follows from other options
+
+
+def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+    """The user's layers over the model and data set of this machine, and over the recipe of the
+    embedded base where that is the model."""
+    model, dataset = fit.default_task(machine)
+    layers = {"model": model, "dataset": dataset, **user}
+    if layers["model"] != EMBEDDED:
+        return layers
+    tiny = read_recipe(EMBEDDED_RECIPE)
+    if "episodes" in user and layers["dataset"] != EMBEDDED:
+        del tiny["max_steps"]  # the user counts in episodes
+    return {**layers, **tiny, **user}
+
+
+def lora_of(options: Options, requested: Mapping[str, Any]) -> Lora | None:
+    """The settings of the adapter that training begins with. UserError where a lower rank was asked
+    for."""
+    folder = starting_adapter.folder(options)
+    if folder is None:
+        return None
+    lora = adapter_check.check_format(folder)
+    if requested.get("max_lora_rank", lora.rank) < lora.rank:
+        raise UserError(
+            f"max_lora_rank {requested['max_lora_rank']}: adapter {options.adapter} has rank "
+            f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
+        )
+    return lora
+
+
+def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
+    """The options that an adapter decides. A resumed run goes on as it began."""
+    if options.resume is not None:
+        return {}
+    alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else options.lora_alpha
+    return {"max_lora_rank": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
+
+
+def following(config: Config, layers: Layers) -> Config:
+    """The config with what its other options decide, and its own name. UserError where there would
+    be no reward at all: an environment that is named has its own."""
+    has_own = config.environment != environments.SINGLE_TURN
+    if config.reward == (rewards.NONE,) and not has_own:
+        raise UserError("reward none: nothing would be learnt from: set --environment, or a reward")
+    usual = (rewards.NONE,) if has_own else rewards.defaults()
+    topk = config.topk if "topk" in layers.given else min(config.topk, config.num_candidates)
+    config = with_objective(replace(config, reward=config.reward or usual, topk=topk))
+    notes, stale = layers.notes, config.max_staleness
+    if stale and layers.requested.get("learner_chunk_size"):
+        notes.append(
+            f"learner_chunk_size {layers.requested['learner_chunk_size']} -> 0: with max_staleness "
+            f"{stale} learners generate nothing"
+        )
+    if stale and config.correction == "none":
+        old = f"rollouts may be older than the policy (max_staleness {stale})"
+        if "correction" in layers.given:
+            notes.append(f"warning: correction none, and {old}: the gradient is biased")
+        else:
+            notes.append(f"correction none -> truncated: {old}")
+            config = replace(config, correction="truncated")
+    return named(config, Path(config.learner).stem, notes)
+
+
+def named(options: AnyOptions, kind: str, notes: list[str]) -> AnyOptions:
+    """With a run name whose folder is still free, unless it is a resumed run."""
+    if options.resume is not None:
+        return options
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = free_name(options.output_dir, options.run_name or f"{kind}-{now}")
+    if options.run_name not in (None, name):
+        notes.append(f"run_name {options.run_name} -> {name}: it is taken")
+    return replace(options, run_name=name)
+
+
+# Checks that need neither the machine nor a model
+
+
+def check_named(config: Config) -> list[str]:
+    """-> notes. Raises UserError for a file, a folder, an objective, a reward, an environment or a
+    tool that is not there, or not what it must be."""
+    check_files(config)
+    objectives.load(config.learner)
+    rewards.choose(config.reward)
+    environments.check(config.environment)
+    environments.options_of(config.environment_options)
+    return environments.check_tools(config.tools)
+
+
+def check_files(options: Options) -> None:
+    """UserError for a model, data set or adapter that is not there, an adapter of another kind, and
+    folders that cannot be written to."""
+    if is_path(options.model) and not exists(options.model):
+        raise UserError(f"model {options.model}: no such file or folder: check the path")
+    evals = sources.eval_sources(options.eval_dataset)
+    named = [("eval_dataset", text) for text in evals.values() if text is not None]
+    for name, text in (("dataset", options.dataset), *named):
+        source = sources.parse(text)
+        if source.is_local and not exists(source.name):
+            raise UserError(f"{name} {source.name}: no such file or folder: check the path")
+    folder = starting_adapter.folder(options)
+    if folder is not None:
+        if options.resume is not None:
+            starting_adapter.check(options, origin.read(expanded(options.resume)).start)
+        adapter_check.check_format(folder)
+        if not isinstance(options, RmOptions):
+            adapter_use.check_policy(expanded(folder))
+    check_folders(options)
+
+
+def check_folders(options: Options) -> None:
+    """UserError for a folder to write into that is a file, and a name that is no folder's."""
+    for name in ("output_dir", "lora_save_path"):
+        value = getattr(options, name)
+        if value is not None and exists(value) and not Path(value).is_dir():
+            raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if options.lora_save_path is not None:
+        portable.check_target(expanded(options.lora_save_path))
+    run_name = options.run_name if options.resume is None else None  # else its folder is there
+    if run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
+        raise UserError(
+            "run_name must be at most 100 letters, digits and . _ - + = @, got "
+            f"{run_name[:120]!r}: set --run_name and put folders into --output_dir"
+        )

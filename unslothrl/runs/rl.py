@@ -1,0 +1,306 @@
+"""A run of reinforcement learning: check, start, train, and save what there is at the end."""
+
+import contextlib
+import gc
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unslothrl import cluster, rewards, variables
+from unslothrl.checkpoints.run_state import RunState
+from unslothrl.cluster import joining, starting
+from unslothrl.cluster.base import Cluster
+from unslothrl.cluster.checks import Checks
+from unslothrl.config.options import Config
+from unslothrl.config.parts import objective_of
+from unslothrl.config.resolve import Resolved
+from unslothrl.config.writing import to_toml
+from unslothrl.data import fingerprint, tasks
+from unslothrl.data.tasks import Data, FiniteTasks
+from unslothrl.errors import RunError, UserError
+from unslothrl.planning import forecast, shapes, tensor_parallel
+from unslothrl.planning.machine import Machine
+from unslothrl.planning.place import place
+from unslothrl.planning.placement import Resources
+from unslothrl.rewards import model
+from unslothrl.runs import resume
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.build import data_options, scorer_of
+from unslothrl.runs.run import Run
+from unslothrl.tracking import calling, origin
+from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.training import trial
+from unslothrl.training.saving import best
+from unslothrl.training.tracing import Pieces
+from unslothrl.training.start_lines import facts, header
+from unslothrl.training.trainer import Trainer
+from unslothrl.types import Task
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
+
+COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
+
+
+class RlRun(Run):
+    """The main job. After `prepare`: its `base` (the 4-bit checkpoint), `data`, `prints` of the
+    data, `level` of the sandbox and `steps`."""
+
+    options: Config
+    cluster: Cluster | None = None
+    trainer: Trainer | None = None
+    base_hash = ""
+    machine = Machine()
+
+    def prepare(self) -> None:
+        """Everything before the first process, with what takes long on the display. UserError."""
+        config, view = self.options, self.view
+        check_without_data(config, view)
+        on_base: list[str] = []
+        judges = [each.function for each in rewards_in_learner(config)]
+        parts = resume.base_parts_of(config, on_base, judges)
+        self.base = base_model.prepare(config.model, view.stage, view.progress)
+        view.stage("reading the tokenizer")
+        tokenizer = base_model.load_tokenizer(self.base)
+        view.stage(f"reading {config.dataset}")
+        options = data_options(config)
+        self.data = data = tasks.load(options, tokenizer)
+        view.stage("trying the rewards")
+        task = trial.shortest(data)
+        self.level = check_rewards(config, task)
+        trial.try_environment(config, task, tokenizer)
+        self.steps = total_steps(config, data)
+        notes = [*on_base]
+        notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
+        check_machine(config, self.machine, self.base)
+        self.prints = fingerprint.of(data)
+        if self.earlier is not None:  # before models are loaded
+            changed = fingerprint.check(self.before.data, self.prints, config.dataset)
+            notes = [*self.earlier.notes, *notes, *changed]
+        folder = self.earlier.folder if self.earlier else self._new_folder(parts)
+        use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
+        own = origin.described(origin.RL, config.dataset, folder.path.name, config.learner)
+        stages = starting_adapter.stages(config, own)
+        self.begin(folder, replace(use, stages=stages, base_parts=parts))
+        view.header(header(config, data, self.steps, [*self.resolved.notes, *notes]))
+
+    def _new_folder(self, parts: dict[str, str]) -> RunFolder:
+        config = self.options
+
+        def begin(folder: Path) -> None:
+            start = starting_adapter.keep(config, folder)
+            origin.record(folder, self.resolved.recipe, start, parts)
+
+        text = to_toml(config, facts(config, self.data))
+        return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
+
+    @property
+    def before(self) -> RunState:
+        """Where it goes on from."""
+        return self.earlier.checkpoint.state if self.earlier and self.earlier.step else RunState()
+
+    def train(self) -> None:
+        """Starts the processes and trains to the last step."""
+        config, folder, view = self.options, self.folder, self.view
+        adapter = config.adapter and (starting_adapter.kept(folder.path) or config.adapter)
+        started = replace(config, adapter=adapter, max_steps=self.steps)
+        processes = self.cluster = cluster.start(started, self.base, self.machine, view.stage)
+        view.stage("trying out what has started")
+        checks = Checks(self.level, learners_generate=config.learner_generates)
+        checks.check_started(processes, view.note)
+        self.base_hash = checks.base_hash
+        self.use = replace(self.use, base_hash=checks.base_hash)
+        folder.beside_adapters = portable.beside(self.use, self.base, self.card)
+        first = RunState(data=self.prints, base=checks.base_hash, versions=origin.versions())
+        pieces = Pieces.of(self.base)
+        trainer = self.trainer = Trainer(
+            config, self.data, processes, folder, view, self.steps, checks, self.trackers, pieces,
+            first,
+        )  # fmt: skip
+        self.has_results = True
+        if self.earlier is not None:
+            restore(trainer, self.earlier, self.before, config.model)
+            self.earlier.go_on(config, view, facts(config, self.data))
+            folder.saved()  # what came after the step is gone
+        is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
+        self.trackers.start(trainer.state.step if is_resumed else None)
+        spare_collector(processes)
+        trainer.train()
+        for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
+            view.note(line)
+
+    def save(self, status: str, error: BaseException | None) -> Path | None:
+        """The last whole step and adapter, as far as processes that may be dead or hang give
+        them."""
+        if self.trainer is not None:
+            self.trainer.tasks.close()
+        try:
+            if status != "finished":
+                self._save_boundary()
+            return None if error else self._save_adapter(is_needed=status == "finished")
+        finally:
+            if self.cluster is not None:
+                with contextlib.suppress(*([Exception] if error else [])):  # it says more
+                    self.cluster.close()
+
+    def _save_boundary(self) -> None:
+        """So that a run which has not finished loses at most the step in flight."""
+        if self.trainer is None:
+            return
+        try:
+            self.trainer.save_boundary()
+        except (RunError, OSError, KeyboardInterrupt) as error:
+            said = str(error) or "interrupted again"
+            self.view.note(f"the last whole step is not saved: {said}")
+
+    def _save_adapter(self, is_needed: bool) -> Path | None:
+        if self.trainer is None or self.trainer.published is None:
+            return None
+        try:
+            adapter = self.trainer.save_last_adapter()
+        except (RunError, KeyboardInterrupt) as error:  # a process hangs, or a second Ctrl-C
+            if is_needed:
+                raise
+            self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
+            return None
+        if self.options.lora_save_path:
+            portable.copy_adapter(adapter, Path(self.options.lora_save_path))
+        return adapter
+
+    def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
+        state = self.trainer.state if self.trainer else self.before
+        return state.step, state.seconds, state.evals or []
+
+    def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
+        return best(evals)
+
+    def commands(self, adapter: Path | None) -> dict[str, Any]:
+        """What to do with the run's newest adapter, to be copied into a shell."""
+        run, more = self.folder.path, {"base_hash": self.base_hash}
+        if adapter is None:
+            return {"command": None, **more}
+        return {
+            "command": calling.command("chat", "--adapter", run),
+            "evaluate": calling.command("eval", "--adapter", run),
+            "export": calling.command("export", "--adapter", run, "--output", f"{run.name}-export"),
+            **more,
+        }
+
+
+def run(resolved: Resolved) -> int:
+    """-> the exit code of a run, see `Run.execute`."""
+    job, machine = RlRun(resolved), Machine.detect()
+    alone = resolved.config.cluster == "local"
+    variables.apply(machine.cpus, bool(machine.gpus), alone=alone)
+    job.machine = machine
+    return job.execute()
+
+
+def restore(trainer: Trainer, earlier: EarlierRun, before: RunState, model: str) -> None:
+    """Has a trainer go on where the run was, after `before`. UserError where that was with another
+    base, or the checkpoint is another learner's: the folder is then as it was."""
+    if before.base and trainer.first.base and before.base != trainer.first.base:
+        raise UserError(
+            f"model {model}: its weights are not those that the run was trained on: give the base "
+            "back, or start a new run"
+        )
+    if (checkpoint := earlier.checkpoint) is not None:
+        try:
+            trainer.restore(checkpoint, earlier.draws_otherwise)
+        except ValueError as error:
+            name = f"resume {earlier.folder.path}: {checkpoint.folder.name}"
+            raise UserError(f"{name}: {error}") from None
+
+
+def check_without_data(config: Config, view: Any) -> None:
+    """Imports libraries, and checks what needs no data; the base is downloaded. UserError."""
+    view.stage("importing libraries")
+    cluster.import_first(config)
+    trial.try_objective(objective_of(config), config.max_new_tokens)
+    on_hub = base_model.is_on_hub(config.model)
+    adapter = starting_adapter.folder(config)
+    if adapter:  # before a base is downloaded whole or quantised
+        adapter_check.check(adapter, base_model.find(config.model, weights=False))
+    check_reward_model(config)
+    if config.backend == "unsloth" and importlib.util.find_spec("unsloth") is None:
+        raise UserError(
+            "backend unsloth: unsloth is not installed: set --backend peft, or run `make setup`"
+        )
+    tensor_parallel.check_source(config)
+    if config.ray_address is not None and config.cluster == "ray":
+        view.stage(f"looking for the cluster at {config.ray_address}")
+        joining.check(config.ray_address)
+    view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
+    with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
+        base_model.find(config.model)
+
+
+def check_machine(config: Config, machine: Machine, base: Path) -> None:
+    """UserError where the run does not fit this machine, or its last adapter cannot be written."""
+    if config.ray_address is None:
+        resources = Resources.of_machine(config, machine)
+        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
+        if config.cluster == "ray":
+            starting.check()
+    if config.lora_save_path is not None:
+        try:
+            Path(os.path.expanduser(config.lora_save_path)).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"lora_save_path {config.lora_save_path} cannot be written ({error.strerror}): set "
+                "another folder"
+            ) from None
+
+
+def total_steps(config: Config, data: Data) -> int:
+    """`--max_steps`, or as many as `--episodes` over a finite data set make, whichever is less."""
+    if not isinstance(data.train, FiniteTasks):
+        if not config.max_steps:
+            raise UserError(
+                "max_steps is not set, and the embedded problems never end: set --max_steps 20"
+            )
+        return config.max_steps
+    steps = config.episodes * data.train.steps_per_episode(config.batch_size)
+    return min(steps, config.max_steps or steps)
+
+
+def spare_collector(processes: Cluster) -> None:
+    """Has Python's collector look through less of what never is in a cycle: what is there by now,
+    and, where no tensors can be, the records of rollouts, thousands a second."""
+    gc.freeze()
+    if not processes.is_local:
+        gc.set_threshold(*COLLECT_AFTER)
+
+
+def check_rewards(config: Config, task: Task | None = None) -> str | None:
+    """Loads functions of the user's own and tries the sandbox, as far as the run will need them;
+    with a `task`, tries the functions too.
+
+    -> the level of the sandbox, the same in all processes; None where no programs are run."""
+    scorer = scorer_of(config)
+    try:
+        scorer.check()
+        if task is not None:
+            trial.try_rewards(scorer, task)
+        return scorer.level
+    finally:
+        scorer.close()
+
+
+def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
+    return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]
+
+
+def check_reward_model(config: Config) -> None:
+    """UserError where a reward model is of another base than the run's."""
+    for each in rewards_in_learner(config):
+        base = base_model.find(config.model, weights=False)
+        adapter_check.check(each.function, base)
+        hidden = model.head_of(Path(each.function)).hidden
+        own = shapes.read(base_model.read_config(base)).hidden
+        if hidden != own:
+            raise UserError(
+                f"reward rm: {each.function} is of a base of width {hidden}, and "
+                f"{config.model} has {own}: train one on this base with `unslothrl rm`"
+            )

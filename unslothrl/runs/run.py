@@ -1,0 +1,229 @@
+"""One run of a command that trains, from options to summary: begun or resumed, trained, and ended
+well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained and saved."""
+
+import abc
+import contextlib
+import errno
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from unslothrl import __version__, stopping
+from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
+from unslothrl.cluster import failures
+from unslothrl.cluster.base import counted
+from unslothrl.config.resolve import Resolved
+from unslothrl.config.values import RUN
+from unslothrl.errors import RunError, UserError, WillRepeat
+from unslothrl.mirror import mirror as mirrors
+from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
+from unslothrl.redaction import redacted_values
+from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.tracking import calling, card, trackers
+from unslothrl.tracking.report.page import noting_errors, write_report
+from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
+from unslothrl.tracking.step_lines import OF_A_RUN, Layout
+from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.trackers import CLOSE_S, Trackers
+from unslothrl.weights.adapter_use import Use
+
+INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
+WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
+UNWRITABLE = {  # errors of a disk -> what to do
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
+}
+OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+class Run(abc.ABC):
+    """A run; `folder` is there once it has begun."""
+
+    layout: Layout = OF_A_RUN
+    store: ClassVar[type[CheckpointStore]] = Checkpoints
+    lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
+    earlier: EarlierRun | None = None
+    folder: RunFolder
+    has_begun = False
+    has_results = False  # in its folder, which is then kept even where the run is refused
+
+    def __init__(self, resolved: Resolved):
+        self.resolved, self.options = resolved, resolved.options
+        self.view = Terminal(self.options.eval_every, layout=self.layout)
+        self.at_end = contextlib.ExitStack()
+        self.trackers, self.mirror = Trackers(), Mirror()
+
+    def execute(self) -> int:
+        """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
+        130 after Ctrl-C. Raises UserError before anything starts; RunError."""
+        trackers.check(self.options.track)
+        stopping.listen()
+        with self.view, self.at_end:
+            try:
+                self.target = mirrors.of_run(self.options)
+                if self.options.resume and self._has_finished():
+                    return 0
+                self.prepare()
+                self.train()
+            except KeyboardInterrupt:  # `stopping.Stopped`, or what a library has made of it
+                stopped = stopping.cause()
+                if self.has_begun:
+                    self.close("interrupted")
+                else:
+                    self.view.failed(f"stopped ({stopped}) before anything was begun")
+                return stopped.exit_code
+            except BaseException as error:
+                if not self.has_begun:
+                    raise
+                error = self.cause_of(error)
+                self.close("failed", error)
+                if isinstance(error, UserError | RunError):
+                    raise
+                raise unexpected(error, self.folder, self.lower_memory) from None
+            self.close("finished")
+            return 0
+
+    # What the two kinds of runs differ in
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Everything that can be checked before the training starts; calls `begin`. UserError."""
+
+    @abc.abstractmethod
+    def train(self) -> None:
+        """To the last step."""
+
+    @abc.abstractmethod
+    def save(self, status: str, error: BaseException | None) -> Path | None:
+        """What there is to be saved at the end, and ends processes. -> the last adapter."""
+
+    @abc.abstractmethod
+    def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
+        """-> (steps, the seconds that they took, the metrics of each evaluation)."""
+
+    @abc.abstractmethod
+    def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
+        """The best of at least one evaluation."""
+
+    @abc.abstractmethod
+    def commands(self, adapter: Path | None) -> dict[str, Any]:
+        """What else its summary has: above all "command", what to do with its adapter."""
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """What is behind the error that has ended the run."""
+        return error
+
+    # Begin
+
+    def _has_finished(self) -> bool:
+        """Opens the run that is resumed, and shows it where no step is left."""
+        earlier = EarlierRun.reopen(self.resolved, self.store, self.at_end)
+        if not earlier.has_finished(self.options):
+            self.earlier = earlier
+            return False
+        earlier.show(self.view)
+        Mirror(self.target, earlier.folder.path, self.view.note).close()
+        return True
+
+    def begin(self, folder: RunFolder, use: Use) -> None:
+        """The run's folder is there, locked: from now on an end is recorded in it. `use`: that of
+        its adapters."""
+        self.folder, self.has_begun = folder, True
+        self.at_end.callback(folder.close)
+        folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
+        options = redacted_values(plain(asdict(self.options)))
+        self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
+        self.mirror = Mirror(self.target, folder.path, self.view.note)
+        folder.saved = self.mirror.update
+        self.use = use
+
+    def card(self, version: int) -> str:
+        """The model card of a version, by what the run has measured until it is saved."""
+        title = f"{self.folder.path.name} v{version:06d}"
+        return card.card(title, self.use, self.use.base, card.history(self.folder.path))
+
+    # End
+
+    def close(self, status: str, error: BaseException | None = None) -> None:
+        """Saves what there is, sums up and says how it ended. `error` is what ended a run that
+        failed."""
+        stopping.begin()
+        self.view.stage("saving and stopping")
+        adapter = self.save(status, error)
+        steps, seconds, evals = self.progress()
+        if isinstance(error, UserError) and not self.has_results and not self.earlier:
+            self.folder.discard()  # so that its name is free for the next try
+            self.view.failed()
+            return
+        self.trackers.close(status, CLOSE_S if status == "finished" else INTERRUPTED_S)
+        summary = {
+            "status": status,
+            "steps": steps,
+            "seconds": seconds,
+            "eval_seconds": sum(one.get("timing/eval_s") or 0.0 for one in evals),
+            "first_eval": evals[0] if evals else None,
+            "best_eval": self.best(evals) if evals else None,
+            "last_eval": evals[-1] if evals else None,
+            "adapter": str(adapter) if adapter else None,
+            **self.commands(adapter),
+            **self._ways_on(status, steps),
+            "wall_seconds": self.view.elapsed,
+            "was_resumed": self.options.resume is not None,
+            "report": str(self.folder.path / REPORT),
+            "version": __version__,
+        }
+        try:
+            self.folder.write_summary(summary)
+            with noting_errors(self.view.note):
+                write_report(self.folder)
+        except OSError:
+            if error is None:
+                raise
+        if self.options.mirror:
+            self.view.stage("copying to the mirror")
+        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+        if error is None:
+            self.view.finish(summary)
+            return
+        known = isinstance(error, UserError | RunError)  # the message is the command's last line
+        may_pass = not isinstance(error, UserError | WillRepeat)
+        message = None if known else f"{counted(steps, 'step')}, {summary['report']}"
+        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
+        self.view.failed(message, ways_on)
+
+    def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
+        """How a run that has not finished goes on, and from where: lines for the user."""
+        if status == "finished":
+            return {"resume": None, "goes_on": None}
+        saved = max(self.folder.checkpoints.steps(), default=0)
+        repeats = f", {counted(step - saved, 'step')} will be repeated" if step > saved else ""
+        command = self.resolved.command
+        words = [] if command == RUN.command else [command]
+        return {
+            "resume": calling.command(*words, "--resume", self.folder.path),
+            "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
+        }
+
+
+def unexpected(
+    error: BaseException, folder: RunFolder, lower_memory: str = Run.lower_memory
+) -> RunError:
+    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder.
+    `lower_memory`: the option to lower where the card's memory was full."""
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return RunError(
+            f"{error.filename or folder.path} cannot be written ({error.strerror}): "
+            f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
+        )
+    said = failures.summary_of(error)
+    if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
+        said += (
+            f": the card is full: lower --train_batch_size, then --{lower_memory}, or see "
+            "`unslothrl plan`"
+        )
+    with contextlib.suppress(OSError):  # a full disk
+        path = folder.write_error(error)
+        hint = f"`{calling.command('bundle', folder.path)}` makes an archive for a bug report"
+        said += f": the full traceback is in {path}; {hint}"
+    return RunError(said)
