@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from unslothrl.columns import UnusableRow
-from unslothrl.config.offline_options import TABLES
+from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
 from unslothrl.config.resolve import resolve
 from unslothrl.data import rendering, sources, splits, tasks
@@ -23,9 +23,9 @@ from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
+from unslothrl.offline.examples import ExampleColumns
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.offline.stage import table_options, writer_and_form
 from unslothrl.runs.build import data_options
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.types import Task
@@ -262,14 +262,13 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
     tell(f"reading the tokenizer of {options.model}")
     base = base_model.find(options.model, weights=False)
     tokenizer = base_model.load_tokenizer(base, needs_template=False)
-    writer, form = writer_and_form(options, tokenizer)
+    writer, form = tables.writer_and_form(options, tokenizer)
     tell(f"reading {options.dataset}")
-    wanted = table_options(options)
-    train, evaluation, name = tables.rows_of(wanted, form)
+    train, evaluation, name = tables.rows_of(options, form)
     looked_at = sampled(train)
     tell("rendering its rows")
-    found, skipped, _ = tables.table(looked_at, wanted, form, writer)
-    held_out, missing, _ = tables.table(sampled(evaluation), wanted, form, writer)
+    found, skipped, _ = tables.table(looked_at, options, form, writer)
+    held_out, missing, _ = tables.table(sampled(evaluation), options, form, writer)
     not_used, refused = [], []
     for each, kept, left_out in (
         (f"dataset {options.dataset}", found, skipped),
@@ -289,7 +288,7 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
         "looked_at": len(looked_at),
         "evaluation": name,
         "evaluation_rows": len(evaluation),
-        "columns": stage_columns(looked_at, wanted, form),
+        "columns": stage_columns(looked_at, options, form),
         "model": options.model,
         "max_length": options.max_length,
         "lengths": [form.length(row) for row in found] + skipped.too_long,
@@ -306,12 +305,13 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
     }
 
 
-def stage_columns(rows: Rows, wanted: tables.TableOptions, form: tables.Form) -> dict[str, int]:
+def stage_columns(rows: Rows, options: OfflineOptions, form: tables.Form) -> dict[str, int]:
     """Rows by the columns that were recognised."""
     found: Counter[str] = Counter()
+    columns = ExampleColumns.of(options)
     for _, row in rendering.numbered(rows):
         try:
-            *before, last = form.read(row, wanted.columns).columns
+            *before, last = form.read(row, columns).columns
         except UnusableRow:
             continue
         ends = [last] if form is tables.SFT else [before.pop(), last]

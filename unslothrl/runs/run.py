@@ -22,7 +22,7 @@ from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.tracking import calling, card, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import OF_A_RUN, Layout
+from unslothrl.tracking.step_lines import Layout
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights.adapter_use import Use
@@ -40,7 +40,7 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 class Run(abc.ABC):
     """A run; `folder` is there once it has begun."""
 
-    layout: Layout = OF_A_RUN
+    layout: Layout = Layout()
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
     earlier: EarlierRun | None = None
