@@ -1,14 +1,14 @@
 """Functions and methods as tools: which can be none, the schema of each, and wrong arguments."""
 
+import dataclasses
 import json
 
 import pytest
 from environment_files import Script, asked, play_with, written
 
-from unslothrl.environments.host import Host, Setup
+from unslothrl.environments.host import Setup
 from unslothrl.environments.hosted import loading
-from unslothrl.environments.hosted.tools import schema
-from unslothrl.errors import UserError
+from unslothrl.environments.hosted.tools import Wrong, schema
 
 pytestmark = pytest.mark.real
 
@@ -49,8 +49,8 @@ def test_what_is_no_tool_is_refused_in_a_line(source, why, tmp_path):
     of_class = f"class E:\n    def reset(self): ...\n    {indented}"
     file = written(tmp_path, source)
     for setup in (Setup(tools=(file,)), Setup(written(tmp_path, of_class, "trl.py"), "E")):
-        with pytest.raises(UserError) as refused:
-            Host(setup).start()
+        with pytest.raises(Wrong) as refused:
+            loading.load(dataclasses.asdict(setup))
         said = str(refused.value)
         assert f"the tool {why}" in said and "\n" not in said and "chat_template" not in said
 
