@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from adapters import write
-from some_cases import some
+from few_cases import few
 
 from unslothrl import embedded, resuming
 from unslothrl.commands import cli
@@ -133,7 +133,7 @@ def adapter(tmp_path) -> Path:
 OFTEN = ["a query", "a swapped shard", "an added token", "the template", "the rotary embedding"]
 
 
-@pytest.mark.parametrize("change", some(CHANGES, among=OFTEN))
+@pytest.mark.parametrize("change", few(CHANGES, among=OFTEN))
 def test_a_changed_base_is_refused_by_every_command_in_one_line(
     adapter, tmp_path, capsys, monkeypatch, change
 ):

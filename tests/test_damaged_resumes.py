@@ -281,6 +281,7 @@ def test_of_a_message_without_end_the_middle_is_left_out(capsys):
 # The whole command
 
 
+@pytest.mark.slow
 def test_a_real_run_goes_on_past_a_damaged_line(tmp_path, capfd):
     options = {
         **mutated_files.mutations.VALID, "batch_size": 2, "max_new_tokens": 8, "eval_every": 0,

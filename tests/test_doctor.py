@@ -208,6 +208,7 @@ def test_this_machine_trains_a_step():
     assert "a step of the embedded base" in check.found, check.line()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_this_machine_is_examined_without_a_failed_check():
     checks = list(examine(self_test=False))

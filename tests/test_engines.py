@@ -12,8 +12,8 @@ import pytest
 import torch
 from engine_contract import TOKEN, requests
 from environment_files import tokenizer, written
+from few_cases import few
 from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
-from some_cases import some
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
 
 from unslothrl.actors.actor import Actor
@@ -48,7 +48,7 @@ def own(bases, make_backend):
     return make_backend(bases["biases"], trained=False, seed=3)
 
 
-@pytest.fixture(params=some(["vllm", "transformers", "transformers with its own base"], 2))
+@pytest.fixture(params=few(["vllm", "transformers", "transformers with its own base"], 2))
 def engine(request, bases, backend):
     if request.param == "vllm":
         engine = request.getfixturevalue("vllm_engine")
@@ -270,7 +270,7 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
     assert host_copies(vllm_engine).keys() == vllm_engine.loaded.keys() == {vllm_engine.newest}
 
 
-@pytest.mark.parametrize("damage", some(["flipped", "gone"]))
+@pytest.mark.parametrize("damage", few(["flipped", "gone"]))
 def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
     vllm_engine, backend, monkeypatch, damage
 ):
@@ -427,7 +427,7 @@ class Kept:
         pass
 
 
-@pytest.mark.parametrize("rewrites", some([False, True]))
+@pytest.mark.parametrize("rewrites", few([False, True]))
 def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     rewrites, vllm_engine, backend, tmp_path
 ):

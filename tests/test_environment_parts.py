@@ -3,6 +3,7 @@ options, the seed."""
 
 import pytest
 from environment_files import Script, asked, play_with, written
+from few_cases import few
 
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
@@ -59,14 +60,14 @@ def test_what_would_have_no_effect_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("most", "turns"),
-    [("3", 3), ("1.0", 1), ("numpy.int64(2)", 2), ("numpy.float32(2)", 2), ("None", 10)],
+    few([("3", 3), ("1.0", 1), ("numpy.int64(2)", 2), ("numpy.float32(2)", 2), ("None", 10)], 2),
 )
 def test_the_turns_are_a_whole_number_of_any_kind(most, turns, tmp_path):
     text = source(f"max_turns = {most}", before="import numpy")
     assert len(played(tmp_path, text).replies) == turns
 
 
-@pytest.mark.parametrize("most", ["2.5", "0", "-1", "'3'", "True", "float('inf')", "[3]"])
+@pytest.mark.parametrize("most", few(["2.5", "0", "-1", "'3'", "True", "float('inf')", "[3]"]))
 def test_other_turns_lose_the_episode(most, tmp_path):
     lost = played(tmp_path, source(f"max_turns = {most}")).lost
     assert lost.startswith("its max_turns is ") and "give a whole number from 1 on" in lost
@@ -74,13 +75,16 @@ def test_other_turns_lose_the_episode(most, tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [
-        ("None", "its tools are None"),
-        ("{'now': len}", "its tools are a value of type dict"),
-        ("[functools.partial(print, 1)]", "its tools hold a value of type partial"),
-        ("[None]", "its tools hold None"),
-        ("[{'type': 'function'}]", "its tools hold a value of type dict"),
-    ],
+    few(
+        [
+            ("None", "its tools are None"),
+            ("{'now': len}", "its tools are a value of type dict"),
+            ("[functools.partial(print, 1)]", "its tools hold a value of type partial"),
+            ("[None]", "its tools hold None"),
+            ("[{'type': 'function'}]", "its tools hold a value of type dict"),
+        ],
+        2,
+    ),
 )
 def test_tools_that_are_none_are_named(value, why, tmp_path):
     lost = played(tmp_path, source(f"tools = {value}")).lost
@@ -89,16 +93,19 @@ def test_tools_that_are_none_are_named(value, why, tmp_path):
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [
-        ("task", "0"),
-        ("task, seed", "seed"),
-        ("task, number", "number"),
-        ("task, *, seed", "seed"),
-        ("task, *, seed=3", "seed"),
-        ("task, **kw", "kw['seed']"),
-        ("task, seed, **kw", "seed"),
-        ("task, *args", "args[0]"),
-    ],
+    few(
+        [
+            ("task", "0"),
+            ("task, seed", "seed"),
+            ("task, number", "number"),
+            ("task, *, seed", "seed"),
+            ("task, *, seed=3", "seed"),
+            ("task, **kw", "kw['seed']"),
+            ("task, seed, **kw", "seed"),
+            ("task, *args", "args[0]"),
+        ],
+        3,
+    ),
 )
 def test_reset_takes_the_seed_as_it_likes(parameters, said, tmp_path):
     of = played(tmp_path, source(seed=parameters, said=said))

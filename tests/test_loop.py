@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 from fakes import group
-from some_cases import some
+from few_cases import few
 from test_newcomer_environment import shown
 
 from unslothrl.actors.actor import Actor
@@ -61,7 +61,7 @@ def impossible(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("learner", some(objectives.names(), among=["grpo", "ppo"]))
+@pytest.mark.parametrize("learner", few(objectives.names(), among=["grpo", "ppo"]))
 def test_every_learner_trains(learner, train):
     objective = objectives.load(learner)
     filters = objective.filter_low > 0 or objective.filter_high < 1 or objective.max_resample > 0
@@ -193,7 +193,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("kind", some(["updates", "frozen policy", "not finite"]))
+@pytest.mark.parametrize("kind", few(["updates", "frozen policy", "not finite"]))
 def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_path, monkeypatch):
     """Also after a step that publishes nothing: its cache is freed and its base offloaded."""
     (tmp_path / "broken.py").write_text(NOT_FINITE)
@@ -265,7 +265,7 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("select", some(["balanced", "max_variance", "random", "all"]))
+@pytest.mark.parametrize("select", few(["balanced", "max_variance", "random", "all"]))
 def test_every_selection_trains(select, train):
     code, folder, _, err = train(learner="grpo", select=select, topk=2, max_steps=1)
     assert code == 0, err

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 import transformers
+from few_cases import few
 from runs_compared import exact, rows
-from some_cases import some
 
 from unslothrl import ending
 from unslothrl.commands import cli
@@ -122,7 +122,7 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 OFTEN = [STOPS[0], STOPS[3], STOPS[5]]  # while it reads, evaluates and trains
 
 
-@pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), some(STOPS, among=OFTEN))
+@pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), few(STOPS, among=OFTEN))
 def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
     parts = place.split(".")
@@ -164,7 +164,7 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize("times", some([1, 2]))
+@pytest.mark.parametrize("times", few([1, 2]))
 def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
     """Also where that evaluation is stopped again."""
     words = arguments("sft with dropout", "whole")
@@ -284,7 +284,7 @@ def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     assert steps == list(range(len(steps))) and len(steps) > before.count(b"\n")
 
 
-@pytest.mark.parametrize("kind", some(["rm", "sft", "dpo beside an adapter"]))
+@pytest.mark.parametrize("kind", few(["rm", "sft", "dpo beside an adapter"]))
 def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     """It does not take a step more, and what it saves is what was trained."""
     words = arguments(kind, "first")

@@ -115,6 +115,7 @@ def test_the_installed_versions_have_what_is_listed():
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.slow
 def test_what_is_planted_in_a_library_is_seen(monkeypatch):
     uses, listed = interface_uses.uses(), private_interfaces.listed()
     original = library_source.text_of
@@ -138,6 +139,7 @@ def test_what_is_planted_in_a_library_is_seen(monkeypatch):
         assert reason in line and listed[path]["by"][0] in line
 
 
+@pytest.mark.slow
 def test_what_is_planted_in_our_code_is_seen(monkeypatch):
     whole = interface_uses.texts()
     files = {file for file, *_ in IN_OUR_CODE} | {"offline/weighting.py", "offline/trainers.py"}

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from runs_compared import differences, rows
-from some_cases import some
 
 from unslothrl import stopping
 from unslothrl.checkpoints.store import Checkpoints
@@ -99,7 +99,7 @@ INSTANTS = {
 }
 
 
-@pytest.mark.parametrize("instant", some(INSTANTS, among=["an update"]))
+@pytest.mark.parametrize("instant", few(INSTANTS, among=["an update"]))
 def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):
     """At most the step in flight is done again; what is resumed is the same to the last bit."""
     owner, name, call, after, steps = INSTANTS[instant]
@@ -267,7 +267,7 @@ def test_a_run_that_trains_is_not_resumed_by_another_process(tmp_path, capfd):
     assert cli.main(["--resume", str(tmp_path / "x")]) == 0
 
 
-@pytest.mark.parametrize("phase", some(["rename", "flush", "latest", "publish"]))
+@pytest.mark.parametrize("phase", few(["rename", "flush", "latest", "publish"]))
 def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
     """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
     killed = Path(__file__).with_name("killed.py")

@@ -72,6 +72,7 @@ def start(monkeypatch, tmp_path):
         each.close()
 
 
+@pytest.mark.slow
 def test_what_is_killed_before_the_first_step_is_started_again(start):
     processes, said = start({("actor-0", "build"): 1, ("learner-0", "check"): 1})
     assert [line.split()[0] for line in said if line.endswith("started again")] == ["actor-0"]

@@ -133,6 +133,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_ray_listens_where_it_was_told_and_nowhere_else(variables, tmp_path):
     """The head's port, and every port of a worker's, between the two that were named. In a process

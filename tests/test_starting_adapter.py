@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from runs_compared import differences
-from some_cases import some
 from test_main_job import metrics
 from test_mirrored_runs import flags
 
@@ -101,7 +101,7 @@ def tree(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    some(["dpo --reference adapter", "dpo --reference cached", "rm"]),
+    few(["dpo --reference adapter", "dpo --reference cached", "rm"]),
 )
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
@@ -142,7 +142,7 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])
-@pytest.mark.parametrize("command", some(["train", "sft", "dpo", "rm"]))
+@pytest.mark.parametrize("command", few(["train", "sft", "dpo", "rm"]))
 def test_a_name_that_no_folder_can_have(command, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main([command, "--adapter", name]) == 2

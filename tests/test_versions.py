@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from engine_contract import drain, requests
-from some_cases import some
+from few_cases import few
 
 from unslothrl.engines.base import Engine, generate
 from unslothrl.engines.chunk import Chunk
@@ -31,7 +31,7 @@ def backend(bases, make_backend):
     return make_backend(bases["biases"])
 
 
-@pytest.fixture(params=some(["vllm", "transformers"]))
+@pytest.fixture(params=few(["vllm", "transformers"]))
 def engine(request, bases, make_backend):
     if request.param == "vllm":
         return request.getfixturevalue("vllm_engine")

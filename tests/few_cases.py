@@ -7,7 +7,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 
-def some(cases: Iterable[Any], count: int = 1, *, among: Iterable[Any] | None = None) -> list:
+def few(cases: Iterable[Any], count: int = 1, *, among: Iterable[Any] | None = None) -> list:
     """The cases for `pytest.mark.parametrize`: all but the first `count`, or those `among`, are
     marked slow."""
     cases = list(cases)
