@@ -16,23 +16,12 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "bench/results"
 
 RUN = ("unslothrl", "train_distributed.py", "requirements-cpu.txt")
-SUPERVISED = ("bench/simulated", "unslothrl/training", "unslothrl/cluster")
-SCORING = ("unslothrl/rewards", "unslothrl/answers.py", "unslothrl/sandbox")
 MEASURES = {  # result -> what it measures; the program that measures comes first
     "answers-cpu": ("bench/answers.py", "unslothrl/answers.py"),
     "answers-math-verify-cpu": ("bench/answers.py", "bench/answers_peer.py"),
     "chain-cpu": ("bench/chain.py", *RUN),
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
-    "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
-    "environments-cpu": (
-        "bench/environments.py",
-        "unslothrl/environments",
-        "unslothrl/dialogue",
-        "unslothrl/actors",
-        "unslothrl/engines",
-    ),
-    "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
     "fault-matrix-cpu": (
         "bench/fault_matrix.py",
         "bench/injections.py",
@@ -50,10 +39,6 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends",
         "unslothrl/learners",
     ),
-    "objectives-cpu": ("bench/objectives.py", *RUN),
-    "payload-cpu": ("bench/payload.py", "unslothrl/types.py", "unslothrl/compact.py"),
-    "overlap-real-cpu": ("bench/overlap_real.py", *RUN),
-    "overlap-simulated-cpu": ("bench/overlap.py", *SUPERVISED),
     "proof-cpu": (
         "bench/proof.py",
         "unslothrl/engines/readback.py",
@@ -61,17 +46,8 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends/readback.py",
         "unslothrl/weights/published.py",
     ),
-    "report-cpu": ("bench/report.py", "tests/report_runs.py", "unslothrl/tracking"),
-    "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
-    "soak-cpu": ("bench/soak.py", *RUN),
     "survival-cpu": ("bench/survival.py", "tests/killed.py", "tests/runs_compared.py", *RUN),
-    "search-cpu": (
-        "bench/search.py",
-        "unslothrl/environments/corpus.py",
-        "unslothrl/environments/tools/search.py",
-        "unslothrl/environments/hosted",
-    ),
     "sync-cpu": (
         "bench/sync.py",
         "unslothrl/engines/vllm.py",
@@ -79,9 +55,6 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/types.py",
         "unslothrl/engines/readback.py",
     ),
-    "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
-    "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
-    "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
 NOT_REPEATED = {"answers-unseen-first", "conditions"}  # a first one, and one of each commit
 

@@ -819,7 +819,7 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 @pytest.mark.real
 @pytest.mark.parametrize("kind", few(["jsonl", "json", "csv"]))
 def test_a_large_file_is_streamed(kind, tmp_path):
-    """150 MB here, in less memory than it has itself; bench/data.py has a gigabyte."""
+    """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
     path = tmp_path / f"large.{kind}"
     with path.open("w") as file:

@@ -18,15 +18,14 @@ from unslothrl.weights.adapter import AdapterShape
 
 pytestmark = pytest.mark.real
 
-BENCH = Path(__file__).parents[1] / "bench"
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """-> a function that starts two simulated actors and a learner, each of which is killed as
     often as `kills` says, by (name, where); it returns the cluster and what was said meanwhile."""
-    monkeypatch.setenv("PYTHONPATH", str(BENCH))  # Ray's processes import from there too
-    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))  # Ray's processes import from there too
     from simulated.builders import Simulation
     from simulated.engine import EngineDelays, Lengths
     from simulated.learner import LearnerDelays
