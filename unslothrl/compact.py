@@ -1,7 +1,7 @@
 """Long tuples in a few bytes, for records that cross a process: exact, and fast to read back.
 
 Pickle writes and reads a tuple element by element. A completion of 1,000 tokens takes half the
-bytes in this form, and less than half the time (bench/payload.py at f11e666). The bytes are of this kind of
+bytes in this form, and less than half the time (bench/payload.py). The bytes are of this kind of
 machine: every process of a run has the same.
 """
 
