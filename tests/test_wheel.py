@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MOST_MB = 12
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
