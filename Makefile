@@ -73,7 +73,7 @@ offline-test: setup ## SFT, DPO and reward models, killed at random steps and re
 	    offline_malice plan_of_stages)
 
 engine-test: setup ## both engines: versions in flight, the read-back, false alarms
-	$(call slow_tests,engines versions readback real_episodes)
+	$(call slow_tests,engines versions readback canary real_episodes)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
 	$(call slow_tests,moving_nodes starting joining placement exchange several_learners)
@@ -87,7 +87,7 @@ split-test: setup ## vLLM over two workers: its completions, its adapter checks,
 suite-test: setup ## environments: other libraries', all broken ones in a run, 10,000 episodes, the page's commands
 	$(call slow_tests,environment_suites environments_page environment_parts documented_forms \
 	    broken_environments hostile_messages hostile_numbers python_tool search_tool newcomer_environment \
-	    dialogue_families)
+	    dialogue dialogue_families)
 
 hostile-test: setup ## every hostile program at every level, wrong files and options, mistakes of users
 	$(call slow_tests,sandbox processes assertions custom scoring trl_rewards fuzz \

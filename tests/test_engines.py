@@ -427,7 +427,8 @@ class Kept:
         pass
 
 
-@pytest.mark.parametrize("rewrites", few([False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rewrites", [False, True])
 def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     rewrites, vllm_engine, backend, tmp_path
 ):
