@@ -340,3 +340,13 @@ def test_lengths_are_compared_as_distributions(gpu):
     assert other["largest distance"] == 0.5 and other["allowed"] == 0.1949
     assert not other["one distribution"]
     assert other["tokens"] == {"actor": 600, "bare vLLM": 1000}
+
+
+def test_a_comparison_without_its_peer_names_the_command(tmp_path):
+    """An environment that has this project's packages and no peers."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    script = BENCH / "compare_trl.py"
+    command = [tmp_path / "env" / "bin" / "python", script, "--no_write"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "run python tools/peers.py trl" in done.stderr
