@@ -17,9 +17,9 @@ ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
 GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
     private_interfaces main_job resume eval))
 
-.PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test offline-test mutation-test unsloth-test \
-	split-test host-test cluster-test suite-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test notebook-test \
-	report-test llama-test site interfaces lint lock clean
+.PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test run-test offline-test \
+	engine-test cluster-test host-test split-test suite-test hostile-test package-test unsloth-test trl-test card-test \
+	gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test site interfaces lint lock clean
 
 help:           ## show this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -42,20 +42,16 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
 
-slow: unsloth-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test \
-	mutation-test learn-test offline-test split-test host-test cluster-test suite-test ## every long test, then whole runs (resumable)
-	$(bin)/python bench/mutated_files.py
+slow: run-test offline-test engine-test cluster-test host-test split-test suite-test hostile-test package-test \
+	learn-test unsloth-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test \
+	notebook-test report-test llama-test ## every long test, then whole runs
 	$(bin)/python bench/embedded.py
 	$(bin)/python bench/chain.py
-	$(bin)/python bench/objectives.py
 	$(bin)/python bench/faults.py all
 
-document-test: setup ## test what the documents show, and list committed results that are older than their code
-	$(PYTEST) tests/test_docs.py $(ARGS)
+document-test: setup ## test what the documents show, every command of theirs too
+	$(PYTEST) -m "not gpu" tests/test_docs.py tests/test_commands.py $(ARGS)
 	$(bin)/python bench/stale.py
-
-offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
-	$(PYTEST) -m slow tests/test_offline_resume.py tests/test_starting_adapter.py $(ARGS)
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
@@ -63,24 +59,43 @@ learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must
 chain-test: setup ## SFT, DPO, a reward model and RL in a chain, and what they learn from shuffled labels
 	$(PYTEST) -m slow tests/test_chain.py $(ARGS)
 
-host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
-	$(PYTEST) -m slow tests/test_nodes.py tests/test_two_hosts.py $(ARGS)
+# Slow tests by what they test; tests/test_ci.py keeps the lists whole.
+files = $(patsubst %,tests/test_%.py,$(1))
+slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 
-cluster-test: setup ## nodes that join, drain and die; runs that take minutes
-	$(PYTEST) -m slow tests/test_moving_nodes.py tests/test_main_job.py \
-	    tests/test_simulated_benches.py tests/test_eval.py tests/test_versions.py \
-	    tests/test_mirrored_runs.py tests/test_joining.py tests/test_several_learners.py \
-	    tests/test_exchange.py tests/test_resume.py tests/test_starting.py $(ARGS)
+run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
+	$(call slow_tests,main_job resume loop start_again starting_adapter mirrored_runs base_parts base_model \
+	    backend learner logprobs tracing export gguf use reward_model plan eval failures coverage \
+	    out_of_memory estimates balancing sampler_gap)
+
+offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
+	$(call slow_tests,offline_resume offline_inputs offline_gradients offline_weighting offline_finite \
+	    offline_malice plan_of_stages)
+
+engine-test: setup ## both engines: versions in flight, the read-back, false alarms
+	$(call slow_tests,engines versions readback canary real_episodes)
+
+cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
+	$(call slow_tests,moving_nodes starting joining placement exchange several_learners)
+
+host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
+	$(PYTEST) -m slow $(call files,nodes two_hosts hosts) $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
-	$(PYTEST) -m slow tests/test_split_engine.py $(ARGS)
+	$(call slow_tests,split_engine)
 
 suite-test: setup ## environments: other libraries', all broken ones in a run, 10,000 episodes, the page's commands
-	$(PYTEST) -m slow tests/test_environment_suites.py tests/test_environments_page.py \
-	    tests/test_broken_environments.py $(ARGS)
+	$(call slow_tests,environment_suites environments_page environment_parts documented_forms \
+	    broken_environments hostile_messages hostile_numbers python_tool search_tool newcomer_environment \
+	    dialogue dialogue_families)
 
-mutation-test: setup ## a thousand wrong recipes, flags and adapters, and sixty mistakes of users
-	$(PYTEST) -m slow tests/test_mutations.py tests/test_mistakes.py $(ARGS)
+hostile-test: setup ## every hostile program at every level, wrong files and options, mistakes of users
+	$(call slow_tests,sandbox processes assertions custom scoring trl_rewards fuzz \
+	    mistakes damaged_resumes trial)
+
+package-test: setup ## the wheel, a machine without a network, cards, newcomers' files, other libraries' interfaces
+	$(call slow_tests,wheel network cards doctor shapes data terminal objectives newcomer_objective \
+	    newcomer_reward private_interfaces setup bench stopping streams)
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
 	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \

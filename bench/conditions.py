@@ -38,9 +38,6 @@ CONDITIONS: dict[str, dict[str, str]] = {
     "a path with a space": {"folder": "a path"},
     "twice at once": {"copies": "2"},
     "another user, no bubblewrap, one core": {"user": USER, "hidden": "bwrap", "cores": "0"},
-    "another Python, baseline processor, a path with a space": {
-        "python": OTHER_PYTHON or "", "capability": "default", "folder": "a path",
-    },
 }  # fmt: skip
 
 

@@ -14,7 +14,6 @@
     python bench/faults.py host             # a host vanishes
     python bench/faults.py overlap          # kills at --max_staleness 1 --partial_rollouts
     python bench/faults.py three            # three hosts and three actors, one of them killed
-    python bench/faults.py one-host         # the quiet run on one host
     python bench/faults.py all              # each that has not passed at this commit: resumable
 
 Real vLLM, two passes over 4 problems a step: 40 steps, or as many as `--steps` says. A run passes
@@ -86,7 +85,6 @@ CABLE_OUT_S = 5.0  # shorter than any deadline of Ray's
 ON_S, OFF_S = 0.02, 0.18  # a tenth of the time
 TAIL = 10  # steps at the end whose reward is compared
 SHORT = 12  # steps of the kinds that `all` runs beside the long ones
-SEEDS = 3  # of the runs on two hosts and on one
 NOTES = ("again", "is ready", "wait", "joins", "leaves", "node")
 NOTICED = ("started again", "start again", "leaves its node")  # what the driver prints of a fault
 
@@ -376,7 +374,6 @@ KINDS = {
     "host": Kind(host, is_short=True),
     "overlap": Kind(kills, OVERLAP, is_short=True),
     "three": Kind(three, {"number_of_actors": 3}, (8, 2.5, 2.5), is_short=True),
-    "one-host": Kind(memory_gb=(16,), is_short=True),
 }
 
 
@@ -388,9 +385,9 @@ def key_of(kind: str, steps: int, seed: int) -> str:
 def all_runs() -> list[tuple[str, int, int]]:
     """(kind, steps, seed) of each, those first that others are compared with."""
     runs = [(kind, STEPS, 0) for kind, its in KINDS.items() if not its.is_short]
-    runs += [("quiet", SHORT, seed) for seed in range(SEEDS)]
-    runs += [(kind, SHORT, 0) for kind, its in KINDS.items() if its.is_short]
-    return runs + [("one-host", SHORT, seed) for seed in range(1, SEEDS)]
+    return [*runs, ("quiet", SHORT, 0)] + [
+        (k, SHORT, 0) for k, its in KINDS.items() if its.is_short
+    ]
 
 
 def measure(kind: str, steps: int, seed: int, keep: Path | None) -> dict[str, Any]:
@@ -506,25 +503,6 @@ def problems_of(figures: dict[str, Any], quiet: dict[str, Any] | None) -> list[s
     return problems
 
 
-def compared(runs: Mapping[str, Any]) -> dict[str, Any]:
-    """The reward of two hosts beside that of one, over the seeds that both were run with."""
-    rewards: dict[str, list[float]] = {"quiet": [], "one-host": []}
-    for seed in range(SEEDS):
-        keys = [key_of(kind, SHORT, seed) for kind in rewards]
-        if all(key in runs for key in keys):
-            for kind, key in zip(rewards, keys, strict=True):
-                rewards[kind].append(statistics.mean(runs[key]["reward_by_step"]))
-    apart = [two - one for two, one in zip(*rewards.values(), strict=True)]
-    return {
-        "two_hosts": [round(value, 4) for value in rewards["quiet"]],
-        "one_host": [round(value, 4) for value in rewards["one-host"]],
-        "mean_difference": round(statistics.mean(apart), 4) if apart else None,
-        "spread_over_seeds": round(statistics.stdev(rewards["one-host"]), 4)
-        if len(apart) > 1
-        else None,
-    }
-
-
 def is_done(run: Mapping[str, Any] | None) -> bool:
     """Whether a run has passed with the code as it is."""
     return run is not None and not run["problems"] and run["commit"] == commit()
@@ -557,8 +535,7 @@ def main() -> int:
         command = f"python bench/faults.py {kind} --steps {steps} --seed {seed}"
         loads = {"load_before": round(load, 2), "load_after": round(os.getloadavg()[0], 2)}
         runs[key] = {"command": command, **facts(), **loads, "problems": problems, **figures}
-        result = {**facts(), "reward_of_two_hosts_and_of_one": compared(runs), "runs": runs}
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        file.write_text(json.dumps({**facts(), "runs": runs}, indent=1) + "\n")
         print(f"{key}: {'; '.join(problems) or 'passed'}", flush=True)
         bad += bool(problems)
     return int(bad > 0)

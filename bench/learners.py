@@ -1,6 +1,6 @@
 """What balancing the learners' shares saves, against dealing in turn and in one piece each.
 
-    python bench/learners.py              # --computed leaves the updates out
+    python bench/learners.py
 
 Lengths with a long tail: prompts of 40 to 350 tokens, each with a difficulty of its own
 (log-normal, sigma 0.6), completions around it (sigma 0.7), cut at the longest. "in turn": sorted by
@@ -16,7 +16,6 @@ things, the median round and the best; and on the clock, waiting included, the m
 bench/results/learners-cpu.json.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -171,17 +170,11 @@ def measured() -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--computed", action="store_true", help="no updates: seconds on any machine"
-    )
-    only_computed = parser.parse_args().computed
     figures: dict[str, object] = {"largest share over an equal part": computed()}
-    if not only_computed:
-        figures["an update of two learners"] = measured()
+    figures["an update of two learners"] = measured()
     print(json.dumps(figures, indent=1))
-    command = "python bench/learners.py" + " --computed" * only_computed
-    result = {**facts(("torch", "transformers", "peft")), "command": command, **figures}
+    packages = ("torch", "transformers", "peft")
+    result = {**facts(packages), "command": "python bench/learners.py", **figures}
     result_file("learners").write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -4,7 +4,7 @@
 
 Each machine is a folder with an nvidia-smi that answers as its driver would. The real commands run
 in processes of their own: `make check`, `plan`, `doctor` and the main job. In them
-bench/simulated/site stands in for two things alone: what torch finds when it is asked for GPUs, and
+bench/site stands in for two things alone: what torch finds when it is asked for GPUs, and
 the name of WSL 2's kernel. The model is a cached folder of the right sizes without its weights, and
 the main job is ended when it would start the first process that computes on a GPU.
 """
@@ -170,7 +170,7 @@ class Simulated:
             "driver": machine.driver,
             "kernel": machine.kernel,
         }
-        site = ROOT / "bench" / "simulated" / "site"
+        site = ROOT / "bench" / "site"
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "UNSLOTHRL"))},
             "PATH": f"{programs}:{os.environ['PATH']}",

@@ -16,9 +16,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ("bench/results", "packages/answercheck/bench/results")
 
 RUN = ("unslothrl", "train_distributed.py", "requirements-cpu.txt")
-SUPERVISED = ("bench/simulated", "unslothrl/training", "unslothrl/cluster")
 CHECKER = "packages/answercheck/answercheck"
-SCORING = ("unslothrl/rewards", CHECKER, "unslothrl/answers.py", "unslothrl/sandbox")
 MEASURES = {  # result -> what it measures; the program that measures comes first
     "answers-cpu": ("packages/answercheck/bench/measure.py", CHECKER),
     "math-verify-cpu": (
@@ -27,16 +25,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     ),
     "chain-cpu": ("bench/chain.py", *RUN),
     "compare-trl-cpu": ("bench/compare_trl.py", "bench/peer.py", *RUN),
-    "data-cpu": ("bench/data.py", "unslothrl/data"),
     "embedded-cpu": ("bench/embedded.py", *RUN),
-    "environments-cpu": (
-        "bench/environments.py",
-        "unslothrl/environments",
-        "unslothrl/dialogue",
-        "unslothrl/actors",
-        "unslothrl/engines",
-    ),
-    "failures-simulated-cpu": ("bench/failures.py", *SUPERVISED),
     "fault-matrix-cpu": (
         "bench/fault_matrix.py",
         "bench/injections.py",
@@ -54,18 +43,6 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends",
         "unslothrl/learners",
     ),
-    "mutated-files-cpu": (
-        "bench/mutated_files.py",
-        "tests/mutated_files.py",
-        "tests/mutated_runs.py",
-        "tests/mutated_reading.py",
-        "unslothrl",
-    ),
-    "mutated-input-cpu": ("bench/mutated_input.py", "tests/mutations.py", *RUN),
-    "objectives-cpu": ("bench/objectives.py", *RUN),
-    "payload-cpu": ("bench/payload.py", "unslothrl/types.py"),
-    "overlap-real-cpu": ("bench/overlap_real.py", *RUN),
-    "overlap-simulated-cpu": ("bench/overlap.py", *SUPERVISED),
     "proof-cpu": (
         "bench/proof.py",
         "unslothrl/engines/readback.py",
@@ -73,19 +50,8 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/backends/readback.py",
         "unslothrl/weights/published.py",
     ),
-    "report-cpu": ("bench/report.py", "tests/report_runs.py", "unslothrl/tracking"),
-    "rewards-cpu": ("bench/rewards.py", *SCORING),
     "rollout-cpu": ("bench/rollout.py", "unslothrl/engines", "unslothrl/actors/actor.py"),
-    "soak-cpu": ("bench/soak.py", *RUN),
     "survival-cpu": ("bench/survival.py", "tests/killed.py", "tests/runs_compared.py", *RUN),
-    "search-cpu": (
-        "bench/search.py",
-        "unslothrl/environments/corpus.py",
-        "unslothrl/environments/tools/search.py",
-        "unslothrl/environments/server.py",
-        "unslothrl/environments/forms.py",
-        "unslothrl/environments/tool_calls.py",
-    ),
     "sync-cpu": (
         "bench/sync.py",
         "unslothrl/engines/vllm.py",
@@ -93,9 +59,6 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "unslothrl/types.py",
         "unslothrl/engines/readback.py",
     ),
-    "scale-simulated-cpu": ("bench/scale.py", "unslothrl/types.py", *SUPERVISED),
-    "versions-cpu": ("bench/versions.py", "unslothrl/engines"),
-    "scoring-cpu": ("bench/scoring.py", *SCORING, "unslothrl/actors/actor.py"),
 }
 NOT_REPEATED = {"unseen-first", "conditions"}  # a first one, and one of each commit
 

@@ -2,7 +2,6 @@
 
     python bench/survival.py kills --cycles 100     # SIGKILL
     python bench/survival.py stops --cycles 40      # SIGTERM, SIGINT, SIGHUP
-    python bench/survival.py table                  # what has been measured so far
 
 A cycle is one kill and the resume after it; a run of 12 steps has one to three. Half of the
 instants are a random time after the start, the others up to 0.3 s after the run enters a phase:
@@ -33,7 +32,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from facts import facts, result_file  # noqa: E402
 from killed import PHASES  # noqa: E402
-from runs_compared import differences, rows  # noqa: E402
+from runs_compared import differences  # noqa: E402
+from small_runs import last_step, listening  # noqa: E402
 
 STEPS = 12
 COMMON = (
@@ -125,16 +125,6 @@ class Run:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def steps(self) -> int:
-        """That its log has."""
-        return last_step(self.folder)
-
-
-def listening() -> None:
-    """In the child: signals arrive that a background job ignores."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
 
 def problems(folder: Path) -> Path:
     path = folder / "problems.jsonl"
@@ -146,10 +136,6 @@ def problems(folder: Path) -> Path:
         ]
         path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def last_step(folder: Path) -> int:
-    return max((row["step"] for row in rows(folder / "metrics.jsonl")), default=0)
 
 
 def whole_run(room: Path, config: str) -> Path:
@@ -190,7 +176,7 @@ def killed_run(room: Path, kind: str, index: int) -> list[Cycle]:
         phase = "time" if draw.random() < 0.5 else draw.choice(phases)
         run = Run(folder, config, "none" if phase == "time" else phase, draw.randrange(1, 5))
         exit_s = stop(run, phase, number, draw, took_s)
-        code, step = run.ends(), run.steps()
+        code, step = run.ends(), last_step(folder)
         if code == 0:  # it was done before
             break
         saved = max((int(p.name[5:]) for p in folder.glob("checkpoints/step_??????")), default=0)
@@ -241,30 +227,14 @@ def measure(kind: str, cycles: int, room: Path) -> bool:
     return not any(each["differs"] for each in of_kind["cycles"])
 
 
-def table() -> None:
-    found = json.loads(result_file("survival").read_text())
-    for kind, measured in found.items():
-        cycles = measured["cycles"]
-        bad = [each for each in cycles if each["differs"]]
-        longest = max((each["exit_s"] for each in cycles), default=0)
-        lost = max((each["lost"] for each in cycles), default=0)
-        print(f"{kind}: {len(cycles)} cycles of {measured['runs']} runs, {len(bad)} that differ; ")
-        print(f"  at most {lost} steps lost, {longest:.1f} s until the process had ended")
-        for each in bad:
-            print("  ", each)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("kind", choices=["kills", "stops", "table"])
+    parser.add_argument("kind", choices=["kills", "stops"])
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--room", type=Path, help="where the runs are kept; not set: a new folder")
     options = parser.parse_args()
-    if options.kind == "table":
-        table()
-        return 0
     room = options.room or Path(tempfile.mkdtemp(prefix="survival-"))
     room.mkdir(parents=True, exist_ok=True)
     print(f"runs are kept in {room}")

@@ -23,14 +23,14 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from ray_nodes import RAY, RayNodes, kill_session
 from simulated.builders import Simulation
 from simulated.engine import EngineDelays, Lengths
 from simulated.learner import LearnerDelays
 from simulated.run import (
-    BENCH,
+    FOLDER,
     Problems,
     Steps,
     builders,
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--max_staleness", type=int, default=0)
     parser.add_argument("--until", default="killed", help="what happens last: see `Story.tell`")
     given = parser.parse_args()
-    prepare_workers(BENCH)
+    prepare_workers(FOLDER)
     with tempfile.TemporaryDirectory() as folder:
         nodes = RayNodes("--num-cpus=2")
         try:

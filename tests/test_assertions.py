@@ -5,6 +5,7 @@ import json
 import pytest
 from asserted import EQUAL, FORGED, FORGING, JUDGING, ROWS, SOLVES, checked, listed
 from fakes import completed
+from few_cases import few
 
 from unslothrl import rewards, sandbox
 from unslothrl.columns import UnusableRow
@@ -34,7 +35,7 @@ def scores(scorer, row, programs):
     return found.scores
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", few(ROWS, 4))
 def test_programs_that_solve_pass_and_others_do_not(name, scorer):
     row, solving, failing = ROWS[name]
     made = dict.fromkeys(solving, 1.0) | dict.fromkeys(failing, 0.0)
@@ -69,16 +70,19 @@ def double(x): return {result}
 
 @pytest.mark.parametrize(
     "test",
-    [
-        "np.testing.assert_allclose(candidate(3), 6.0)",
-        "np.testing.assert_array_equal(candidate(3), [6.0])",
-        "np.testing.assert_array_almost_equal(candidate(3), 6.0)",
-        "np.testing.assert_almost_equal(candidate(3), 6.0)",
-        "np.testing.assert_equal(candidate(3), 6.0)",
-        "assert np.allclose(candidate(3), 6.0)",
-        "assert np.all(np.asarray(candidate(3)) == 6.0)",
-        "assert np.isclose(candidate(3), 6.0).all()",
-    ],
+    few(
+        [
+            "np.testing.assert_allclose(candidate(3), 6.0)",
+            "np.testing.assert_array_equal(candidate(3), [6.0])",
+            "np.testing.assert_array_almost_equal(candidate(3), 6.0)",
+            "np.testing.assert_almost_equal(candidate(3), 6.0)",
+            "np.testing.assert_equal(candidate(3), 6.0)",
+            "assert np.allclose(candidate(3), 6.0)",
+            "assert np.all(np.asarray(candidate(3)) == 6.0)",
+            "assert np.isclose(candidate(3), 6.0).all()",
+        ],
+        2,
+    ),
 )
 def test_an_object_of_a_programs_own_is_no_array(test):
     row = checked("double(x)", f"import numpy as np\n{test}")

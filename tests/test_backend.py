@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from few_cases import few
 
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
@@ -58,7 +59,7 @@ def gradients(learner: Learner) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in learner.backend.parameters().items()}
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_gradients_do_not_depend_on_what_ran_before(kind, bases, make_backend):
     backend = make_backend(bases[kind])
     learner = learner_of(backend, bases[kind])
@@ -98,7 +99,7 @@ def test_the_bitsandbytes_trap_is_real(bases, make_backend):
     assert any(not torch.allclose(before[name], after[name], rtol=0.1) for name in before)
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_micro_batches_do_not_change_the_gradient(kind, bases, make_backend):
     backend = make_backend(bases[kind], dtype="float32")
     found = {size: gradients(learner_of(backend, bases[kind], size)) for size in (1, 3, 8)}
@@ -108,7 +109,7 @@ def test_micro_batches_do_not_change_the_gradient(kind, bases, make_backend):
             assert difference <= 1e-5 * max(1.0, expected.abs().max()), (size, name)
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_packed_is_padded(kind, bases, make_backend):
     """Values and gradients, of the critic too; and a sequence's do not hang on its neighbours."""
     found = {}
@@ -126,7 +127,7 @@ def test_packed_is_padded(kind, bases, make_backend):
         assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_a_prompt_stands_in_a_pack_once(kind, bases, make_backend):
     """Values and gradients are those of every completion with a prompt of its own."""
     drawn = [(1, 5), (2, 9), (1, 7), (1, 1), (2, 3)]  # prompt, tokens
@@ -323,7 +324,7 @@ def test_what_is_measured_has_no_dropout(bases):
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_the_decoder_is_in_eval_mode_wherever_gradients_are_off(kind, bases, make_backend):
     """There Unsloth's checkpointing would keep a host buffer for each forward."""
     backend = make_backend(bases[kind])
@@ -355,7 +356,7 @@ def test_the_decoder_is_in_eval_mode_wherever_gradients_are_off(kind, bases, mak
     assert forward() == {True}
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_under_autocast_the_lora_computes_in_the_bases_dtype(
     kind, bases, make_backend, monkeypatch
 ):

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from few_cases import few
 
 from unslothrl.config.options import Config
 from unslothrl.training.balancing import Costs, balanced
@@ -92,7 +93,7 @@ def test_too_few_samples_leave_shares_empty(learners, count):
 
 @pytest.mark.real
 @pytest.mark.parametrize("costs", [TOKENS, Costs(shares_prompts=False), Costs(pair=0.01)])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6)))
 def test_close_to_the_best_of_all_ways(seed, costs):
     """Against every way to deal seven samples to two or three learners, of which greed may miss the
     best."""

@@ -74,6 +74,7 @@ def test_nothing_is_wrong_where_nothing_lacks(inside):
     assert not lines(answer, "[setup] warning")
 
 
+@pytest.mark.slow
 def test_no_compiler(inside, tmp_path):
     needed = "gcc or clang and Python.h, for Triton's kernels"
     remedy = f"sudo apt install gcc python{version()}-dev"
@@ -92,6 +93,7 @@ def hidden_compilers(tmp_path):
     return [str(programs)]
 
 
+@pytest.mark.slow
 def test_no_header_of_python(inside):
     folder = subprocess.check_output([sys.executable, "-c", INCLUDE], text=True).strip()
     mounts = f"mount -t tmpfs tmpfs {folder}"
@@ -102,6 +104,7 @@ def test_no_header_of_python(inside):
     assert "Python.h: No such file or directory: sudo apt" in said and said.endswith(f"{remedy}\n")
 
 
+@pytest.mark.slow
 def test_a_cc_that_is_not_there(inside):
     (line,) = lines(inside("", *CHECK, CC="/not/there"), "compiler")
     assert line.startswith("compiler: found CC=/not/there (No such file") and "unset CC" in line
@@ -122,6 +125,7 @@ print(os.environ.get("LD_LIBRARY_PATH"), ctypes.CDLL("libcuda.so.1").made_here()
 """
 
 
+@pytest.mark.slow
 def test_cuda_compat_is_found_before_the_driver(inside, tmp_path):
     """The program starts itself again once, and what it loads is the package's library."""
     made = tmp_path / "made" / "cuda-13.0" / "compat"
@@ -141,6 +145,7 @@ def test_cuda_compat_is_found_before_the_driver(inside, tmp_path):
         assert "libcuda.so.1: cannot open" in answer.stderr
 
 
+@pytest.mark.slow
 def test_an_old_c_library(inside, tmp_path):
     """As if the lock asked for a newer one."""
     for name in ("tools/setup_env.py", "tools/machine.py", "requirements.txt", "pyproject.toml",
@@ -153,6 +158,7 @@ def test_an_old_c_library(inside, tmp_path):
     assert line.endswith("needs glibc 9.99 or newer: use a newer Linux, e.g. Ubuntu 22.04")
 
 
+@pytest.mark.slow
 def test_a_full_disk(inside, tmp_path):
     (tmp_path / "small").mkdir()
     mounts = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/small"
@@ -164,6 +170,7 @@ def test_a_full_disk(inside, tmp_path):
 DOCKER = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
 
 
+@pytest.mark.slow
 def test_dockers_shared_memory(inside):
     (line,) = lines(inside(DOCKER, *CHECK), "[setup] warning: /dev/shm")
     assert line.endswith("has 64 MB, too few for Ray and NCCL: docker run --shm-size=8g")
@@ -172,6 +179,7 @@ def test_dockers_shared_memory(inside):
 READ_ONLY = "mount -t tmpfs -o ro tmpfs {}"
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written(inside, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
@@ -188,6 +196,7 @@ def test_a_home_that_cannot_be_written(inside, tmp_path):
     assert lines(inside(mounts, *CHECK, **named), "cache") == []
 
 
+@pytest.mark.slow
 def test_a_checkout_that_cannot_be_written(inside):
     (line,) = lines(inside(f"mount --bind {ROOT} {ROOT}; mount -o remount,ro,bind {ROOT}", *CHECK),
                     "folder: found " + str(ROOT))  # fmt: skip
@@ -205,6 +214,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_download_without_room_is_refused_before_it_begins(inside, tmp_path):
     small = tmp_path / "small"
     small.mkdir()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from few_cases import few
 
 from unslothrl.errors import UserError
 from unslothrl.weights import base_model
@@ -23,6 +24,7 @@ print(json.dumps([str(made), loaded]))
 """
 
 
+@pytest.mark.slow
 def test_the_process_that_asks_for_it_loads_nothing(sixteen_bit_bases, bases, tmp_path):
     """So on a card no context and no cache of it stay for the run."""
     source = sixteen_bit_bases["plain"]
@@ -69,6 +71,7 @@ if "unslothrl.weights.quantise" in sys.orig_argv:
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_ask_one_quantises(sixteen_bit_bases, tmp_path):
     """Each process that quantises leaves a line."""
     (tmp_path / "sitecustomize.py").write_text(COUNTS)
@@ -115,14 +118,16 @@ def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("tokenizer_config.json", "{"),
-        ("tokenizer_config.json", "[]"),
-        ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "x": 1'),
-        ("tokenizer.json", "{}"),
-        ("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}'),
-        ("tokenizer.json", "\0" * 100),
-    ],
+    few(
+        [
+            ("tokenizer_config.json", "{"),
+            ("tokenizer_config.json", "[]"),
+            ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "x": 1'),
+            ("tokenizer.json", "{}"),
+            ("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}'),
+            ("tokenizer.json", "\0" * 100),
+        ]
+    ),
 )
 def test_a_damaged_tokenizer_is_one_line(bases, tmp_path, name, text):
     for path in bases["plain"].glob("*.json"):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from adapters import write
+from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.commands import cli
@@ -130,7 +131,10 @@ def adapter(tmp_path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("change", CHANGES)
+OFTEN = ["a query", "a swapped shard", "an added token", "the template", "the rotary embedding"]
+
+
+@pytest.mark.parametrize("change", few(CHANGES, among=OFTEN))
 def test_a_changed_base_is_refused_by_every_command_in_one_line(
     adapter, tmp_path, capsys, monkeypatch, change
 ):
@@ -266,6 +270,7 @@ def earlier(adapter) -> Path:
     return adapter
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_an_adapter_of_an_earlier_version_is_compared_by_what_it_recorded(
     earlier, tmp_path, monkeypatch
@@ -289,6 +294,7 @@ def test_an_adapter_of_an_earlier_version_is_compared_by_what_it_recorded(
     assert "an earlier version began it" in notes[0] and len(notes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_four_bit_copy_that_has_changed_is_made_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -311,6 +317,7 @@ RL = (
 SFT = "sft --dataset rows.jsonl --batch_size 8 --eval_problems 12"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("command", [RL, SFT])
 def test_a_run_goes_on_with_an_untouched_copy_and_with_no_other_base(

@@ -2,12 +2,10 @@
 
 import copy
 import json
-import os
 import subprocess
 import sys
 import tarfile
 import time
-import types
 from pathlib import Path
 
 import psutil
@@ -126,6 +124,7 @@ def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     assert has_ended(child)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("code", [0, 1])
 def test_what_a_stage_leaves_running_is_ended(gpu, tmp_path, code):
@@ -149,77 +148,6 @@ def test_what_a_stage_leaves_running_is_ended(gpu, tmp_path, code):
     child = int(said.splitlines()[0])
     assert has_ended(child)
     assert ("most recent call first" in said) == bool(code)  # where it was, of a failure alone
-
-
-def test_figures_that_cannot_be_had_end_nothing(gpu, monkeypatch, tmp_path):
-    from on_card.stages import STAGES
-
-    session = gpu.Session(True, 5)
-    stage = STAGES[1]
-    run = session.of(stage) / "run"
-    run.mkdir(parents=True)
-    rows = '{"step": 1, "train/loss": null, "train/grad_norm": 1.234567}\n'
-    (run / "metrics.jsonl").write_text(rows)
-    found: dict = {}
-    monkeypatch.setattr(gpu, "prediction", lambda *_: {"fits": True})
-    gpu.figures(stage, session, tmp_path, found)
-    assert found["steps"] == [{"train/loss": None, "train/grad_norm": 1.23457}]
-    assert found["plan"] == {"fits": True}
-
-    def takes_too_long(*_):
-        raise subprocess.TimeoutExpired("plan", 60)
-
-    monkeypatch.setattr(gpu, "prediction", takes_too_long)
-    monkeypatch.setattr(gpu, "model_of", lambda *_: tmp_path)
-    monkeypatch.setattr(gpu, "command_of", lambda *_: [sys.executable, "-c", ""])
-    monkeypatch.setattr(gpu, "stage_number", lambda _: "0")
-    after = gpu.run(stage, session)
-    assert after["status"] == "good" and "TimeoutExpired" in after["note"]
-
-
-def test_a_cut_output_keeps_its_ends(gpu):
-    from on_card import evidence
-
-    assert evidence.cut(b"abcdef", 3, 3) == b"abcdef"
-    assert evidence.cut(b"abcdefghij", 2, 3) == b"ab\n[... 5 bytes left out ...]\nhij"
-
-
-def test_rays_worker_logs_are_found_wherever_the_session_is(gpu, tmp_path):
-    from on_card import evidence
-
-    logs = tmp_path / "ray" / "session_2026-11-21_14-41-50_518367_3214" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "worker-abc.err").write_text("Traceback")
-    (logs / "worker-abc.out").write_text("")
-    (logs / "raylet.out").write_text("started")
-    (logs / "dashboard.log").write_text("noise")
-    assert {one.name for one in evidence.ray_logs(tmp_path)} == {"worker-abc.err", "raylet.out"}
-
-
-def test_archives_beyond_the_limit_are_named(gpu, tmp_path):
-    from on_card import evidence
-
-    parts = []
-    for name, size in (("old", 60), ("new", 50)):
-        parts.append(tmp_path / f"{name}.tar.gz")
-        parts[-1].write_bytes(b"x" * size)
-    os.utime(parts[0], (1, 1))
-    assert evidence.together(parts, tmp_path / "all.tar", 100) == ["old.tar.gz"]
-    with tarfile.open(tmp_path / "all.tar") as archive:
-        assert archive.getnames() == ["new.tar.gz"]
-
-
-@pytest.mark.real
-def test_the_watcher_sees_what_a_child_takes(gpu):
-    from on_card.memory import Watcher
-
-    program = "import sys; kept = b'x' * (80 << 20); sys.stdin.read()"
-    with Watcher() as watcher:
-        child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
-        while watcher.peak_mb < 60 and child.poll() is None:
-            time.sleep(0.02)
-        child.communicate(b"")
-    assert 60 <= watcher.peak_mb < 400
 
 
 def test_every_stage_has_a_name_and_folder_of_its_own_and_flags_that_a_run_takes(gpu, tmp_path):
@@ -299,62 +227,6 @@ def test_the_longest_context_is_the_last_that_the_planner_says_fits(gpu, monkeyp
     context = longest.planned(model, machine)
     assert context % longest.UNIT == 0 and fits(context) and not fits(context + longest.UNIT)
     assert longest.planned(model, machine_of(())) == longest.ON_A_CPU
-
-
-@pytest.mark.parametrize(("library", "is_compat"), [
-    ("/usr/local/cuda-13.0/compat/libcuda.so.580.82", True),
-    ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", False),
-])  # fmt: skip
-def test_the_line_of_a_gpu_says_which_library_speaks_to_the_driver(
-    library, is_compat, gpu, monkeypatch, tmp_path
-):
-    from on_card import machine
-
-    def version(pointer):
-        pointer._obj.value = 13010
-
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\necho "Tesla T4, 15360, 550.54.15, 7.5"\n')
-    smi.chmod(0o755)
-    maps = f"7f00-7f01 r-xp 00000000 08:01 1 {library}\n7f01-7f02 rw-p 00000000 00:00 0 "
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    driver = types.SimpleNamespace(cuDriverGetVersion=version)
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: driver)
-    monkeypatch.setattr(machine, "mapped_files", lambda: maps.split())
-    facts = machine.gpu_facts()
-    assert facts == {
-        "name": "Tesla T4", "memory_mb": 15360, "driver": "550.54.15", "capability": "7.5",
-        "CUDA of the driver": "13.1", "compatibility library": is_compat, "WSL": facts["WSL"],
-    }  # fmt: skip
-    whose = "the compatibility library" if is_compat else "the driver's own"
-    assert f"Tesla T4, 15360 MB, driver 550.54.15, CUDA 13.1 by {whose}" in machine.gpu_line(facts)
-
-
-OUT_OF_MEMORY = (  # as torch 2.11 writes it
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-    "capacity of 79.10 GiB of which 60.31 GiB is free. Including non-PyTorch memory, this process "
-    "has 12.44 GiB memory in use. 12.00 GiB allowed; Of the allocated memory 9.80 GiB is allocated "
-    "by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated."
-)
-
-
-def test_known_causes_are_named(gpu):
-    from on_card import evidence
-
-    driver = "RuntimeError: CUDA driver error: operation not supported"
-    assert "WSL 2 refused" in evidence.cause_of(driver, False, True)
-    assert "this driver refused" in evidence.cause_of("cuMemCreate failed", False, False)
-    assert "under a cap" in evidence.cause_of(OUT_OF_MEMORY, True, False)
-    assert evidence.cause_of(OUT_OF_MEMORY, False, False) is None
-    assert evidence.cause_of("KeyError: 1", True, True) is None
-    assert evidence.memory_when_it_failed(f"first\n{OUT_OF_MEMORY}\nend") == {
-        "tried to allocate": "2.00 GiB",
-        "allocated by PyTorch": "9.80 GiB",
-        "reserved by PyTorch but not allocated": "1.90 GiB",
-        "of this process, by the driver": "12.44 GiB",
-        "allowed": "12.00 GiB",
-    }
-    assert evidence.memory_when_it_failed("KeyError: 1") == {}
 
 
 # What may be sent

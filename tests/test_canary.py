@@ -8,6 +8,7 @@ import contextlib
 import pytest
 import torch
 from engine_contract import requests
+from few_cases import few
 
 from unslothrl.engines import canary
 from unslothrl.engines.base import generate
@@ -126,7 +127,7 @@ def test_vllm_that_forgets_a_requests_adapter(on_vllm, shape, monkeypatch):
     assert on_vllm.is_finished()
 
 
-@pytest.mark.parametrize("has_own_base", [False, True])
+@pytest.mark.parametrize("has_own_base", few([False, True]))
 def test_transformers_that_generates_without_the_adapter(
     has_own_base, bases, backend, make_backend, shape, monkeypatch
 ):

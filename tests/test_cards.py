@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from few_cases import few
 from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
 from unslothrl.cluster import on_node
@@ -254,7 +255,7 @@ OLD = "The NVIDIA driver on your system is too old (found version 12040)."
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("smi", "env", "says", "why"),
-    [
+    few([
         (None, {}, {}, None),
         ("No devices were found", {}, {}, None),
         (LISTED, {"CUDA_VISIBLE_DEVICES": ""}, {"cards": SIX}, None),
@@ -269,7 +270,7 @@ OLD = "The NVIDIA driver on your system is too old (found version 12040)."
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", {}, {},
          "nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
          "driver."),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_card_that_cannot_be_used_says_why(driver, smi, env, says, why):
     found = detected(driver(DETECT, smi, env, **says))
@@ -284,7 +285,7 @@ sys.exit(main(["plan", "--model", "Qwen/Qwen2.5-3B-Instruct", "--json"]))
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("used", [0, 900])
+@pytest.mark.parametrize("used", few([0, 900]))
 def test_the_command_plans_for_the_card_that_the_driver_names(driver, used):
     names = [["NVIDIA RTX 3060", 12_288, 12_288 - used, [8, 6]]]
     env = {"HF_HUB_OFFLINE": "1"}

@@ -36,14 +36,13 @@ def ray_cluster(bases):
         model=str(bases["biases"]),
         dataset="embedded",
         number_of_actors=2,
-        engine="vllm",
+        engine="transformers",
         backend="peft",
         dtype="bfloat16",
         max_lora_rank=8,
         lora_alpha=16,
         max_new_tokens=16,
         max_prompt_tokens=16,
-        kv_cache_mb=64,
     )
     started = cluster.start(config, bases["biases"], Machine.detect(), lambda stage: None)
     yield started

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import environments_page
 import pytest
+from few_cases import few
 
 from unslothrl.commands import cli
 from unslothrl.embedded import task as arithmetic
@@ -47,6 +48,7 @@ NOT_RUN = {
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 ROWS = 24
+WITH_A_MODEL = ("train", "sft", "dpo", "rm", "eval", "ask", "chat", "export", "--resume")
 
 
 def documented() -> list[str]:
@@ -113,8 +115,23 @@ def test_what_is_left_out_is_documented():
     assert {part for part in NOT_RUN if not any(part in command for command in commands)} == set()
 
 
+def often() -> list[str]:
+    """The commands that `make test` runs: those without a model, and the first of each other."""
+    seen = set()
+    found = []
+    for command in documented():
+        kind = arguments(command)[0]
+        if is_run(command) and (kind not in WITH_A_MODEL or kind not in seen):
+            found.append(command)
+            seen.add(kind)
+    return found
+
+
+RUN = [each for each in documented() if is_run(each)]
+
+
 @pytest.mark.real
-@pytest.mark.parametrize("command", [each for each in documented() if is_run(each)])
+@pytest.mark.parametrize("command", few(RUN, among=often()))
 def test_a_documented_command_runs(command, folder, capsys, monkeypatch):
     words = arguments(command)
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is 1 + 2?\n"))

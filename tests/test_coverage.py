@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.commands import cli
@@ -47,7 +48,7 @@ def folder_of(path: Path, model) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", few(KINDS))
 def test_a_model_that_a_lora_would_not_cover_ends_in_a_line(tmp_path, monkeypatch, capsys, name):
     """Before anything is quantised or a run has begun."""
     monkeypatch.chdir(tmp_path)
@@ -76,6 +77,7 @@ model.save_pretrained(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Phi-3", "Qwen3-MoE"])
 def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path, name):
     from unslothrl.backends import peft

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import completed
+from few_cases import few
 from test_scoring import scored
 
 from unslothrl import rewards
@@ -75,29 +76,32 @@ def trl(tmp_path):
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [
-        ("correctness", [0.0, 2.0]),
-        ("by_a_helper", [2.0, 3.0]),
-        ("text", [1.0, 0.5]),
-        ("of_rows", [2.0, 3.0]),
-        ("text_with_a_key", [2.0, 3.0]),
-        ("either", [2.0, 3.0]),
-        ("by_keyword", [4.0, 5.0]),
-        ("scalar", [0.5, 0.5]),
-        ("boolean", [1.0, 1.0]),
-        ("whole", [3.0, 3.0]),
-        ("array", [0.0, 1.0]),
-        ("parts", [1.0, 0.25]),
-        ("decimal", [0.25, 0.25]),
-        ("later", [0.5, 0.5]),
-    ],
+    few(
+        [
+            ("correctness", [0.0, 2.0]),
+            ("by_a_helper", [2.0, 3.0]),
+            ("text", [1.0, 0.5]),
+            ("of_rows", [2.0, 3.0]),
+            ("text_with_a_key", [2.0, 3.0]),
+            ("either", [2.0, 3.0]),
+            ("by_keyword", [4.0, 5.0]),
+            ("scalar", [0.5, 0.5]),
+            ("boolean", [1.0, 1.0]),
+            ("whole", [3.0, 3.0]),
+            ("array", [0.0, 1.0]),
+            ("parts", [1.0, 0.25]),
+            ("decimal", [0.25, 0.25]),
+            ("later", [0.5, 0.5]),
+        ],
+        4,
+    ),
 )
 def test_functions_written_for_trl_and_numpy(function, expected, trl):
     found = scored(trl, function, texts=("ab", "is7"))
     assert (found.rewards[function], found.failures) == (expected, [])
 
 
-@pytest.mark.parametrize("function", ["each_message", "annotated", "by_a_helper"])
+@pytest.mark.parametrize("function", few(["each_message", "annotated", "by_a_helper"]))
 def test_functions_that_go_through_messages_get_those_of_conversational_data(function, trl):
     said = [{"role": "user", "content": "P"}]
     pairs = [completed(text, len(text), "7") for text in ("ab", "is7")]
@@ -166,7 +170,7 @@ def sometimes_stalls(completion):
 """
 
 
-@pytest.mark.parametrize("function", ["loads", "loads_for_all", "loads_later"])
+@pytest.mark.parametrize("function", few(["loads", "loads_for_all", "loads_later"]))
 def test_a_function_that_loads_a_model_when_it_is_first_called_has_time_for_it(function, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(LOADS.replace("{load}", "0.8"))
@@ -225,7 +229,7 @@ def text(completion):
 
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [
+    few([
         ("divides", "ZeroDivisionError: division by zero (mine.py, line 3)"),
         ("batch", "TypeError: string indices must be integers, not 'str' (mine.py, line 9)"),
         ("later", "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int' "
@@ -234,7 +238,7 @@ def text(completion):
         ("huge", "OverflowError: int too large to convert to float"),
         ("mute", "Mute: its text cannot be had (mine.py, line 25)"),
         ("text", f"returned no number: '{59 * 'x'}"),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_an_error_says_where_it_is(function, reason, tmp_path):
     (tmp_path / "mine.py").write_text(MISTAKES)

@@ -9,12 +9,10 @@ import shutil
 import time
 from pathlib import Path
 
-import mutated_files
-import mutated_runs
 import pytest
 import torch
-from mutated_reading import Resumed
 from rich.console import Console
+from stopped_run import MACHINE, VALID, Resumed, as_flags, template
 
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
@@ -38,11 +36,11 @@ pytestmark = pytest.mark.real
 @pytest.fixture
 def run(tmp_path) -> Path:
     """Stopped after step 4, with checkpoints of steps 3 and 4."""
-    return Path(shutil.copytree(mutated_files.template(), tmp_path / "run"))
+    return Path(shutil.copytree(template(), tmp_path / "run"))
 
 
 def go_on(run: Path) -> EarlierRun:
-    resolved = resolve({"resume": str(run)}, mutated_runs.MACHINE)
+    resolved = resolve({"resume": str(run)}, MACHINE)
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
         earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
@@ -84,7 +82,7 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
     before = (run / "metrics.jsonl").read_bytes() + b"x\n"
     (run / "metrics.jsonl").write_bytes(before)
     (run / "summary.json").write_text('{"status": "finished", "steps": 6, "seconds": 3.0}')
-    assert go_on(run).has_finished(resolve({"resume": str(run)}, mutated_runs.MACHINE).config)
+    assert go_on(run).has_finished(resolve({"resume": str(run)}, MACHINE).config)
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
@@ -216,12 +214,13 @@ def test_of_a_message_without_end_the_middle_is_left_out(capsys):
 # The whole command
 
 
+@pytest.mark.slow
 def test_a_real_run_goes_on_past_a_damaged_line(tmp_path, capfd):
     options = {
-        **mutated_files.mutations.VALID, "batch_size": 2, "max_new_tokens": 8, "eval_every": 0,
+        **VALID, "batch_size": 2, "max_new_tokens": 8, "eval_every": 0,
         "checkpoint_every": 1, "run_name": "x", "output_dir": tmp_path,
     }  # fmt: skip
-    assert cli.main(mutated_files.mutations.as_flags(options)) == 0
+    assert cli.main(as_flags(options)) == 0
     path = tmp_path / "x" / "metrics.jsonl"
     first, second = path.read_text().splitlines()
     path.write_text(f"{first[:40]}\n{second}\n")

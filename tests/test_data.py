@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from few_cases import few
 from rich.console import Console
 
 from unslothrl import embedded, rewards
@@ -328,7 +329,7 @@ def test_folders_of_the_datasets_library(tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".stream.arrow"])
+@pytest.mark.parametrize("suffix", few([".parquet", ".arrow", ".stream.arrow"]))
 def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "IN_MEMORY", 10)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
@@ -689,7 +690,7 @@ LOOPS = (
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("template", LOOPS)
+@pytest.mark.parametrize("template", few(LOOPS))
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
     monkeypatch.setattr(templating, "LONGEST_S", 0.2)
@@ -826,9 +827,9 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
+@pytest.mark.parametrize("kind", few(["jsonl", "json", "csv"]))
 def test_a_large_file_is_streamed(kind, tmp_path):
-    """150 MB here, in less memory than it has itself; bench/data.py has a gigabyte."""
+    """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
     path = tmp_path / f"large.{kind}"
     with path.open("w") as file:

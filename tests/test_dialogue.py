@@ -13,6 +13,7 @@ import random
 
 import pytest
 from byte_tokenizers import for_renderer, for_template, installed_templates
+from few_cases import few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def canonical_call(dialogue, tokenizer, tools, thought=""):
     return whole[len(prompt) :] if whole[: len(prompt)] == prompt else None
 
 
-@pytest.mark.parametrize("which", DIALOGUES)
+@pytest.mark.parametrize("which", few(DIALOGUES, 24))
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2**32))
 def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
@@ -210,7 +211,7 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
             assert found == [i for i in harmless.ids if i in special]
 
 
-@pytest.mark.parametrize("which", DIALOGUES)
+@pytest.mark.parametrize("which", few(DIALOGUES, 40))
 def test_a_canonical_call_is_read(which):
     dialogue, tokenizer = dialogue_of(*DIALOGUES[which])
     if which == "template vllm/template_kimi_audio":

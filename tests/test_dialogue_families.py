@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from byte_tokenizers import ByteTokenizer, for_renderer, for_template, installed_templates
+from few_cases import few
 from test_dialogue import TOOL
 
 from unslothrl.dialogue import choice, hand_written
@@ -185,7 +186,7 @@ def test_calls_in_hermes_form(which):
 @pytest.mark.parametrize(
     "name", ["qwen3", "glm-4.5", "gemma4", "llama-3", "deepseek-v3", "kimi-k2"]
 )
-@pytest.mark.parametrize("which", HERMES_REPLIES)
+@pytest.mark.parametrize("which", few(HERMES_REPLIES))
 def test_no_reply_ends_a_run(name, which):
     """A hand-written renderer reads it too, or leaves it; then a result follows, of no call."""
     tokenizer = for_renderer(name)
@@ -394,7 +395,7 @@ def tokenizer_of(name, template):
     return tokenizer
 
 
-@pytest.mark.parametrize(("name", "model", "template"), AGREEING)
+@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 4))
 def test_a_renderer_is_chosen_where_it_agrees_with_the_template(name, model, template):
     """Under the model's own name and under that of a quantised mirror."""
     if f"trl/{template}" not in installed_templates():
@@ -494,7 +495,7 @@ def test_the_embedded_base_s_own_tokenizer():
     assert conversation.prompt_ids == prompt + tuple(said) + extension.ids
 
 
-@pytest.mark.parametrize("name", installed_templates())
+@pytest.mark.parametrize("name", few(installed_templates(), 8))
 def test_the_tokenizers_here_render_as_transformers_does(name):
     ours = TemplateDialogue(for_template(name))
     theirs = TemplateDialogue(of_transformers(for_template(name)))
@@ -510,7 +511,7 @@ def test_the_tokenizers_here_render_as_transformers_does(name):
         assert ours.tokens(expected) == theirs.tokens(expected)
 
 
-@pytest.mark.parametrize(("name", "model", "template"), AGREEING)
+@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 2))
 def test_a_renderer_over_a_tokenizer_of_transformers(name, model, template):
     if "llama" in name:
         pytest.skip("its template writes today's date, the renderer another one")

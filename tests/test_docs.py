@@ -46,6 +46,7 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
     assert torch.allclose(logprobs.grad, torch.tensor([-1.0, 0.5]))
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_example_trains_as_a_learner(tmp_path, monkeypatch):
     """With a flag that sets a part of it. That a learner's process reads the file is seen in

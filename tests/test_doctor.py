@@ -164,6 +164,7 @@ def test_this_machine_trains_a_step():
     assert "a step of the embedded base" in check.found, check.line()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_this_machine_is_examined():
     names = {check.name for check in examine(self_test=False)}

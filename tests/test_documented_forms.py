@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from environment_files import Script, asked, ids_of, play_with, tokenizer, written
+from few_cases import few
 
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped
@@ -259,7 +260,7 @@ WORKED = "3 + 4 is 7.\n#### 7"
 
 @pytest.mark.parametrize(
     ("row", "columns", "parameters", "shown", "said"),
-    [
+    few([
         ({"question": "3 + 4?", "answer": WORKED, "level": 2}, Columns(), "question, **row",
          "[question, row]", ["3 + 4?", {"answer": WORKED, "level": 2, "problem": "3 + 4?"}]),
         ({"Question": "3 + 4?", "solution": "7"}, Columns(), "**row", "row",
@@ -271,7 +272,7 @@ WORKED = "3 + 4 is 7.\n#### 7"
          "prompt, answer", "answer", 7),
         ({"instruction": "Add.", "input": "3 and 4", "output": "7"}, Columns(),
          "instruction, input, output", "[instruction, input, output]", ["Add.", "3 and 4", "7"]),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, shown, said, tmp_path):
     """Every column as TRL gives it, and the prompt as messages."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 from engine_contract import TOKEN, requests
 from environment_files import tokenizer, written
+from few_cases import few
 from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
 
@@ -39,14 +40,20 @@ def backend(bases, make_backend):
     return make_backend(bases["biases"])
 
 
-@pytest.fixture(params=["vllm", "transformers", "transformers with its own base"])
-def engine(request, bases, backend, make_backend):
+@pytest.fixture(scope="module")
+def own(bases, make_backend):
+    """A base that no learner trains."""
+    return make_backend(bases["biases"], trained=False, seed=3)
+
+
+@pytest.fixture(params=few(["vllm", "transformers", "transformers with its own base"], 2))
+def engine(request, bases, backend):
     if request.param == "vllm":
         engine = request.getfixturevalue("vllm_engine")
     elif request.param == "transformers":
         engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
     else:
-        own = make_backend(bases["biases"], trained=False, seed=3)
+        own = request.getfixturevalue("own")
         engine = TransformersEngine(own, bases["biases"], max_num_seqs=16, has_own_base=True)
     engine.load(backend.publish(0))
     return engine
@@ -261,7 +268,7 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
     assert host_copies(vllm_engine).keys() == vllm_engine.loaded.keys() == {vllm_engine.newest}
 
 
-@pytest.mark.parametrize("damage", ["flipped", "gone"])
+@pytest.mark.parametrize("damage", few(["flipped", "gone"]))
 def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
     vllm_engine, backend, monkeypatch, damage
 ):
@@ -418,6 +425,7 @@ class Kept:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrites", [False, True])
 def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     rewrites, vllm_engine, backend, tmp_path

@@ -1,15 +1,9 @@
 """Both engines without a model keep the contract of the real ones, so that tests and benchmarks may
 draw with them."""
 
-import sys
-from pathlib import Path
-
 import engine_contract as contract
 import pytest
 from fakes import FakeEngine
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
 from unslothrl.policy_version import Adapter

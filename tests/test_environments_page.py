@@ -12,6 +12,7 @@ import environments_page
 import numpy
 import pytest
 from environment_files import Script, asked, play_with, written
+from few_cases import few
 
 from unslothrl.actors.episodes import DEFAULT_TURNS, Rules
 from unslothrl.commands import cli
@@ -343,7 +344,7 @@ def judge(completion, answer):
 """
 
 
-@pytest.mark.parametrize("reward", ["none", "judge.py:judge"])
+@pytest.mark.parametrize("reward", few(["judge.py:judge", "none"]))
 def test_rewards_judge_what_the_model_wrote(reward, folder, monkeypatch):
     """The run of an environment, without a reward and with one of the user's own."""
     (folder / "judge.py").write_text(JUDGE)

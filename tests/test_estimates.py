@@ -6,6 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
+from few_cases import few
 
 from unslothrl.evaluation.estimates import (
     best_of,
@@ -97,8 +98,8 @@ def test_scores_on_a_scale_of_their_own_have_students_interval():
 
 
 @pytest.mark.real  # a second each, too long for `make quick`
-@pytest.mark.parametrize("n", [1, 4, 8])
-@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)])
+@pytest.mark.parametrize("n", few([1, 4, 8]))
+@pytest.mark.parametrize(("a", "b"), few([(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)]))
 def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
     """2,000 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
     draw = np.random.default_rng(0)
@@ -109,6 +110,7 @@ def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
     assert 0.93 <= share <= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_intervals_of_pass_at_k_cover():
     """pass@4 of 8 completions each."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from few_cases import few
 
 from unslothrl.errors import PeerLost, RunError
 from unslothrl.learners import exchange
@@ -72,7 +73,7 @@ def add_up(rank, world_size, address, listener):
     return sums
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", few([2, 3]))
 def test_every_learner_gets_the_same_sum(world_size):
     found = meet(add_up, world_size)
     assert len({repr(sums) for sums in found}) == 1
@@ -89,6 +90,7 @@ def sums_made_by_joining(rank, world_size, address, listener):
     return calls
 
 
+@pytest.mark.slow
 def test_joining_makes_the_sum_in_which_nccl_connects():
     """In an update's it would have no longer than to join, however long another learner takes."""
     assert meet(sums_made_by_joining, 2) == [1, 1]
@@ -149,6 +151,7 @@ def test_a_learner_that_hangs_is_waited_for_until_the_deadline(lost):
     assert max(seconds for _, _, seconds in others) >= DEADLINE_S
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_stuck_is_waited_for_until_the_deadline():
     (name, message, _), second = meet(lose, 2, 1, "stays away")
     assert name == "learner-1" and second == "stuck"
@@ -179,10 +182,12 @@ def meet_again(rank, world_size, address, listener, base):
     return found
 
 
+@pytest.mark.slow
 def test_learners_may_meet_again_and_leave_no_port_behind(tmp_path):
     assert meet(meet_again, 2, tmp_path) == [[3, "free", 5], [3, 5]]
 
 
+@pytest.mark.slow
 def test_a_learner_that_never_joins_is_named():
     listener = Listener("127.0.0.1", deadline_s=0.5)
     with pytest.raises(RunError, match=r"learner 0 of 2 waited for learner 1 in vain \("):
@@ -281,6 +286,7 @@ def train(rank, world_size, address, listener, base):
     return found
 
 
+@pytest.mark.slow
 def test_learners_in_three_processes_take_the_same_steps(bases):
     found = meet(train, 3, bases["plain"])
     steps = list(zip(*found, strict=True))

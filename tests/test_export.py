@@ -51,6 +51,7 @@ def test_a_merged_model_computes_the_same_in_float32(trained):
         assert merging.likeness(with_adapter, model, prompts).largest > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_layers_that_the_base_keeps_in_16_bit_are_merged_too(
     sixteen_bit_bases, make_backend, tmp_path
@@ -139,6 +140,7 @@ def test_a_run_as_gguf_with_its_modelfile(run, tmp_path, capsys):
     assert f"FROM ./{file.name}\nTEMPLATE " in (target / "Modelfile").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
     import safetensors.torch
@@ -235,6 +237,7 @@ def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
     assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["v000001"]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypatch, capsys):
     from unslothrl.errors import RunError

@@ -192,6 +192,7 @@ def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path)
     assert "(process 77) died: SIGSEGV; its log is" in str(here)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     process = subprocess.Popen(

@@ -104,24 +104,6 @@ def test_what_has_passed_at_this_commit_is_not_run_again(faults, monkeypatch):
     assert not faults.is_done({**passed, "problems": ["exit code 1"]})
 
 
-def test_rewards_on_two_hosts_and_on_one_are_those_of_the_same_seeds(faults):
-    def run(*by_step: float) -> dict:
-        return {"reward_by_step": by_step}
-
-    runs = {
-        "quiet, 12 steps": run(0.2, 0.4),
-        "one-host, 12 steps": run(0.1, 0.3),
-        "quiet, 12 steps, seed 1": run(0.5, 0.5),
-        "one-host, 12 steps, seed 1": run(0.4, 0.4),
-        "quiet, 12 steps, seed 2": run(0.9, 0.9),  # one host has not run it
-        "quiet": run(0.9, 0.9),
-    }
-    beside = faults.compared(runs)
-    assert beside["two_hosts"] == [0.3, 0.5] and beside["one_host"] == [0.2, 0.4]
-    assert beside["mean_difference"] == 0.1 and beside["spread_over_seeds"] == 0.1414
-    assert faults.compared({})["mean_difference"] is None
-
-
 def test_all_runs_have_keys_of_their_own_and_come_after_what_they_are_compared_with(faults):
     runs = faults.all_runs()
     keys = [faults.key_of(*run) for run in runs]

@@ -3,6 +3,7 @@
 import pytest
 from byte_tokenizers import for_renderer
 from environment_files import Script, asked, play_with, tokenizer, written
+from few_cases import few
 from test_dialogue_families import ASKED, CHATML, DEEPSEEK, chatml, text_of
 
 from unslothrl.actors.talk import Talking
@@ -29,7 +30,7 @@ def played(folder, of=None, **options):
 
 
 @pytest.mark.parametrize("key", ["name", "tool_call_id"])
-@pytest.mark.parametrize("value", [["a"], 3, {}, [{"a": 1}]])
+@pytest.mark.parametrize("value", few([["a"], 3, {}, [{"a": 1}]]))
 @pytest.mark.parametrize("when", ["first", "then"])
 def test_what_names_a_message_is_a_text(key, value, when, tmp_path):
     message = {"role": "user", "content": "x", key: value}
@@ -38,7 +39,7 @@ def test_what_names_a_message_is_a_text(key, value, when, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "extra", [{"tool_calls": 3}, {"tool_calls": CALLS}, {"x": [1]}, {"name": None}]
+    "extra", few([{"tool_calls": CALLS}, {"tool_calls": 3}, {"x": [1]}, {"name": None}])
 )
 @pytest.mark.parametrize("when", ["first", "then"])
 def test_a_message_has_no_calls_and_no_other_keys(extra, when, tmp_path):
@@ -115,7 +116,7 @@ class Passes:
         assert "Write <|im_start|>." in text and (not more or BROKEN in text)
 
 
-@pytest.mark.parametrize("role", ["narrator", "", "developer", "Assistant", FORGED])
+@pytest.mark.parametrize("role", few([FORGED, "narrator", "", "developer", "Assistant"]))
 def test_a_prompt_has_no_turn_of_an_unknown_role(role, tmp_path):
     first = [{"role": role, "content": "x"}, {"role": "user", "content": "2+2?"}]
     lost = played(tmp_path, first=first).lost

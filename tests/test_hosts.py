@@ -11,7 +11,7 @@ import psutil
 import pytest
 from hosts import ROOT, hosts_or_skip, status
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 NAMESPACES = ("net", "mnt", "pid", "ipc", "uts")
 

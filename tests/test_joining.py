@@ -108,6 +108,7 @@ def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
     assert "INFO" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_token_is_read_where_ray_reads_it(home, head, as_user, tmp_path):
     token = (home / ".ray" / "auth_token").read_text()
     (tmp_path / "token").write_text(token)
@@ -121,6 +122,7 @@ def test_the_token_is_read_where_ray_reads_it(home, head, as_user, tmp_path):
         joining.check(head)
 
 
+@pytest.mark.slow
 def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
     as_user(tmp_path)
     assert "there is none here: copy the head's ~/.ray/auth_token" in refusal(head)
@@ -147,6 +149,7 @@ _internal_kv_put(key, json.dumps(metadata).encode(), overwrite=True, namespace=s
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_of_another_ray_is_named(home, head, as_user):
     """The cluster's metadata claims another version, as a cluster of that version would."""
     import ray

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from few_cases import few
 from test_backend import LENGTHS, LRS, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
@@ -69,7 +70,7 @@ def test_a_second_update_sees_the_old_policy(bases, make_backend):
     assert again.clipped == 0
 
 
-@pytest.mark.parametrize("kind", ["biases", "plain"])
+@pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, make_backend):
     backend = make_backend(bases[kind])
     without = learner_of(backend, bases[kind])
@@ -148,7 +149,7 @@ def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
         learner_of(make_backend(bases["plain"]), bases["plain"]).load_state(saved)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", few([float("nan"), float("inf")]))
 def test_a_gradient_that_is_not_finite_changes_nothing(bad, bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"])
     learner.forward_backward(batch(samples()))
@@ -219,7 +220,7 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     assert learner.measure([], reference=True) == [] and learner.publish(1) == before
 
 
-@pytest.mark.parametrize("train_policy", [True, False])
+@pytest.mark.parametrize("train_policy", few([True, False]))
 def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     """The first gradient within 1e-6 of its norm of the whole batch's, and both learners alike."""
     whole, *pair = (

@@ -83,6 +83,7 @@ print(peak() - before, hidden.grad.abs().sum().item() > 0)
 """
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_takes_little_memory():
     """1,024 tokens, whose logits take 622 MB; bench/learner.py has 4,096."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 from fakes import group
+from few_cases import few
 from test_newcomer_environment import shown
 
 from unslothrl.actors.actor import Actor
@@ -60,7 +61,7 @@ def impossible(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("learner", objectives.names())
+@pytest.mark.parametrize("learner", few(objectives.names(), among=["grpo", "ppo"]))
 def test_every_learner_trains(learner, train):
     objective = objectives.load(learner)
     filters = objective.filter_low > 0 or objective.filter_high < 1 or objective.max_resample > 0
@@ -117,6 +118,7 @@ def test_a_batch_without_signal_is_skipped_with_a_line(train, impossible):
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_batch_of_truncated_completions_is_skipped_with_a_line(train):
     code, folder, out, _ = train(
         learner="grpo", mask_truncated=True, max_new_tokens=2, overlong_cache=1
@@ -125,6 +127,7 @@ def test_a_batch_of_truncated_completions_is_skipped_with_a_line(train):
     assert {row["reward/overlong"] for row in metrics(folder)} == {-1.0}
 
 
+@pytest.mark.slow
 def test_equal_rewards_are_skipped_with_a_line(train, impossible):
     code, _, out, _ = train(
         learner="grpo", dataset=impossible, max_new_tokens=1,
@@ -145,6 +148,7 @@ def test_kl_in_the_reward_and_a_frozen_policy(train):
     assert rows[0]["train/kl_reference"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward_gives_signal_to_groups_of_equals(train, tmp_path):
     start, _ = train(learner="grpo", max_steps=1, lr=1e-2)[1:3]
     assert start.is_dir()
@@ -159,6 +163,7 @@ def test_kl_in_the_reward_gives_signal_to_groups_of_equals(train, tmp_path):
     assert min(advantages) > 0  # no two candidates have the same KL
 
 
+@pytest.mark.slow
 def test_the_learning_rate_follows_its_schedule(train):
     code, folder, _, _ = train(
         learner="grpo", lr=1e-3, lr_schedule="linear", warmup_steps=1, lr_floor=0.5, max_steps=3
@@ -188,7 +193,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("kind", ["frozen policy", "not finite", "updates"])
+@pytest.mark.parametrize("kind", few(["updates", "frozen policy", "not finite"]))
 def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_path, monkeypatch):
     """Also after a step that publishes nothing: its cache is freed and its base offloaded."""
     (tmp_path / "broken.py").write_text(NOT_FINITE)
@@ -260,7 +265,7 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("select", ["max_variance", "balanced", "random", "all"])
+@pytest.mark.parametrize("select", few(["balanced", "max_variance", "random", "all"]))
 def test_every_selection_trains(select, train):
     code, folder, _, err = train(learner="grpo", select=select, topk=2, max_steps=1)
     assert code == 0, err
@@ -325,6 +330,7 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
     assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
 
 
+@pytest.mark.slow
 def test_code_is_scored_in_the_loop(train, tmp_path):
     """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
     tests = {"inputs": ["1"], "outputs": ["2"]}

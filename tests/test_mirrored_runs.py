@@ -97,6 +97,7 @@ def test_what_cannot_be_a_mirror_is_one_line_before_a_model_is_loaded(tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_copy_in_a_mirror_that_is_a_folder_goes_on_outside_of_it(tmp_path, monkeypatch, capsys):
     """Its config.toml says that it is one; with `--mirror none` it goes on where it is."""
     monkeypatch.chdir(tmp_path)

@@ -78,6 +78,7 @@ def with_name_of_the_hub(folder):
     file.write_text(json.dumps({**config, "base_model_name_or_path": "nobody/no-such-base"}))
 
 
+@pytest.mark.slow
 def test_a_run_of_rl_and_one_that_starts_from_its_adapter(tmp_path):
     _, attempts = run(tmp_path, f"{RL} --run_name first")
     assert attempts == []
@@ -89,6 +90,7 @@ def test_a_run_of_rl_and_one_that_starts_from_its_adapter(tmp_path):
     assert attempts == [] and "huggingface" not in out.lower()
 
 
+@pytest.mark.slow
 def test_a_stage(tmp_path):
     out, attempts = run(tmp_path, f"{STAGE} --run_name first")
     assert attempts == [] and "huggingface" not in out.lower()

@@ -5,6 +5,7 @@ from pathlib import Path
 import environments_page
 import pytest
 from environment_files import Script, asked, play_with, written
+from few_cases import few
 
 from unslothrl import environments
 from unslothrl.environments.host import Host, Setup
@@ -49,12 +50,14 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [
-        ("calculater", "none of"),
-        ("{folder}/none.py:Calculator", "no such file"),
-        ("{folder}/calculator.py:Abacus", "no such class"),
-        ("{folder}/broken.py:Calculator", "give a .py file"),
-    ],
+    few(
+        [
+            ("calculater", "none of"),
+            ("{folder}/none.py:Calculator", "no such file"),
+            ("{folder}/calculator.py:Abacus", "no such class"),
+            ("{folder}/broken.py:Calculator", "give a .py file"),
+        ]
+    ),
 )
 def test_what_is_no_environment_is_refused_before_anything_starts(name, why, tmp_path):
     written(tmp_path, shown("calculator.py"), "calculator.py")

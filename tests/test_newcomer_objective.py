@@ -151,6 +151,7 @@ print(json.dumps([objectives.names(), before, config.clip_low, loss.value.item()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_dropped_into_objectives_it_is_a_learner(tmp_path):
     """Nothing else changes: its name is known, its numbers are set, its function runs."""

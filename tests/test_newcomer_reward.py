@@ -85,6 +85,7 @@ def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
     assert "one of accuracy, boxed," in unknown and " length, " in unknown
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_new_reward_may_run_in_a_process_and_is_scored_by_the_command(package, tmp_path):
     text = documented_reward().replace("IN_PLACE", "IN_PROCESS")

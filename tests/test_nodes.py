@@ -139,6 +139,7 @@ def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
         running.communicate()
 
 
+@pytest.mark.slow
 def test_a_name_is_free_again_when_its_driver_was_killed(ray):
     """The run of the test before was killed with SIGKILL."""
     client = ray._private.worker.global_worker.gcs_client
@@ -162,6 +163,7 @@ def other_driver_claims(client, here, is_resumed: bool = False) -> None:
     RunEntry(client, "ffffffff", here.get_node_id(), "first").claim(is_resumed)
 
 
+@pytest.mark.slow
 def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
     (tmp_path / "mine.py").write_text(REWARD)
     (tmp_path / "beside.py").write_text("VALUE = 0.5\n")
@@ -185,6 +187,7 @@ def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
     assert not scratch.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first_line", "lacks"),
     [
@@ -204,6 +207,7 @@ def test_a_reward_that_lacks_something_on_a_node_is_refused_there(first_line, la
     assert on_node.SCRATCH_PREFIX not in answer["error"]
 
 
+@pytest.mark.slow
 def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):
     """The folder is there for the driver, and gone when the nodes look for it."""
     folder = tmp_path / "model"
@@ -217,6 +221,7 @@ def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):
     assert f"model {folder}: no such folder" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatch):
     monkeypatch.setattr(nodes.variables, "IMPORT_FOLDER", Path("/not/there"))
     code = on_node.call
@@ -289,6 +294,7 @@ def test_without_a_cluster_the_command_says_so_in_a_line(tmp_path):
     assert done.stderr.count("\n") == 1 and "nothing listens there" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_speaks_json(cluster, tmp_path):
     done = unslothrl(cluster, tmp_path, "cluster", "--json", "--ray_address", cluster.address)
     seen = json.loads(done.stdout)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from few_cases import few
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -451,7 +452,7 @@ HEADS = {  # executed here, and in a process of its own
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", few(HEADS))
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -491,7 +492,7 @@ def no_torch(monkeypatch):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", few(HEADS))
 def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
     path = tmp_path / "mine.py"
     for part, message in {

@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.backends import patches
@@ -151,7 +152,7 @@ def test_sft(captured, tmp_path, base, tokens, packing):
     by_hand(model, -every.sum() / len(every), gradients)
 
 
-@pytest.mark.parametrize("reference", ["adapter", "cached"])
+@pytest.mark.parametrize("reference", few(["cached", "adapter"]))
 def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
     start = embedded.TURNS  # an adapter that is not the base
     batches, gradients = captured(
@@ -185,7 +186,7 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, reference):
     by_hand(model, torch.stack(losses).mean(), trained_only)
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", pytest.param("ipo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss_type", few(["sigmoid", "ipo"]))
 def test_dpo_learns_what_the_assistant_says(captured, tmp_path, base, tokens, loss_type):
     """Of an answer of several turns; `ipo` divides by the number of tokens that are learnt."""
     turns = [("assistant", "It is 3."), ("user", "Are you sure?"), ("assistant", "Yes, it is.")]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from test_reward_model import head
 
 from unslothrl import embedded
@@ -63,7 +64,10 @@ def refused(words, capfd):
     return lines[0]
 
 
-@pytest.mark.parametrize(("name", "command"), CASES)
+OFTEN = [("equal pairs", "dpo"), ("roles out of order", "sft"), ("no pair", "rm")]
+
+
+@pytest.mark.parametrize(("name", "command"), few(CASES, among=OFTEN))
 def test_a_file_of_bad_rows_is_refused_in_one_line(name, command, capfd):
     _, row, said = BAD[name]
     data = file_of([row, row, row])
@@ -73,7 +77,7 @@ def test_a_file_of_bad_rows_is_refused_in_one_line(name, command, capfd):
     assert said in refused(words, capfd)
 
 
-@pytest.mark.parametrize(("name", "command"), CASES)
+@pytest.mark.parametrize(("name", "command"), few(CASES, among=[("equal pairs", "dpo")]))
 def test_bad_rows_among_good_ones_are_left_out_and_counted(name, command, capfd):
     _, row, said = BAD[name]
     others = [{**GOOD, "prompt": f"{n}?"} for n in range(4)]
@@ -97,7 +101,7 @@ def without_template(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+@pytest.mark.parametrize("command", few(["sft", "dpo", "rm"]))
 def test_conversations_for_a_base_without_a_chat_template(command, tmp_path, capfd):
     without_template(tmp_path / "plain")
     data = file_of([{**GOOD, "prompt": [{"role": "user", "content": f"{n}?"}]} for n in range(8)])
@@ -106,17 +110,16 @@ def test_conversations_for_a_base_without_a_chat_template(command, tmp_path, cap
     assert "row 1: a conversation, and the model has no chat template: choose an instruct" in said
 
 
-LATER = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("command", "row"),
-    [
-        ("sft", {"text": "1 + 2 = 3"}),
-        pytest.param("sft", {"prompt": "1 + 2 =", "completion": " 3"}, marks=LATER),
-        pytest.param("dpo", GOOD, marks=LATER),
-        pytest.param("rm", GOOD, marks=LATER),
-    ],
+    few(
+        [
+            ("sft", {"text": "1 + 2 = 3"}),
+            ("sft", {"prompt": "1 + 2 =", "completion": " 3"}),
+            ("dpo", GOOD),
+            ("rm", GOOD),
+        ]
+    ),
 )
 def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd, monkeypatch):
     without_template(tmp_path / "plain")
@@ -147,7 +150,7 @@ def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd,
         assert ("is a reward model" if command == "rm" else "no chat template") in lines[0]
 
 
-@pytest.mark.parametrize("command", ["sft", "rm"])
+@pytest.mark.parametrize("command", few(["sft", "rm"]))
 def test_an_adapter_of_another_base(command, bases, capfd):
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     words = ["sft", "--dataset", data, *SMALL.split(), "first"]
@@ -179,6 +182,7 @@ def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
     assert "trl no_such: SFTConfig has no such field" in refused(words, capfd)
 
 
+@pytest.mark.slow
 def test_a_resume_with_other_rows_is_refused(capfd):
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     assert cli.main(["sft", "--dataset", data, *SMALL.split(), "first"]) == 0
@@ -190,6 +194,7 @@ def test_a_resume_with_other_rows_is_refused(capfd):
     assert "data.json" in refused(words, capfd)
 
 
+@pytest.mark.slow
 def test_auto_goes_on_with_the_run_of_the_same_command_and_options(capfd):
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     words = ["sft", *SMALL.split()[:-3], "--output_dir", "here", "--mirror", "there"]
@@ -213,7 +218,7 @@ def last_step(run):
     return max(json.loads(line)["step"] for line in lines)
 
 
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("size", few([7, 1]))
 def test_a_reward_model_whose_head_is_of_another_base(size, tmp_path, capfd):
     shutil.copytree(embedded.TURNS, "start")
     head(Path("start"), weight=((0.5,) * size,))

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import transformers
+from few_cases import few
 from runs_compared import exact, rows
 
 from unslothrl.commands import cli
@@ -119,7 +120,10 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 ]
 
 
-@pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), STOPS)
+OFTEN = [STOPS[0], STOPS[3], STOPS[5]]  # while it reads, evaluates and trains
+
+
+@pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), few(STOPS, among=OFTEN))
 def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
     parts = place.split(".")
@@ -161,7 +165,7 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", few([1, 2]))
 def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
     """Also where that evaluation is stopped again."""
     words = arguments("sft with dropout", "whole")
@@ -189,6 +193,7 @@ def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(t
     same(Path("runs/stopped"), Path("runs/whole"), 3)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_disk_does_not_hold_is_told_and_leaves_nothing(capfd):
     """A file may have 5 kB: the adapter's config fits, what torch writes does not."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -263,6 +268,7 @@ def test_a_full_card_names_options_that_stages_have(tmp_path):
     assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
 
 
+@pytest.mark.slow
 def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     data = tmp_path / "rows.jsonl"
     lines = [json.dumps({"prompt": f"{n}?", "completion": f"{n}."}) for n in range(20)]
@@ -278,7 +284,7 @@ def test_a_finished_stage_that_is_resumed_changes_nothing(tmp_path, capfd):
     assert steps == list(range(len(steps))) and len(steps) > before.count(b"\n")
 
 
-@pytest.mark.parametrize("kind", ["sft", "rm", "dpo beside an adapter"])
+@pytest.mark.parametrize("kind", few(["rm", "sft", "dpo beside an adapter"]))
 def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     """It does not take a step more, and what it saves is what was trained."""
     words = arguments(kind, "first")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from few_cases import few
 
 from unslothrl.commands import cli
 from unslothrl.offline import models, tables, weighting
@@ -50,7 +51,7 @@ def figures(row):
     return {n: v for n, v in row.items() if not n.startswith(TIMES) and isinstance(v, float)}
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+@pytest.mark.parametrize("command", few(["dpo", "sft", "rm"]))
 def test_micro_batches_change_nothing(command, tmp_path):
     """The rounding of sums in another order, at a loss of about 7, is below 1e-5."""
     few, many = steps_of(command, tmp_path, 4), steps_of(command, tmp_path, 1)
@@ -63,7 +64,7 @@ def test_micro_batches_change_nothing(command, tmp_path):
         assert few[0]["eval/held/margin"] == 0
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+@pytest.mark.parametrize("command", few(["sft", "dpo", "rm"]))
 def test_the_learning_rate_is_that_of_a_run_of_rl(command, tmp_path):
     rows = steps_of(
         command, tmp_path, 4, ("max_steps", "4"), ("episodes", "9"), ("lr_schedule", "linear"),
@@ -72,6 +73,7 @@ def test_the_learning_rate_is_that_of_a_run_of_rl(command, tmp_path):
     assert [row["train/lr"] for row in rows] == pytest.approx([5e-3, 1e-2, 1e-2, 7.5e-3])
 
 
+@pytest.mark.slow
 def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_path):
     given = ("episodes", "9"), ("lr_schedule", "linear"), ("eval_every", "0"), ("max_steps", "2")
     steps_of("sft", tmp_path, 4, *given)
@@ -150,6 +152,7 @@ def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     assert weighting.rows_of_packs(tensors, is_padded) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--packing", "--max_length", "256")])
 def test_rows_that_a_run_has_seen(more, tmp_path, monkeypatch, capsys):
     """All, of packs and where the last step has fewer; also where it goes on."""

@@ -29,6 +29,7 @@ def limited(bases) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_an_update_is_repeated_with_smaller_micro_batches(limited):
     update = limited["update"]
     assert "memory ran out: micro-batches are" in update["note"]
@@ -36,6 +37,7 @@ def test_an_update_is_repeated_with_smaller_micro_batches(limited):
     assert update["apart"] < 1e-5
 
 
+@pytest.mark.slow
 def test_generation_goes_on_with_fewer_rows_and_draws_the_same(limited):
     generation = limited["generation"]
     assert 1 <= generation["rows"] < 64

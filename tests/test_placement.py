@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from few_cases import few
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import GB, card
@@ -446,7 +447,7 @@ def seen_by_processes(ray, machine, placement, folder):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("cards_visible", [None, "7,GPU-abc,3,1,0"])
+@pytest.mark.parametrize("cards_visible", few([None, "7,GPU-abc,3,1,0"]))
 def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, tmp_path):
     """Two actors on one card and three on another, which Ray could mix up."""
     if cards_visible is None:
@@ -471,6 +472,7 @@ def test_ray_leaves_every_process_on_its_card(ray, cards_visible, monkeypatch, t
     assert max(reserved.values()) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_ray_gives_an_actor_all_its_cards(ray, monkeypatch, tmp_path):
     monkeypatch.delenv(variables.VISIBLE, raising=False)

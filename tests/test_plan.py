@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from few_cases import few
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
@@ -93,7 +94,8 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("hidden", "inner", "heads", "kv_heads"), [(128, 384, 4, 2), (128, 768, 4, 1), (256, 384, 8, 8)]
+    ("hidden", "inner", "heads", "kv_heads"),
+    few([(128, 384, 4, 2), (128, 768, 4, 1), (256, 384, 8, 8)]),
 )
 def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_heads):
     import torch

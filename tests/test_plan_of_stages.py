@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from test_plan import MAIN, cards, config_of
 from test_reward_model import head
 
@@ -115,7 +116,7 @@ def scales_of(weight):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("command", "flags", "kind"), CASES)
+@pytest.mark.parametrize(("command", "flags", "kind"), few(CASES))
 def test_a_stage_holds_what_is_planned(command, flags, kind, held):
     stage, trainer, batch, saved = held(command, flags, kind)
     rows, length = batch["input_ids"].shape
@@ -331,7 +332,7 @@ def small_card(monkeypatch, tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", list(TABLES))
+@pytest.mark.parametrize("command", few(TABLES))
 def test_a_card_that_is_too_small_is_refused_before_anything_is_loaded(command, small_card, capsys):
     words = [command, "--model", MODEL, "--dataset", "rows.jsonl", "--max_length", "4096"]
     assert cli.main(words) == 2

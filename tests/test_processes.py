@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fakes import completed
+from few_cases import few
 
 from unslothrl import rewards
 from unslothrl.rewards.processes import STRAY, ProcessPool, RewardCall, RewardProcess
@@ -85,7 +86,7 @@ def test_a_deadline_holds_though_a_process_reads_nothing(functions):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("in_background", few([True, False]))
 def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, capfd):
     (tmp_path / "stray.py").write_text(STREWING)
     rows, writing = range(80), range(0, 80, 4)  # 20 rows, 50 writes to each descriptor in each
@@ -201,7 +202,7 @@ def one_core():
 
 
 @pytest.mark.parametrize("has_answered", [False, True])
-@pytest.mark.parametrize("ahead", [1, 32])
+@pytest.mark.parametrize("ahead", few([32, 1]))
 def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(6)]
     with ProcessPool(2) as pool:
@@ -212,7 +213,7 @@ def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, 
     assert set(times_made(leaving).values()) == {1}
 
 
-@pytest.mark.parametrize("ahead", [1, 32])
+@pytest.mark.parametrize("ahead", few([32, 1]))
 @pytest.mark.parametrize("act", ["writes", "writes a part", "ends"])
 def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]

@@ -5,6 +5,7 @@ import json
 import psutil
 import pytest
 from environment_files import Script, asked, play_with
+from few_cases import few
 
 from unslothrl import environments
 from unslothrl.environments.host import Setup
@@ -49,7 +50,9 @@ def test_a_cell_that_takes_too_long_begins_anew(level):
         assert "NameError" in python.run("x").text and python.run("3") == Cell("3\n")
 
 
-@pytest.mark.parametrize("code", ["import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    "code", few(["import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
+)
 def test_an_interpreter_that_ends_is_started_again(code, level):
     with Interpreter(level) as python:
         assert python.run(code).failed and python.run("3") == Cell("3\n")

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from engine_contract import requests
 from fakes import FakeEngine
+from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.actors.actor import Actor
@@ -168,7 +169,7 @@ def config_with(**settings):
     return rewrite
 
 
-@pytest.mark.parametrize("change", TENSORS)
+@pytest.mark.parametrize("change", few(TENSORS, 2))
 def test_vllm_with_other_tensors(change, vllm_engine, versions, monkeypatch):
     vllm_engine.load(versions(100))
     on_files(vllm_engine, monkeypatch, in_files(change))
@@ -179,7 +180,7 @@ def test_vllm_with_other_tensors(change, vllm_engine, versions, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"lora_alpha": 32}, {"lora_alpha": 15}, {"use_rslora": True}], ids=str
+    "settings", few([{"lora_alpha": 32}, {"lora_alpha": 15}, {"use_rslora": True}]), ids=str
 )
 def test_vllm_with_another_scaling(settings, vllm_engine, versions, monkeypatch):
     on_files(vllm_engine, monkeypatch, config_with(**settings))
@@ -307,7 +308,7 @@ def own(bases, make_backend):
     return TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=True)
 
 
-@pytest.mark.parametrize("change", TENSORS)
+@pytest.mark.parametrize("change", few(TENSORS, 2))
 def test_transformers_with_other_tensors(change, own, versions, monkeypatch):
     own.load(versions(200))
     restore = own.backend.restore_adapter
@@ -398,8 +399,8 @@ EXTREME = {
 }
 
 
-@pytest.mark.parametrize("kind", EXTREME)
-@pytest.mark.parametrize("alpha", [16, 12, 0.3])
+@pytest.mark.parametrize("kind", few(EXTREME, 1))
+@pytest.mark.parametrize("alpha", few([16, 12, 0.3], 1))
 def test_no_false_alarm(kind, alpha, vllm_engine, own, versions):
     adapter = versions(300)
 

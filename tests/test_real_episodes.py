@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from environment_files import tokenizer, written
+from few_cases import few
 from real_episodes import (
     ASK,
     MOST_GAP,
@@ -80,7 +81,7 @@ def actor(config):
         made.close()
 
 
-@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("rewrites", few([True, False]))
 def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, config):
     """Turns that are one sequence; and turns that each begin one, since their template drops the
     reasoning before them."""
@@ -189,7 +190,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     train(learner, samples)
 
 
-@pytest.mark.parametrize("stop", ["abandon", "close"])
+@pytest.mark.parametrize("stop", few(["close", "abandon"]))
 def test_a_stop_in_the_middle_ends_the_environments(stop, learner, actor, config, monkeypatch):
     actor.load(learner.publish(0))
     assert stop_after(20, actor, sampling_of(config), 3, monkeypatch) == []
@@ -200,7 +201,7 @@ def test_a_stop_in_the_middle_ends_the_environments(stop, learner, actor, config
     assert not actor.episodes
 
 
-@pytest.mark.parametrize("budget", [96, 40])
+@pytest.mark.parametrize("budget", few([40, 96]))
 @pytest.mark.parametrize("rewrites", [False, True])
 def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner):
     """Nor is a micro-batch of them, whose activations the plan counts."""

@@ -1,6 +1,7 @@
 """Runs that are stopped at some instant and resumed, beside one that nobody stopped: real base,
 real engine, real run folders."""
 
+import functools
 import json
 import os
 import select
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from runs_compared import differences, rows
 
 from unslothrl import stopping
@@ -56,30 +58,31 @@ def whole(tmp_path_factory) -> Path:
     return runs / "x"
 
 
+def stop_in(
+    patch, runs: Path, owner: type, name: str, call: int, after: bool = False, *more: str
+) -> tuple[Path, int]:
+    """Runs until a call of a method. -> its folder and exit code"""
+    real, calls = getattr(owner, name), 0
+
+    def told(*arguments, **keywords):
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            signal.raise_signal(signal.SIGTERM)
+        result = real(*arguments, **keywords)
+        if calls == call and after:
+            signal.raise_signal(signal.SIGTERM)
+        return result
+
+    patch.setattr(owner, name, told)
+    code = cli.main([*FLAGS, "--output_dir", str(runs), "--run_name", "x", *more])
+    patch.setattr(owner, name, real)
+    return runs / "x", code
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """-> a function that runs until a call of a method, and returns its folder and exit code."""
-
-    def run(owner: type, name: str, call: int, after: bool = False, *more: str) -> tuple:
-        real, calls = getattr(owner, name), 0
-
-        def told(*arguments, **keywords):
-            nonlocal calls
-            calls += 1
-            if calls == call and not after:
-                signal.raise_signal(signal.SIGTERM)
-            result = real(*arguments, **keywords)
-            if calls == call and after:
-                signal.raise_signal(signal.SIGTERM)
-            return result
-
-        monkeypatch.setattr(owner, name, told)
-        where = ["--output_dir", str(tmp_path / "runs"), "--run_name", "x"]
-        code = cli.main([*FLAGS, *where, *more])
-        monkeypatch.setattr(owner, name, real)
-        return tmp_path / "runs" / "x", code
-
-    return run
+    return functools.partial(stop_in, monkeypatch, tmp_path / "runs")
 
 
 INSTANTS = {
@@ -96,13 +99,7 @@ INSTANTS = {
 }
 
 
-OFTEN = ("the first evaluation", "an update", "after publishing")
-
-
-@pytest.mark.parametrize(
-    "instant",
-    [i if i in OFTEN else pytest.param(i, marks=pytest.mark.slow) for i in INSTANTS],
-)
+@pytest.mark.parametrize("instant", few(INSTANTS, among=["an update"]))
 def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):
     """At most the step in flight is done again; what is resumed is the same to the last bit."""
     owner, name, call, after, steps = INSTANTS[instant]
@@ -118,6 +115,7 @@ def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, wh
     assert [each.step for each in origin.read(folder).resumes] == [steps]
 
 
+@pytest.mark.slow
 def test_before_the_first_step_a_folder_resumes_from_its_start(stopped, whole):
     folder, code = stopped(Trainer, "__init__", 1)
     assert code == 143 and not Checkpoints(folder).steps()
@@ -125,13 +123,22 @@ def test_before_the_first_step_a_folder_resumes_from_its_start(stopped, whole):
     assert differences(folder, whole) == []
 
 
-@pytest.fixture
-def half(stopped) -> Path:
+@pytest.fixture(scope="module")
+def third(tmp_path_factory) -> Path:
     """The folder of a run that was stopped in its third step."""
-    folder, _ = stopped(Trainer, "assign_credit", 3)
+    runs = tmp_path_factory.mktemp("third")
+    with pytest.MonkeyPatch.context() as patch:
+        folder, _ = stop_in(patch, runs, Trainer, "assign_credit", 3)
     return folder
 
 
+@pytest.fixture
+def half(third, tmp_path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(third, tmp_path / "runs" / "x"))
+
+
+@pytest.mark.slow
 def test_a_moved_folder_resumes_from_any_directory(half, whole, tmp_path, monkeypatch):
     moved = tmp_path / "elsewhere" / "k 9é"
     moved.parent.mkdir()
@@ -177,6 +184,7 @@ def test_what_changes_is_said_recorded_and_shown(half, capfd):
     assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_other_problems_are_refused_and_moved_ones_are_not(stopped, problems, tmp_path, capfd):
     own = ("--dataset", str(problems), "--system_prompt", "")
     half, _ = stopped(Trainer, "assign_credit", 3, False, *own)
@@ -196,6 +204,7 @@ def test_other_problems_are_refused_and_moved_ones_are_not(stopped, problems, tm
     assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeypatch):
     auto = [*FLAGS, "--output_dir", str(tmp_path), "--resume", "auto"]
     real = Learner.step
@@ -228,6 +237,7 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     assert "has no effect" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkeypatch):
     """Also where none is due after its step."""
     monkeypatch.setattr(saving, "best", lambda evals: evals[-1 if evals[-1]["step"] == 2 else 0])
@@ -238,6 +248,7 @@ def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkey
     assert kept.steps() == [2, 4] and kept.newest(pytest.fail).state.step == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_trains_is_not_resumed_by_another_process(tmp_path, capfd):
     killed = Path(__file__).with_name("killed.py")
     reading, writing = os.pipe()
@@ -256,10 +267,7 @@ def test_a_run_that_trains_is_not_resumed_by_another_process(tmp_path, capfd):
     assert cli.main(["--resume", str(tmp_path / "x")]) == 0
 
 
-@pytest.mark.parametrize(
-    "phase",
-    ["rename", *(pytest.param(p, marks=pytest.mark.slow) for p in ("flush", "latest", "publish"))],
-)
+@pytest.mark.parametrize("phase", few(["rename", "flush", "latest", "publish"]))
 def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
     """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
     killed = Path(__file__).with_name("killed.py")

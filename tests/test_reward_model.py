@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 import safetensors.numpy
+from few_cases import few
 
 from unslothrl import rewards
 from unslothrl.errors import UserError
@@ -133,7 +134,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("packs", few([False, True]))
 def test_the_learner_scores_as_the_trained_model_does(trained, packs):
     import torch
 

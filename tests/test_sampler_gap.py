@@ -114,6 +114,7 @@ def test_few_tokens_say_nothing():
     assert watch.notes == watch.stops == []
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_no_false_alarm_in_a_thousand_steps():
     """Heavy tails, unequal shares, three stalenesses, a gap that drifts by a factor of ten, one

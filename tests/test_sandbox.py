@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from few_cases import few
 from hostile import PROGRAMS
 from users import AS_NOBODY, ROOT, copy_package, python_for_everyone
 
@@ -153,7 +154,16 @@ def state(path: Path) -> tuple[int, int]:
     return path.stat().st_mode, path.stat().st_uid
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+OFTEN = [  # one of each class
+    "fork_bomb", "clone_by_hand", "ten_gigabytes", "sleeps_for_ever", "endless_output",
+    "full_folder", "memory_files", "reads_a_secret", "reads_the_environment", "writes_outside",
+    "opens_a_socket", "kills_its_parent", "traces", "makes_namespaces_and_mounts", "becomes_root",
+    "raises_its_limits", "takes_what_all_share", "leases_and_locks", "many_descriptors",
+    "signals_itself", "changes_the_names_of_files", "well_behaved",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", few(PROGRAMS, among=OFTEN))
 def test_a_hostile_program_is_contained(name, servers, outside):
     hostile = PROGRAMS[name]
     text = hostile.text
@@ -206,7 +216,7 @@ if {moves}:
 """
 
 
-@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("moves", few([True, False]))
 def test_what_a_program_without_a_sandbox_puts_in_its_folders_place_stays_as_it_is(
     moves, tmp_path, monkeypatch
 ):
@@ -421,7 +431,7 @@ print(sandbox.choose(allow_unsandboxed=True))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it becomes another user")
-@pytest.mark.parametrize("best", sandbox.SECURE)
+@pytest.mark.parametrize("best", few(sandbox.SECURE))
 def test_an_overload_is_an_error_and_no_reason_for_a_lower_level(servers, open_folder, best):
     """Where bubblewrap is installed, and where it is not."""
     if ("nobody", best) not in servers:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes import completed
+from few_cases import few
 
 from unslothrl import answers, rewards
 from unslothrl.data import formats
@@ -231,16 +232,19 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [
-        ("batch_of_wrong_length", "returned no list of 2: [1]"),
-        ("batch_stalls", "took longer than 0.5 s"),
-        ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
-        ("broken", "ValueError: no\nanswer"),
-        ("text", "returned no number: 'good'"),
-        ("ends", "ended its process"),
-        ("leaves", "SystemExit: 0"),
-        ("stalls", "took longer than 0.5 s"),
-    ],
+    few(
+        [
+            ("batch_of_wrong_length", "returned no list of 2: [1]"),
+            ("batch_stalls", "took longer than 0.5 s"),
+            ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
+            ("broken", "ValueError: no\nanswer"),
+            ("text", "returned no number: 'good'"),
+            ("ends", "ended its process"),
+            ("leaves", "SystemExit: 0"),
+            ("stalls", "took longer than 0.5 s"),
+        ],
+        3,
+    ),
 )
 def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
     found = scored(own, function, deadline_s=0.5)
@@ -300,7 +304,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 @pytest.mark.real
 @pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
 @pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
-@pytest.mark.parametrize("name", ["gsm8k/train", "gsm8k/test", "math500/test"])
+@pytest.mark.parametrize("name", few(["math500/test", "gsm8k/train", "gsm8k/test"]))
 def test_gold_answers_score_one(name, reward):
     rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
     golds = [row["answer"].rpartition("####")[2].strip() for row in rows]
@@ -330,7 +334,7 @@ def perturbed(answer: str) -> str:
 @pytest.mark.real
 @pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
 @pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
-@pytest.mark.parametrize("name", ["gsm8k/train", "gsm8k/test", "math500/test"])
+@pytest.mark.parametrize("name", few(["math500/test", "gsm8k/train", "gsm8k/test"]))
 def test_perturbed_answers_score_zero(name, reward):
     rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
     golds = [formats.read(row).answer for row in rows]
@@ -379,7 +383,7 @@ RIGHT = {"a megabyte of boxes"}  # in the innermost
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "reward", ["boxed", "think_answer_tags", "accuracy", "countdown", "search"]
+    "reward", few(["boxed", "think_answer_tags", "accuracy", "countdown", "search"], 2)
 )
 def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
     form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"

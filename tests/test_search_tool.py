@@ -344,6 +344,7 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
     assert shipping.digest(f"search:{tmp_path}/nowhere") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_run_that_searches(tmp_path, monkeypatch, capsys):
     """Two steps on the embedded model, the path given relative to the folder."""

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from few_cases import few
 from test_backend import LENGTHS, LRS, learner_of, samples
 from test_exchange import meet
 
@@ -120,7 +121,7 @@ def test_processes_get_the_gradient_of_one_learner(learners, one_learner):
                 assert close(of_rank[family][index][1], alone), family
 
 
-@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("learners", few([2, 3]))
 def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner):
     known, expected = one_learner
     several = [learner_on_embedded() for _ in range(learners)]

@@ -1,13 +1,7 @@
-"""The simulated engine and learner of bench/ take the time that is set. That the engine keeps the
-contract of the real ones: tests/test_engines_without_a_model.py."""
-
-import sys
-from pathlib import Path
+"""The simulated engine and learner take the time that is set. That the engine keeps the contract
+of the real ones: tests/test_engines_without_a_model.py."""
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from simulated.builders import Simulation
 from simulated.engine import Delay, EngineDelays, Lengths, SimulatedEngine
 from simulated.learner import LearnerDelays, SimulatedLearner

@@ -59,36 +59,6 @@ def test_commits_to_what_a_result_measures_are_counted(stale, repository):
     )
 
 
-def test_a_result_without_a_commit_is_as_old_as_its_file(stale, repository):
-    commit(repository, code_py="1", other_py="1")
-    result(repository, "speed", date="2026-11-20")
-    (uncommitted,) = stale.reports(repository, MEASURES)
-    assert "no commit in it, and it is not committed" in uncommitted.line()
-    second = commit(repository)
-    commit(repository, code_py="2")
-    (speed,) = stale.reports(repository, MEASURES)
-    assert (speed.commit, speed.commits) == (second, 1) and "no commit in it" in speed.line()
-
-
-def test_what_cannot_be_compared_is_said(stale, repository, tmp_path):
-    first = commit(repository, code_py="1", other_py="1")
-    result(repository, "speed", commit=first)
-    result(repository, "memory", commit="0" * 40)
-    result(repository, "forgotten")
-    commit(repository, code_py="2")
-    forgotten, memory, speed = (one.line() for one in stale.reports(repository, MEASURES))
-    assert forgotten == "forgotten: bench/stale.py does not say what it measures"
-    assert "of another branch" in memory and speed.startswith("stale: speed, 1 commits")
-    gone = stale.reports(repository, {**MEASURES, "speed": ("gone.py",)})[2].line()
-    assert gone == "speed: bench/stale.py names gone.py, which is gone"
-
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
-    result(shallow, "memory")
-    _, memory, speed = (one.line() for one in stale.reports(shallow, MEASURES))
-    assert "this clone is shallow" in memory and "this clone is shallow" in speed
-
-
 def test_every_committed_result_has_paths_that_exist(stale):
     names = {path.stem for path in (ROOT / stale.RESULTS).glob("*.json")}
     assert names <= {*stale.MEASURES, *stale.NOT_REPEATED}

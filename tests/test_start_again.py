@@ -18,15 +18,14 @@ from unslothrl.weights.adapter import AdapterShape
 
 pytestmark = pytest.mark.real
 
-BENCH = Path(__file__).parents[1] / "bench"
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """-> a function that starts two simulated actors and a learner, each of which is killed as
     often as `kills` says, by (name, where); it returns the cluster and what was said meanwhile."""
-    monkeypatch.setenv("PYTHONPATH", str(BENCH))  # Ray's processes import from there too
-    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))  # Ray's processes import from there too
     from simulated.builders import Simulation
     from simulated.engine import EngineDelays, Lengths
     from simulated.learner import LearnerDelays
@@ -72,6 +71,7 @@ def start(monkeypatch, tmp_path):
         each.close()
 
 
+@pytest.mark.slow
 def test_what_is_killed_before_the_first_step_is_started_again(start):
     processes, said = start({("actor-0", "build"): 1, ("learner-0", "check"): 1})
     assert [line.split()[0] for line in said if line.endswith("started again")] == ["actor-0"]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from runs_compared import differences
 from test_main_job import metrics
 from test_mirrored_runs import flags
@@ -58,6 +59,7 @@ def test_the_copy_is_read_where_the_run_goes_on(tmp_path):
     assert not list(run.iterdir()) and starting_adapter.folder(DpoOptions(resume="x")) is None
 
 
+@pytest.mark.slow
 def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, monkeypatch):
     """Its reference is the adapter that it began with, and so is the system prompt."""
     monkeypatch.chdir(tmp_path)
@@ -80,6 +82,7 @@ def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, m
     assert use is not None and use.stages[0] == "SFT on x" and len(use.stages) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_that_name_is_nothing_to_a_run_without_an_adapter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     more = {"kl": "loss", "kl_coefficient": 0.1, "run_name": "one", "eval_every": 0}
@@ -98,11 +101,7 @@ def tree(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "dpo --reference adapter",
-        pytest.param("dpo --reference cached", marks=pytest.mark.slow),
-        "rm",
-    ],
+    few(["dpo --reference adapter", "dpo --reference cached", "rm"]),
 )
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
@@ -143,7 +142,7 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])
-@pytest.mark.parametrize("command", ["train", "sft", "dpo", "rm"])
+@pytest.mark.parametrize("command", few(["train", "sft", "dpo", "rm"]))
 def test_a_name_that_no_folder_can_have(command, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main([command, "--adapter", name]) == 2

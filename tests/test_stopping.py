@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from few_cases import few
 
 from unslothrl import stopping
 
@@ -56,7 +57,7 @@ def started(body: str, after: str = "pass", ignored: tuple[signal.Signals, ...] 
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+    few([(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")]),
 )
 def test_each_signal_ends_a_run_by_its_name(number, name):
     process = started(WAITS)
@@ -151,7 +152,7 @@ sys.exit(cli.main([]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGHUP]))
 def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
     """The kernel gives it no signal that it does nothing about."""
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
@@ -185,7 +186,7 @@ entry.program([])
 """
 
 
-@pytest.mark.parametrize(("code", "ended"), [(143, 143), (0, -signal.SIGABRT)])
+@pytest.mark.parametrize(("code", "ended"), few([(143, 143), (0, -signal.SIGABRT)]))
 def test_a_library_that_crashes_when_it_is_destroyed_does_not_hide_a_stop(code, ended):
     done = subprocess.run([sys.executable, "-c", LAST.format(code=code)], capture_output=True)
     assert (done.returncode, done.stdout) == (ended, b"saved")

@@ -397,6 +397,7 @@ def on_a_terminal(command: list[str], width: int, **environment: str) -> tuple[i
 COPIED = ("adapter", "use", "evaluate", "export", "report")  # lines that are not cut in two
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     """As over ssh from a phone: no line but those to be copied is wider than the terminal, nothing

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fakes import completion, group
+from few_cases import few
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.training import batching, tracing
@@ -134,7 +135,7 @@ def test_the_pieces_of_a_tokenizer_are_its_text():
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("micro_batch", [1, 3])
+@pytest.mark.parametrize("micro_batch", few([1, 3]))
 def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     bases, make_backend, micro_batch
 ):

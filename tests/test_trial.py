@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from few_cases import few
 
 from unslothrl.commands import cli
 
@@ -51,14 +52,16 @@ def refused(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [
-        ("typo", "NameError: name 'lenght' is not defined (mine.py, line 3)"),
-        ("column", "missing 1 required positional argument: 'level'"),
-        ("short", "returned no list of 2: [1.0] (mine.py, line 6)"),
-        ("nothing", "returned no number: None (mine.py, line 8)"),
-        ("messages", "'Text' object has no attribute 'pop' (mine.py, line 11)"),
-        ("later", "NameError: name 'undefined' is not defined (mine.py, line 13)"),
-    ],
+    few(
+        [
+            ("typo", "NameError: name 'lenght' is not defined (mine.py, line 3)"),
+            ("column", "missing 1 required positional argument: 'level'"),
+            ("short", "returned no list of 2: [1.0] (mine.py, line 6)"),
+            ("nothing", "returned no number: None (mine.py, line 8)"),
+            ("messages", "'Text' object has no attribute 'pop' (mine.py, line 11)"),
+            ("later", "NameError: name 'undefined' is not defined (mine.py, line 13)"),
+        ]
+    ),
 )
 def test_a_reward_that_fails_whatever_it_reads(function, said, refused, tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
@@ -127,11 +130,16 @@ OBJECTIVE = Objective(clip=clip)
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [
-        ("-(ratio * advantages).mean(), ratio > 2", "line 3, clip clip: it must return (losses"),
-        ("ratio @ nothing", "line 4, clip clip: NameError: name 'nothing' is not defined"),
-        ("-(ratio.detach() * advantages), ratio > 2", "its loss has no gradient"),
-    ],
+    few(
+        [
+            (
+                "-(ratio * advantages).mean(), ratio > 2",
+                "line 3, clip clip: it must return (losses",
+            ),
+            ("ratio @ nothing", "line 4, clip clip: NameError: name 'nothing' is not defined"),
+            ("-(ratio.detach() * advantages), ratio > 2", "its loss has no gradient"),
+        ]
+    ),
 )
 def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
     (tmp_path / "mine_objective.py").write_text(OBJECTIVE.replace("{body}", body))

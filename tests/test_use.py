@@ -223,6 +223,7 @@ class Terminal:
             os.close(self.main)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_conversation_on_a_terminal(run):
     terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
@@ -271,6 +272,7 @@ def test_the_prompt_ends_cleanly(end, monkeypatch, capsys):
     assert list(chat.typed()) == ["one", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
     process = subprocess.Popen(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 MOST_MB = 12
 PAGE = "docs/coming-from.md"  # the hints of error messages
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,6 @@ Each lock holds every package, so pip installs it with --no-deps. One lock serve
 written. The header carries what tools/setup_env.py tells the user before it downloads: bytes to
 download, bytes on disk, glibc.
 
-Every shared library that a wheel of the GPU set needs must be in that set or in the driver
-(tools/libraries.py). What was read is kept in tools/gpu-libraries.json; the first time, or for a
-wheel that changed, the wheel is downloaded, one at a time.
-
 Needs `uv` (pip install uv), a network and about three minutes.
 """
 
@@ -35,7 +31,6 @@ import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-import libraries
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -73,8 +68,6 @@ class Plan:
         self.name = name
         self.file = ROOT / table["file"]
         self.exclude: list[str] = table["exclude"]
-        self.libraries = ROOT / table["libraries"] if "libraries" in table else None
-        self.optional: dict[str, str] = table.get("optional-libraries", {})
         groups = (line for key in table["from"] for line in sources[key])
         self.wanted: list[str] = [*project["project"]["dependencies"], *groups]
 
@@ -233,58 +226,12 @@ def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[st
     }
 
 
-def pins_digest(packages: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(packages.items())).encode()).hexdigest()[:16]
-
-
-def read_libraries(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> None:
-    """What the wheels of each Python need of shared libraries, into the lock's JSON file."""
-    assert plan.libraries is not None
-    before = libraries.known(libraries.load(plan.libraries))
-    sets: dict[str, list[libraries.Wheel]] = {}
-    for python in PYTHONS:
-        links = wheel_links(plan, packages, python, work)
-        with ThreadPoolExecutor(16) as pool:
-            has = list(pool.map(wheel_has_libraries, links))
-        sets[python] = []
-        for link in (link for link, some in zip(links, has, strict=True) if some):
-            sha256 = links[link]
-            if sha256 not in before:
-                path = libraries.download(link, sha256, work)
-                before[sha256] = libraries.read_wheel(path, sha256)
-                path.unlink()
-            sets[python].append(before[sha256])
-    libraries.save(plan.libraries, sets, pins_digest(packages))
-
-
-def wheel_has_libraries(link: str) -> bool:
-    with RemoteFile(link) as source, zipfile.ZipFile(source) as archive:  # type: ignore[arg-type]
-        return libraries.has_libraries(archive)
-
-
-def library_faults(plan: Plan) -> list[str]:
-    if plan.libraries is None:
-        return []
-    stored = libraries.load(plan.libraries)
-    if stored.get("lock") != pins_digest(pins(plan.file.read_text())):
-        return ["its wheels' shared libraries were not read: run `make lock`"]
-    by_file = {wheel.file: wheel for wheel in libraries.known(stored).values()}
-    found: list[str] = []
-    for python, files in stored["sets"].items():
-        wheels = [by_file[file] for file in files]
-        found += [f"Python {python}: {line}" for line in libraries.missing(wheels, plan.optional)]
-    stale = libraries.unused(by_file.values(), plan.optional)
-    return found + [f"optional-libraries: {pattern} excuses nothing" for pattern in stale]
-
-
 def write_lock(plan: Plan, upgrade: bool) -> None:
     kept = {} if upgrade or not plan.file.exists() else pins(plan.file.read_text())
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         packages = agree(plan, kept, work)
         facts = measure(plan, packages, work) | {"inputs": plan.digest()}
-        if plan.libraries:
-            read_libraries(plan, packages, work)
     lines = [f"# {line}" for line in (*HEADER, *(f"{k}: {v}" for k, v in facts.items()))]
     lines += [f"{name}=={packages[name]}" for name in sorted(packages)]
     partial = plan.file.with_suffix(".partial")
@@ -313,7 +260,6 @@ def faults(plan: Plan) -> list[str]:
             found.append(f"{requirement.name}=={version} does not satisfy {requirement.specifier}")
     forbidden = {canonicalize_name(name) for name in plan.exclude}
     found += [f"{name} is excluded by pyproject.toml" for name in sorted(forbidden & set(locked))]
-    found += library_faults(plan)
     return [f"{plan.file.name}: {line}" for line in found]
 
 

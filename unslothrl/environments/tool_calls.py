@@ -118,7 +118,7 @@ def schema(function: Callable) -> dict[str, Any]:
     if plain in _schemas:
         return _schemas[plain]
     try:
-        from transformers.utils.chat_template_utils import get_json_schema
+        from transformers.utils import chat_template_utils
     except ImportError as error:
         raise ImportError(f"tools need the package transformers ({error})") from None
     for parameter in inspect.signature(function).parameters.values():
@@ -129,7 +129,9 @@ def schema(function: Callable) -> dict[str, Any]:
                 "parameter"
             )
     try:
-        _schemas[plain] = dict(get_json_schema(function))
+        # It would import torch, 3 s in each process, for tools that take a tensor.
+        chat_template_utils.is_torch_available = lambda: False
+        _schemas[plain] = dict(chat_template_utils.get_json_schema(function))
     except Exception as error:  # of many kinds, some with several arguments
         why = " ".join(" ".join(map(str, error.args)).split()).rstrip("!. ")
         raise InvalidEnvironment(

@@ -1,27 +1,20 @@
-"""A run of the real trainer over simulated actors and learners, in Ray processes of their own."""
+"""What runs the real trainer over simulated actors and learners, in Ray processes of their own."""
 
 import itertools
-import json
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, embedded, variables
-from unslothrl.cluster.base import Builders, Cluster
+from unslothrl.cluster.base import Builders
 from unslothrl.config.options import Config
 from unslothrl.config.resolve import resolve
-from unslothrl.data.tasks import Data
-from unslothrl.planning.machine import Machine
-from unslothrl.runs.rl import spare_collector
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.training.trainer import Trainer
 from unslothrl.types import Task
 
-BENCH = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[1]  # that Ray's processes import this from
 FLAGS = {
     "model": "embedded",
     "dataset": "embedded",
@@ -79,24 +72,6 @@ class Steps:
         return lambda *_, **__: None  # what else a terminal shows
 
 
-@dataclass(frozen=True)
-class Done:
-    """What came of a run."""
-
-    seconds: float  # from the first prompt to the last step's end
-    steps: list[float]  # seconds of each
-    trained: dict[str, float]  # see `simulated.learner.Trained`, summed over the learners
-    metrics: list[dict[str, Any]]
-    consumed: Counter  # (task, candidate) -> how often it is in the run folder's rollouts
-    characters: list[int]  # of every completion that was trained on
-    drawn: int  # prompts that were taken from the data
-    notes: list[str]
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.trained["tokens"] / self.seconds
-
-
 def config_of(flags: Mapping[str, Any]) -> Config:
     return resolve({**FLAGS, **flags}).config
 
@@ -112,50 +87,6 @@ def prepare_workers(folder: Path) -> None:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, as Ray reads it
     already = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(folder), *already]))
-
-
-def train(
-    simulation: Any,
-    flags: Mapping[str, Any],
-    steps: int,
-    folder: Path,
-    after: Callable[[int], None] = lambda step: None,
-    start: Callable[[Config], Cluster] | None = None,
-) -> Done:
-    """One run of `steps` steps in `folder`, which must be new."""
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))
-    prepare_workers(BENCH)
-    config = config_of({**flags, "max_steps": steps})
-    run_folder = RunFolder.create(folder, "run", "")
-    view = Steps(after)
-    if start is None:
-        made = builders(simulation)
-        processes = cluster.start(config, embedded.BASE, machine, view.stage, builders=made)
-    else:
-        processes = start(config)
-    try:
-        trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, steps)
-        spare_collector(processes)
-        view.begin()
-        trainer.train()
-        states = processes.gather([learner.save_state() for learner in processes.learners])
-        drawn = trainer.state.position
-    finally:
-        processes.close()
-    trained: Counter = Counter()
-    for state in states:
-        trained.update(json.loads(state))
-    return Done(
-        view.at[-1],
-        view.steps,
-        dict(trained),
-        run_folder.read_metrics(),
-        consumed(run_folder),
-        [len(row["completion"]) for row in rows(run_folder) if row["selected"]],
-        drawn,
-        view.notes,
-    )
 
 
 def rows(folder: RunFolder, after: int = 0) -> list[dict[str, Any]]:
