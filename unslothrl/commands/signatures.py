@@ -56,9 +56,9 @@ def train(**flags: Any) -> int:
     from unslothrl.mirror import fetching
 
     resolved = resolve(given(flags), fetch=fetching.fetch)
-    from unslothrl.run import run
+    from unslothrl.runs.rl import run
 
-    return run(resolved.config, resolved.notes, resolved.recipe)
+    return run(resolved)
 
 
 STAGES = {
