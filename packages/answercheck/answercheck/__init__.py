@@ -17,8 +17,7 @@ from fractions import Fraction
 
 from answercheck import comparison
 from answercheck.kinds import Answer, Collection, Text, Value
-from answercheck.reading import read
-from answercheck.relations import as_list
+from answercheck.reading import as_list, read
 from answercheck.same_values import is_close
 from answercheck.tokens import Letters
 

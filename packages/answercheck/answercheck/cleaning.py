@@ -40,6 +40,7 @@ _COMMANDS["Φ"] = r"\phi "
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
 _RAISED_RUN, _LOWERED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")
+_SELECTOR = re.compile("[\ufe00-\ufe0f]")
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 
 _GAP = r"(?:,\\!\s*|\{,\}\s*|,\\,|\\,|\\;|\\:|\\ |\\!|~|[ \u00a0\u2009\u202f])"
@@ -48,11 +49,6 @@ _DENOMINATOR = re.compile(r"\s*/\s*(\d+)")
 _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
-_US = re.compile(r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)")
-_CURRENCY = re.compile(
-    r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?(?:\s*\})?\s*"
-    r"(-?\d+(?:[.,]\d+)*)"
-)
 _CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
 _UPRIGHT = (
     r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
@@ -70,6 +66,12 @@ def _grouped(match: re.Match) -> str:
 
 
 _REWRITTEN: list[tuple[str, str | Callable[[re.Match], str]]] = [  # in this order
+    (r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)", ""),
+    (  # "USD 5" as "5 USD"
+        r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?"
+        r"(?:\s*\})?\s*(-?\d+(?:[.,]\d+)*)",
+        r"\2 \1",
+    ),
     (r"\b([AaPp])\.\s?[Mm]\b\.?", r"\1m"),  # "p.m."
     (r"(?<![a-zA-Z\\])([a-z]{2,4})\.(?= [a-z])", r"\\text{\1}"),  # "sq. units"
     (  # "0.1666...", "0.1212..."
@@ -115,7 +117,6 @@ def cleaned(text: str) -> str:
     while before != text:  # wrappers inside wrappers
         before = text
         text = _unwrapped(text.strip())
-    text = _CURRENCY.sub(r"\2 \1", _US.sub("", text))  # "USD 5" as "5 USD"
     if choice := _CHOICE.fullmatch(text):
         return "".join(filter(None, choice.groups()))
     if "\\over " in text or "\\choose" in text:
@@ -127,20 +128,18 @@ def cleaned(text: str) -> str:
 
 def to_ascii(text: str) -> str:
     """With commands for mathematical signs; letters without one stay as they are (NFKC), and what
-    shows nothing by itself is left out: marks of direction and of joining, selectors of emoji."""
-    text = _ROOT.sub(r"\\sqrt{\1}", "".join(each for each in text if not is_invisible(each)))
+    shows nothing by itself is left out: marks of direction (but overrides, which turn digits
+    around) and of joining, selectors of emoji, the marks that enclose, as on a keycap."""
+    text = "".join(
+        each
+        for each in text
+        if unicodedata.category(each) not in ("Cf", "Me") or each in "\u202d\u202e"
+    )
+    text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", text))
     text = _RAISED_RUN.sub(lambda run: "^{" + run[0].translate(_RAISED) + "}", text)
     text = _LOWERED_RUN.sub(lambda run: "_{" + run[0].translate(_LOWERED) + "}", text)
     text = "".join(_COMMANDS.get(character, character) for character in text)
     return unicodedata.normalize("NFKC", text)
-
-
-def is_invisible(character: str) -> bool:
-    """Of Unicode's format characters (not overrides of direction, which turn digits around),
-    variation selectors or marks that enclose, as on a keycap."""
-    if unicodedata.category(character) in ("Cf", "Me"):
-        return character not in "\u202d\u202e"
-    return "\ufe00" <= character <= "\ufe0f"
 
 
 def _unwrapped(text: str) -> str:

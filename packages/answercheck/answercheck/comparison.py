@@ -18,22 +18,13 @@ from answercheck.kinds import (
     Text,
     Value,
     plain_tree,
-)
-from answercheck.labels import (
-    bound_letters,
-    calculates,
-    is_function,
-    is_imaginary,
-    is_label,
-    is_number,
-    label_of,
-    letters,
-    mixes,
+    variable_of,
 )
 from answercheck.same_values import literally, near, same_quantity, same_text
-from answercheck.trees import add, divided, negative
+from answercheck.trees import add, divided, negative, symbols
 
 _SYMMETRIC = {"=", "ne", "approx", "sim", "parallel", "perp", "cong"}
+_INDICES = {"j", "k", "n", "m", "l"}  # beside them, i counts
 
 
 def matches(answer: Answer, gold: Answer) -> bool:
@@ -43,12 +34,11 @@ def matches(answer: Answer, gold: Answer) -> bool:
 
 def single(answer: Answer) -> Answer:
     """The only element of a set or list as it is; of a set of sets it stays an element."""
-    if not isinstance(answer, Collection):
-        return answer
-    if len(set(answer.parts) if answer.is_set else answer.parts) != 1:
-        return answer
-    only = answer.parts[0]
-    return only if isinstance(only, Value | Relation | Text | Row) else answer
+    if isinstance(answer, Collection):
+        parts = dict.fromkeys(answer.parts) if answer.is_set else answer.parts
+        if len(parts) == 1 and isinstance(answer.parts[0], Value | Relation | Text | Row):
+            return answer.parts[0]
+    return answer
 
 
 def column(row: Row) -> Row:
@@ -87,7 +77,9 @@ class Comparison:
         if Relation in kinds:
             return self.relations(answer, gold)
         if Region in kinds:
-            return self.regions(answer, gold)
+            names = regions.region_names(answer) | regions.region_names(gold)
+            a, b = regions.intervals_of(answer), regions.intervals_of(gold)
+            return len(names) < 2 and a is not None and b is not None and regions.same(a, b)
         if Collection in kinds:
             return self.collections(answer, gold)
         if Text in kinds:
@@ -126,20 +118,13 @@ class Comparison:
         are_sets = isinstance(answer, Collection), isinstance(gold, Collection)
         return are_sets[0] == are_sets[1] and self.same(answer, gold)
 
-    def different(self, parts: Sequence[Answer]) -> Sequence[Answer]:
-        """The elements of a set."""
-        found: list[Answer] = []
-        for part in parts:
-            if not any(type(part) is type(each) and self.same(part, each) for each in found):
-                found.append(part)
-        return found
-
     def collections(self, answer: Answer, gold: Answer) -> bool:
         """Sets and lists, one at least."""
-        if isinstance(gold, Collection) and isinstance(answer, Row):
-            return self.named_in_order(gold, answer)
-        if isinstance(answer, Collection) and isinstance(gold, Row):
-            return self.named_in_order(answer, gold)
+        for one, row in ((gold, answer), (answer, gold)):
+            if isinstance(one, Collection) and isinstance(row, Row):  # "x = 1, y = 2", "(1, 2)"
+                names, values = zip(*labels_of(one), strict=True) if labels_of(one) else ((), ())
+                are_names = len(values) == len(one.parts) and [*names] == sorted(set(names))
+                return row.kind == "()" and are_names and self.in_order(values, row.parts)
         if not (isinstance(answer, Collection) and isinstance(gold, Collection)):
             return False
         if not any(isinstance(part, Relation) for part in gold.parts) and mixes(answer):
@@ -147,29 +132,11 @@ class Comparison:
         is_named = any(isinstance(part, Relation) for part in answer.parts)
         if mixes(gold) and not is_named:  # "1, 2" beside "x = 1, y = 2"
             return self.in_order(answer.parts, gold.parts)
-        given: Sequence[Answer] = answer.parts
-        expected: Sequence[Answer] = gold.parts
-        are_points = all(isinstance(part, Row) for part in gold.parts)
-        if answer.is_set or gold.is_set or are_points:
-            given = self.different(given)
-        if gold.is_set or are_points:
-            expected = self.different(expected)
-        return self.any_order(given, expected)
-
-    def named_in_order(self, named: Collection, row: Row) -> bool:
-        """ "x = 1, y = 2" beside "(1, 2)"."""
-        pairs = [pair for part in named.parts if (pair := label_of(part))]
-        names = [name for name, _ in pairs]
-        if row.kind != "()" or len(pairs) < len(named.parts) or names != sorted(set(names)):
-            return False
-        return self.in_order([value for _, value in pairs], row.parts)
-
-    def regions(self, answer: Answer, gold: Answer) -> bool:
-        """At least one of the two is a region; intervals may be written as rows and lists."""
-        if len(regions.region_names(answer) | regions.region_names(gold)) > 1:
-            return False
-        a, b = regions.region_of(answer), regions.region_of(gold)
-        return a is not None and b is not None and regions.same(a, b)
+        if not gold.is_set and not all(isinstance(part, Row) for part in gold.parts):
+            given = dict.fromkeys(answer.parts) if answer.is_set else answer.parts
+            return self.any_order([*given], gold.parts)
+        same = [[self.same_element(a, g) for a in answer.parts] for g in gold.parts]
+        return all(map(any, same)) and all(map(any, zip(*same, strict=True)))
 
     def relations(self, answer: Answer, gold: Answer) -> bool:
         """At least one of the two is a relation."""
@@ -179,12 +146,13 @@ class Comparison:
             return self.named(answer, gold)
         assert isinstance(gold, Relation)
         pair = label_of(gold)
-        if pair is None or not (is_function(*pair) or is_number(pair[1])):
-            return self.tuple_of_names(gold, answer)
-        return self.same(answer, pair[1])
-
-    def tuple_of_names(self, gold: Relation, answer: Answer) -> bool:
-        """ "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"; "a:b = 1:2" beside "1:2"."""
+        if pair is not None:
+            name, value = pair
+            _, _, index = name.partition("_")  # a_n is a function of an n that occurs
+            is_function = name.startswith("of ") or (len(index) == 1 and index in letters(value))
+            if is_function or is_number(value):
+                return self.same(answer, value)
+        # "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"; "a:b = 1:2" beside "1:2"
         names, row = gold.sides[0], gold.sides[1]
         if gold.signs != ("=",) or not (isinstance(names, Row) and isinstance(row, Row)):
             return False
@@ -203,7 +171,7 @@ class Comparison:
             return False
         sides, signs = answer.sides, answer.signs
         first = sides[0]
-        is_name = is_label(first) and not (bound_letters(first) & letters(gold))
+        is_name = is_label(first, gold)
         are_names = isinstance(first, Row) and all(map(is_label, first.parts))
         is_exact = signs[0] == "=" or (isinstance(gold, Value) and gold.rounded)
         if (is_name and is_exact) or are_names:
@@ -231,20 +199,15 @@ class Comparison:
                 difference, expected = add(a, negative(b)), add(c, negative(d))
                 is_order = gold.signs[0] in ("<", "le")
                 return proportional(difference, expected, self.imaginary, positive=is_order)
-            return answer.signs == ("=",) and self.labels(answer, gold)
+            return answer.signs == ("=",) and any(  # "A = (1, 2)"; "(x, y) = (1, 2)"
+                (literally(name, g[0]) or (isinstance(g[0], Row) and self.same(name, g[0])))
+                and self.same(value, g[1])
+                for name, value in (answer.sides, answer.sides[::-1])
+                for g in (gold.sides, gold.sides[::-1])
+            )
         if set(answer.signs) <= {"=", "<", "le", "ne"}:
             return False
         return self.sides(answer, gold, self.same)
-
-    def labels(self, answer: Relation, gold: Relation) -> bool:
-        """ "A = (1, 2)": the same name, and the same value."""
-        if all(isinstance(side, Row) for side in (*answer.sides, *gold.sides)):
-            return self.in_order(answer.sides, gold.sides)
-        return any(
-            literally(a[0], g[0]) and self.same(a[1], g[1])
-            for a in (answer.sides, answer.sides[::-1])
-            for g in (gold.sides, gold.sides[::-1])
-        )
 
     def sides(
         self, answer: Relation, gold: Relation, same: Callable[[Answer, Answer], bool]
@@ -258,3 +221,79 @@ class Comparison:
         if set(answer.signs) <= _SYMMETRIC and len(set(answer.signs)) == 1:
             orders.append(answer.sides[::-1])
         return any(all(map(same, order, gold.sides)) for order in orders)
+
+
+def is_imaginary(gold: Answer) -> bool:
+    """Whether i in the gold answer is the imaginary unit: not where it stands alone on a side of
+    an equation, has a prime or an index, or stands among indices."""
+    if isinstance(gold, Relation) and any(variable_of(side) == "i" for side in gold.sides):
+        return False
+    if isinstance(gold, Region) and gold.variable == "i":
+        return False
+    names = letters(gold)
+    return "i" in names and not names & _INDICES
+
+
+def letters(answer: Answer) -> frozenset[str]:
+    """The names of the symbols anywhere in an answer."""
+    if isinstance(answer, Value):
+        return symbols(answer.tree)
+    parts: Sequence[Answer] = answer.sides if isinstance(answer, Relation) else ()
+    parts = answer.parts if isinstance(answer, Row | Collection) else parts
+    return frozenset().union(*map(letters, parts))
+
+
+def is_label(side: Answer, value: Answer | None = None) -> bool:
+    """What a value may be called: a letter, f(x), P(A), the segment AB, a word; by nothing that
+    occurs in it, but for the x of f(x)."""
+    if isinstance(side, Text):
+        return True
+    tree = plain_tree(side)
+    if tree is None or (value is not None and letters(side) & letters(value)):
+        return tree is not None and tree[0] == "call" and tree[1].startswith("of ")
+    if tree[0] == "symbol":
+        return tree[1] not in ("\\pi", "e")
+    if tree[0] == "call" and tree[1] != "abs":
+        return tree[1].startswith("of ") or tree[1] == "det"
+    product = tree[2] if tree[0] == "call" else tree
+    return product[0] == "mul" and all(
+        factor[0] == "symbol" and len(factor[1]) == 1 and factor[1].isupper()
+        for factor in product[1:]
+    )
+
+
+def labels_of(answer: Collection) -> list[tuple[str, Answer]]:
+    return [pair for part in answer.parts if (pair := label_of(part))]
+
+
+def mixes(answer: Collection) -> bool:
+    """Whether its parts are values of different variables: "x = 1, y = 2". The index
+    does not count: x_1 and x_2 are the same variable."""
+    return len({name.partition("_")[0] for name, _ in labels_of(answer)}) > 1
+
+
+def label_of(answer: Answer) -> tuple[str, Answer] | None:
+    """The name and the value of "x = 5" and "5 = x"."""
+    if not isinstance(answer, Relation) or answer.signs not in (("=",), ("approx",)):
+        return None
+    for name, value in (answer.sides, answer.sides[::-1]):
+        if is_label(name, value) and not is_label(value):
+            if isinstance(name, Text):
+                return name.words, value
+            tree = plain_tree(name) or ()
+            return (tree[1] if tree[0] in ("symbol", "call") else "AB"), value
+    return None
+
+
+def is_number(answer: Answer) -> bool:
+    """Whether there are no letters in it."""
+    return not isinstance(answer, Relation) and not letters(answer) - {"\\pi", "e", "i"}
+
+
+def calculates(answer: Relation) -> bool:
+    """Whether something is computed: "3 + 4 = 7", "7 = 3 + 4"; "7 = 7" says nothing."""
+    kinds = [side.tree[0] if isinstance(side, Value) else "" for side in answer.sides]
+    if kinds[0] not in ("number", "infinity"):
+        return kinds[0] != ""
+    is_exact = set(answer.signs) == {"="} and all(map(is_number, answer.sides))
+    return is_exact and any(kind not in ("", "number", "infinity") for kind in kinds)

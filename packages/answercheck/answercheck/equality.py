@@ -21,7 +21,7 @@ from answercheck.values import (
     differ,
     evaluated,
     exact,
-    inexact,
+    rounded,
 )
 
 MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
@@ -152,12 +152,7 @@ def order(a: Tree, b: Tree) -> int | None:
     if "infinity" in (a[0], b[0]):
         x, y = (tree[1] if tree[0] == "infinity" else 0 for tree in (a, b))
         return (x > y) - (x < y)
-    if variables(a, b):
+    first, second = (rounded(tree, CONSTANT_PRECISION) for tree in (a, b))
+    if first is None or second is None:
         return None
-    if equal(a, b):
-        return 0
-    try:
-        first, second = (inexact(evaluated(x, {}, CONSTANT_PRECISION)[0]) for x in (a, b))
-    except Undefined:
-        return None
-    return 1 if first > second else -1
+    return 0 if equal(a, b) else 1 if first > second else -1

@@ -5,14 +5,9 @@ from fractions import Fraction
 
 from answercheck.trees import Tree
 
-Unit = tuple[tuple[str, Fraction], ...]
-"""Powers of names."""
-
-Cut = tuple[Tree, bool]
-"""A place between real numbers: right before a number, or (True) right after it."""
-
-Intervals = tuple[tuple[Cut, Cut], ...]
-"""Where each begins and ends; in order, without overlaps."""
+Unit = tuple[tuple[str, Fraction], ...]  # powers of names
+Cut = tuple[Tree, bool]  # a place between real numbers: right before one, or (True) right after it
+Intervals = tuple[tuple[Cut, Cut], ...]  # in order, without overlaps
 
 
 class Answer:

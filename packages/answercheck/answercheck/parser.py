@@ -2,7 +2,6 @@
 
 import re
 from fractions import Fraction
-from typing import NoReturn
 
 from answercheck.tokens import Token, Tokens, Unreadable
 from answercheck.trees import MINUS_ONE, Tree, add, divided, mul, negative, number
@@ -23,9 +22,12 @@ _DERIVATIVE = re.compile(r"\{d([a-zA-Z]+)\}\{d([a-zA-Z]+)\}")
 
 def expressions(tokens: Tokens) -> list[Tree]:
     """The tree that all tokens are; two where `\\pm` or `\\mp` stands in it. Unreadable."""
-    if any(token.kind == "command" and token.value in ("pm", "mp") for token in tokens):
-        return [Parser(tokens, +1).whole(), Parser(tokens, -1).whole()]
-    return [Parser(tokens).whole()]
+    alternates = any(token.kind == "command" and token.value in ("pm", "mp") for token in tokens)
+    parsers = [Parser(tokens, +1), Parser(tokens, -1)] if alternates else [Parser(tokens)]
+    trees = [parser.expression() for parser in parsers]
+    if any(parser.tokens[parser.at] is not END for parser in parsers):
+        raise Unreadable("no expression goes on like this")
+    return trees
 
 
 class Parser:
@@ -65,19 +67,9 @@ class Parser:
         """The next token, which is taken."""
         token = self.tokens[self.at]
         if token is END:
-            self.fail("end")
+            raise Unreadable("end")
         self.at += 1
         return token
-
-    def fail(self, value: str) -> NoReturn:
-        raise Unreadable(f"unexpected {value}")
-
-    def whole(self) -> Tree:
-        """The expression that all tokens are."""
-        tree = self.expression()
-        if self.tokens[self.at] is not END:
-            self.fail(self.tokens[self.at].value)
-        return tree
 
     def expression(self) -> Tree:
         self.depth += 1
@@ -206,7 +198,9 @@ class Parser:
         kind, value = self.tokens[self.at]
         if kind == "number" and len(value) > 1:
             self.tokens[self.at] = Token("number", value[1:])
-            return number(int(value[0])) if value[0].isdecimal() else self.fail(value)
+            if not value[0].isdecimal():
+                raise Unreadable(value)
+            return number(int(value[0]))
         return self.atom()
 
     def atom(self) -> Tree:
@@ -220,7 +214,7 @@ class Parser:
             return self.operand(token.value)
         is_bar = token.value == "|"
         if token.kind == "text" or token.value not in _CLOSING or (is_bar and self.bars > 2):
-            self.fail(token.value)
+            raise Unreadable(token.value)
         self.bars += is_bar
         tree = self.expression()
         self.expect(_CLOSING[token.value])
@@ -232,14 +226,14 @@ class Parser:
         if "." in text and self.take("overline", "bar", "dot"):
             digits = self.written()
             if not digits.isdecimal():
-                self.fail(digits)
+                raise Unreadable(digits)
             places = len(text.partition(".")[2])
             repeated = Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
             return number(Fraction(text + "0") + repeated)
         _, _, exponent = text.lower().partition("e")
         is_large = exponent != "" and abs(int(exponent)) > MAX_EXPONENT
         if is_large or (text.endswith(".") and self.begins_factor()):
-            self.fail(text)
+            raise Unreadable(text)
         return number(Fraction(text))
 
     def letter(self, letter: str) -> Tree:
@@ -317,8 +311,11 @@ class Parser:
                 letters += self.following().value
             return ("symbol", f"{name} {letters or self.written()}")
         if name == "begin vmatrix":
-            return ("call", "det", *self.rows())
-        return self.fail(name)
+            cells = ""
+            while not self.take("end vmatrix"):
+                cells += self.following().value + " "
+            return ("call", "det", ("symbol", cells))
+        raise Unreadable(name)
 
     def function(self, name: str) -> Tree:
         """A named function with its base ("\\log_2"), power ("\\sin^2") and arguments."""
@@ -356,13 +353,3 @@ class Parser:
                 break
             factors.append(self.factor())
         return [mul(*factors)]
-
-    def rows(self) -> list[Tree]:
-        """The rows of a determinant, up to `\\end{vmatrix}`."""
-        rows: list[list[Tree]] = [[]]
-        while not self.take("end vmatrix"):
-            if self.take("\\"):
-                rows.append([])
-            elif not self.take("&"):
-                rows[-1].append(self.expression())
-        return [("row", *row) for row in rows if row]

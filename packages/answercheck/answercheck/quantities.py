@@ -1,17 +1,35 @@
-"""Numbers and expressions, with a unit or without; digits in another base; named constants."""
+"""Numbers and expressions, with a unit or without; named constants; answers in words."""
 
 import re
 from fractions import Fraction
 
 from answercheck import regions, units
-from answercheck.kinds import Answer, Collection, Literal, Region, Unit, Value
+from answercheck.kinds import Answer, Collection, Literal, Region, Row, Text, Unit, Value
 from answercheck.parser import expressions
-from answercheck.tokens import Tokens, Unreadable, literal
+from answercheck.tokens import INTRODUCTION, Tokens, Unreadable, literal
+from answercheck.trees import number
 from answercheck.vocabulary import NUMBER_WORDS
 
 _SCALES = {"c": "degC", "f": "degF", "celsius": "degC", "fahrenheit": "degF"}
 _MARKS = {"percent": "percent", "per cent": "percent", "percents": "percent", "pct": "percent",
           "degrees": "degree", "degree": "degree", "deg": "degree"}  # fmt: skip
+_ROUNDED = re.compile(  # a decimal with a point, alone or times a power of ten
+    r"[-+]*\d*\.\d*(?:[eE][-+]?\d+)?(?:(?:times|cdot|\*)10\^[-+{}\d]+)?"
+)
+_NO_SOLUTION = re.compile(
+    r"(there (is|are) )?no (solutions?|such \w+ exists?)( exists?)?|(the )?empty set|"
+    r"no solutions? exists?"
+)
+_ALL_REALS = re.compile(r"(the )?(set of )?(all )?(the )?(real numbers|reals|real numbers x)")
+_NAMED: dict[str, Answer] = {
+    "infinity": Value(regions.PLUS_INFINITY),
+    "positive infinity": Value(regions.PLUS_INFINITY),
+    "negative infinity": Value(regions.MINUS_INFINITY),
+    **dict.fromkeys(("dne", "does not exist", "doesn't exist", "do not exist"), Text("DNE")),
+}
+LONGEST_NUMBER = 20  # words
+PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fifth": 5, "eighth": 8, "ninth": 9}
+PARTS |= {f"{word}th": NUMBER_WORDS[word] for word in ("four", "six", "seven", "ten", "hundred")}
 
 
 def read_value(tokens: Tokens) -> Answer | None:
@@ -37,7 +55,8 @@ def read_value(tokens: Tokens) -> Answer | None:
         trees = [("call", mark, tree) for tree in trees]
     is_part = words.startswith("of ") and any(token.value == "/" for token in body)
     is_counted = units.is_counted(words, is_part or body[0].value in ("1", "frac"))
-    values = tuple(Value(tree, unit, is_rounded(body), is_counted) for tree in trees)
+    is_rounded = _ROUNDED.fullmatch("".join(token.value for token in body)) is not None
+    values = tuple(Value(tree, unit, is_rounded, is_counted) for tree in trees)
     return values[0] if len(values) == 1 else Collection(values)
 
 
@@ -73,17 +92,6 @@ def degrees_of(body: Tokens, scale: str) -> tuple[Tokens, Unit] | None:
     return body[:-length], ((name, Fraction(1)),)
 
 
-def is_rounded(tokens: Tokens) -> bool:
-    """Whether it is a decimal with a point, alone or times a power of ten."""
-    numbers = [token.value for token in tokens if token.kind == "number"]
-    others = {token.value for token in tokens if token.kind != "number"}
-    if not numbers or "." not in numbers[0]:
-        return False
-    return (len(numbers) == 1 and others <= {"-", "+"}) or (
-        numbers[1:2] == ["10"] and len(numbers) == 3 and others <= {*"-+{}^*", "times", "cdot"}
-    )
-
-
 def read_named(tokens: Tokens) -> Answer | None:
     """Infinity, the empty set, the real numbers, dots; a number whose base is named, such as
     "52_8", "1A_{16}" and "52_{\\text{eight}}"."""
@@ -106,3 +114,73 @@ def read_named(tokens: Tokens) -> Answer | None:
     if not re.fullmatch(r"\d[\dA-Z.]*|[A-F][\dA-F]*\d[\dA-F]*", digits):
         return None
     return Literal(f"{digits}_{int(base)}")
+
+
+def read_words(text: str) -> Answer:
+    """Words alone: one text, or a list of texts."""
+    words = " ".join(text.replace("( ", "(").replace(" )", ")").split()).strip(" .,;:!")
+    introduction, _, last = words.rpartition(" ")
+    if len(last.strip("()")) == 1 and INTRODUCTION.fullmatch(introduction):
+        words = last  # "option A"
+    folded = words.casefold()
+    if _NO_SOLUTION.fullmatch(folded):
+        return Region(())
+    if _ALL_REALS.fullmatch(folded):
+        return Region(regions.EVERYTHING)
+    answer = _NAMED.get(folded) or worded(folded)
+    if answer is not None:
+        return answer
+    parts = [part for part in re.split(r"\s*[,;]\s*(?:and |or )?|\s+(?:and|or)\s+", words) if part]
+    if not parts:
+        raise Unreadable("no words")
+    if len(parts) == 1:
+        return Text(words)
+    is_either = re.search(r"\bor\b", folded) is not None  # says less than "and"
+    parts = sorted(parts, key=str.casefold) if is_either else parts
+    answers = tuple(worded(part.casefold()) or Text(part) for part in parts)
+    return Row("or", answers) if is_either else Collection(answers)
+
+
+def worded(folded: str) -> Value | None:
+    """ "seven", "minus twenty-one", "two thirds", "one hundred and five apples"; None for what is
+    no number in words."""
+    words = folded.replace("-", " ").split()
+    is_negative = folded.startswith(("-", "minus ", "negative "))
+    words = words[is_negative and words[0] in ("minus", "negative") :]
+    for end in range(min(len(words), LONGEST_NUMBER), 0, -1):
+        size = number_of(words[:end])
+        if size is None:
+            continue
+        value, things = Fraction(-size if is_negative else size), words[end:]
+        if len(things) == 1 and (parts := PARTS.get(things[0].removesuffix("s"))):
+            return Value(number(value / parts))
+        if things and not units.is_counted(" ".join(things), size == 1):
+            return None
+        names = [
+            (units.name_of(word), Fraction(1)) for word in things if word not in units.ARTICLES
+        ]
+        return Value(number(value), units.product(names), counted=bool(things))
+    return None
+
+
+def number_of(words: list[str]) -> int | None:
+    """The whole number that these words are, all of them."""
+    total = group = 0
+    scale, is_open = 10**15, False  # of the last group; whether "and" may follow
+    for word in words:
+        number = NUMBER_WORDS.get(word)
+        if number is None or (number == 0 and len(words) > 1):
+            if word != "and" or not is_open:
+                return None
+        elif number < 100:
+            if group % 100 and not (number < 10 and group % 10 == 0 and group % 100 >= 20):
+                return None
+            group += number
+        elif number == 100 and 0 < group < 100:
+            group *= number
+        elif 100 < number < scale and group:
+            total, group, scale = total + group * number, 0, number
+        else:
+            return None
+        is_open = number is not None and number >= 100
+    return total + group if words and words[-1] != "and" else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from answercheck.equality import equal, order
-from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, plain_tree
+from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, Value, plain_tree
 from answercheck.tokens import Unreadable
 from answercheck.trees import Tree, add, negative, number
 from answercheck.values import exact
@@ -45,7 +45,8 @@ def union(parts: Iterable[tuple[Cut, Cut]]) -> Intervals:
         return parts
     merged: list[tuple[Cut, Cut]] = []
     filled = [part for part in parts if compared(*part) < 0]
-    for low, high in sorted(filled, key=functools.cmp_to_key(lambda a, b: compared(a[0], b[0]))):
+    by_low = functools.cmp_to_key(compared)
+    for low, high in sorted(filled, key=lambda part: by_low(part[0])):
         if merged and compared(low, merged[-1][1]) <= 0:
             low, before = merged.pop()
             high = before if compared(before, high) > 0 else high
@@ -77,9 +78,11 @@ def intervals_of(answer: Answer) -> Intervals | None:
     tree = plain_tree(answer)
     if tree is not None and tree[0] != "infinity":
         return (point(tree),)
-    if isinstance(answer, Collection):
+    if isinstance(answer, Collection):  # of intervals, or a set of numbers
+        are_numbers = {isinstance(part, Value) for part in answer.parts}
         parts = [intervals_of(part) for part in answer.parts]
-        return None if None in parts else union(itertools.chain(*filter(None, parts)))
+        is_region = all(parts) and (are_numbers == {False} or (answer.is_set and all(are_numbers)))
+        return union(itertools.chain(*filter(None, parts))) if is_region else None
     return row_intervals(answer) if isinstance(answer, Row) else None
 
 
@@ -94,17 +97,6 @@ def row_intervals(row: Row) -> Intervals | None:
         return (interval,) if compared(*interval) < 0 else None
     except Unreadable:
         return (interval,)
-
-
-def region_of(answer: Answer) -> Intervals | None:
-    """The intervals of an answer that is compared as a region: a list is one of intervals."""
-    if isinstance(answer, Region | Row):
-        return intervals_of(answer)
-    are_intervals = isinstance(answer, Collection) and all(
-        isinstance(part, Row) or (isinstance(part, Region) and part.intervals)
-        for part in answer.parts
-    )
-    return intervals_of(answer) if are_intervals else None
 
 
 def region_names(answer: Answer) -> frozenset[str]:
@@ -156,5 +148,5 @@ def solve_symmetric(left: Tree, relation: str, right: Tree, variable: str) -> In
 def half_line(relation: str, end: Tree) -> Intervals:
     if relation == "ne":
         return complement((point(end),))
-    edge = cut(end, is_after=relation in ("le", ">"))
+    edge = cut(end, relation in ("le", ">"))
     return ((LOWEST, edge) if relation in ("<", "le") else (edge, HIGHEST),)

@@ -1,29 +1,32 @@
 """Whether two numbers or expressions are the same: their values, units and rounding; whether two
 formulas are the same as they are written."""
 
+import re
 from fractions import Fraction
 
 from answercheck import units
-from answercheck.equality import POINT_PRECISION, equal, variables
+from answercheck.equality import POINT_PRECISION, equal
 from answercheck.kinds import Answer, Text, Value, variable_of
 from answercheck.trees import MINUS_ONE, Tree, add, divided, mul, number
-from answercheck.values import Undefined, as_fraction, evaluated, exact, inexact
+from answercheck.unit_names import KNOWN
+from answercheck.values import exact, rounded
 
 CLOSE = Fraction(1, 10**6)  # see `rounds_to`
+_IN_BRACKETS = re.compile(r"\A\((.)\)\Z")
 ENOUGH, MOST_PLACES = 15, 40  # digits of a decimal that stands for a fraction
 
 
 def same_quantity(answer: Value, gold: Value, imaginary: bool) -> bool:
     """Equal in value and unit. A unit or a percent sign that only one of them has is forgiven where
     it cannot be another; a gold decimal may be rounded."""
-    if gold.unit and not answer.unit:
-        answer = with_unit(answer)
+    if gold.unit and not answer.unit:  # "15 m" beside another unit: the letters are one as well
+        answer = units.of_product(answer)
     elif answer.unit and not gold.unit:
-        gold = with_unit(gold)
+        gold = units.of_product(gold)
     mark = marked(gold.tree)
     if answer.unit and answer.unit != gold.unit:
-        known = answer.counted or units.is_known(answer.unit)
-        if gold.unit or mark or not known:
+        is_known = answer.counted or all(name in KNOWN for name, _ in answer.unit)
+        if gold.unit or mark or not is_known:
             return False
     if gold.unit and not answer.unit and marked(answer.tree):
         return False
@@ -43,23 +46,11 @@ def marked(tree: Tree) -> str:
     return tree[1] if tree[0] == "call" and tree[1] in ("percent", "degree") else ""
 
 
-def with_unit(value: Value) -> Value:
-    """ "15 m" beside another with a unit: its last letters are one as well."""
-    number_and_unit = units.of_product(value.tree)
-    return value if number_and_unit is None else Value(*number_and_unit, value.rounded)
-
-
 def rounds_to(answer: Tree, gold: Tree) -> bool:
     """Whether a number is a gold decimal to six digits after the point, and to a millionth of it
     if that is less."""
-    expected = exact(gold)
-    if expected is None or variables(answer):
-        return False
-    try:
-        value, _ = evaluated(answer, {}, POINT_PRECISION)
-    except Undefined:
-        return False
-    return is_close(as_fraction(value), expected)
+    value, expected = rounded(answer, POINT_PRECISION), exact(gold)
+    return value is not None and expected is not None and is_close(value, expected)
 
 
 def is_expansion(answer: Tree, gold: Tree) -> bool:
@@ -84,13 +75,8 @@ def near(side: Answer, gold: Answer) -> bool:
     """Whether a value after "approximately" is within a hundredth of the gold answer."""
     if not (isinstance(side, Value) and isinstance(gold, Value)):
         return False
-    if variables(side.tree, gold.tree):
-        return False
-    try:
-        a, b = (inexact(evaluated(x.tree, {}, POINT_PRECISION)[0]) for x in (side, gold))
-    except Undefined:
-        return False
-    return bool(abs(a - b) * 100 <= abs(b))
+    a, b = (rounded(x.tree, POINT_PRECISION) for x in (side, gold))
+    return a is not None and b is not None and abs(a - b) * 100 <= abs(b)
 
 
 def literally(a: Answer, b: Answer) -> bool:
@@ -109,25 +95,15 @@ def unfolded(tree: Tree) -> Tree:
         top, bottom = number(size.numerator), number(size.denominator)
         plain = top if size.denominator == 1 else divided(top, bottom)
         return plain if size == tree[1] else mul(MINUS_ONE, plain)
-    parts = [unfolded(part) if isinstance(part, tuple) else part for part in tree]
-    return (
-        {"add": add, "mul": mul}[tree[0]](*parts[1:]) if tree[0] in ("add", "mul") else tuple(parts)
-    )
+    kind, *parts = (unfolded(part) if isinstance(part, tuple) else part for part in tree)
+    return add(*parts) if kind == "add" else mul(*parts) if kind == "mul" else (kind, *parts)
 
 
 def same_text(answer: Answer, gold: Answer) -> bool:
-    """Words without regard to case and spaces; a letter that is not marked as text has its case."""
-    a, b = text_of(answer), text_of(gold)
-    if a is None or b is None:
-        return False
+    """Words without regard to case and spaces, "(B)" as "B"; a letter that is not marked as text
+    has its case."""
+    words = [x.words if isinstance(x, Text) else variable_of(x) or "" for x in (answer, gold)]
+    a, b = (_IN_BRACKETS.sub(r"\1", "".join(each.split())) for each in words)
     if isinstance(gold, Text) or len(b) > 2:
-        return a.casefold() == b.casefold()
-    return a == b
-
-
-def text_of(answer: Answer) -> str | None:
-    """A text or a letter, without spaces; "(B)" as "B"."""
-    if not isinstance(answer, Text):
-        return variable_of(answer)
-    text = "".join(answer.words.split())
-    return text[1:-1] if len(text) == 3 and text[0] == "(" and text[2] == ")" else text
+        a, b = a.casefold(), b.casefold()
+    return a == b != ""

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from answercheck.kinds import Unit
+from answercheck.kinds import Unit, Value
 from answercheck.tokens import Tokens, Unreadable
-from answercheck.trees import Tree
+from answercheck.trees import Tree, mul
 from answercheck.unit_names import ALIASES, COMPOUND, KNOWN
 from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS, words
 
@@ -75,10 +75,6 @@ def is_counted(phrase: str, is_one: bool) -> bool:
     return head in _PLURALS or (head[-1] == "s" and not head.endswith(("ss", "us", "is")))
 
 
-def is_known(unit: Unit) -> bool:
-    return all(name in KNOWN for name, _ in unit)
-
-
 def product(powers: Iterable[tuple[str, Fraction]]) -> Unit:
     """The unit that powers of names are together, in the order of the names."""
     total: dict[str, Fraction] = {}
@@ -91,7 +87,10 @@ def read(tokens: Tokens) -> Unit:
     """The unit that these tokens are, all of them: "feet per second", "J/(mol K)", "square cm".
     Unreadable."""
     text = " ".join("\\" * (token.kind == "command") + token.value for token in tokens)
-    text = _COMPOUND.sub(lambda match: COMPOUND[match[0]], _HYPHEN.sub(_parted, text))
+    for compound in _HYPHEN.findall(text):  # "foot-pounds"
+        if name_of(compound) not in KNOWN:
+            text = text.replace(compound, compound.replace("-", " "))
+    text = _COMPOUND.sub(lambda match: COMPOUND[match[0]], text)
     text = _KILOHM.sub(r"\1ohm", _MICRO.sub("u", text))
     powers: list[tuple[str, Fraction]] = []
     below = within = False  # after a slash; in the brackets after it
@@ -124,27 +123,19 @@ def read(tokens: Tokens) -> Unit:
     return product(powers)
 
 
-def _parted(compound: re.Match) -> str:
-    """The words of "foot-pounds", where they are no unit together."""
-    return compound[0] if name_of(compound[0]) in KNOWN else compound[0].replace("-", " ")
-
-
-def of_product(tree: Tree) -> tuple[Tree, Unit] | None:
-    """ "15 m/s" as an expression: the number and the letters after it."""
-    factors = tree[1:] if tree[0] == "mul" else ()
+def of_product(value: Value) -> Value:
+    """ "15 m/s" as an expression: the number, with the letters after it as its unit."""
     rest: list[Tree] = []
     powers: list[tuple[str, Fraction]] = []
-    for factor in factors:
+    for factor in value.tree[1:] if value.tree[0] == "mul" else ():
         base, power = factor, Fraction(1)
         while base[0] == "pow" and base[2][0] == "number":
             base, power = base[1], power * base[2][1]
-        if base[0] == "symbol" and (base[1] in ALIASES) and base[1] not in ("e", "i"):
+        if base[0] == "symbol" and base[1] in ALIASES and base[1] not in ("e", "i"):
             powers.append((ALIASES[base[1]], power))
         else:
             rest.append(factor)
     if ("symbol", "\\mu") in rest and len(powers) == 1:
         rest.remove(("symbol", "\\mu"))
         powers = [("u" + name, power) for name, power in powers]
-    if not powers or not rest:
-        return None
-    return (rest[0] if len(rest) == 1 else ("mul", *rest)), product(powers)
+    return Value(mul(*rest), product(powers), value.rounded) if powers and rest else value

@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -24,9 +24,10 @@ _INVERSE = {
     "arccsc": "acsc", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
 }  # fmt: skip
 MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
+_CONSTANTS = {"\\pi": MP.pi, "e": MP.e, "i": MP.j}
 
 Number = Any  # a Fraction, or an mpf or mpc of `MP`
-Point = Mapping[str, Fraction]  # a value for each variable
+Point = dict[str, Fraction]  # a value for each variable
 
 
 class Undefined(ArithmeticError):
@@ -51,17 +52,20 @@ def exact(tree: Tree, where: Point | None = None) -> Fraction | None:
     return value if isinstance(value, Fraction) else None
 
 
+def rounded(tree: Tree, bits: int) -> Fraction | None:
+    """The value to a number of bits; None where it is no real number or has letters."""
+    try:
+        value, _ = evaluated(tree, {}, bits)
+    except Undefined:
+        return None
+    if isinstance(value, MP.mpf):
+        return Fraction(*map(int, mpmath.libmp.to_rational(value._mpf_)))
+    return value if isinstance(value, Fraction) else None
+
+
 def inexact(value: Number) -> Number:
     """An mpf or mpc."""
     return MP.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
-
-
-def as_fraction(value: Number) -> Fraction:
-    """A real value without rounding."""
-    if isinstance(value, Fraction):
-        return value
-    sign, mantissa, exponent, _ = value._mpf_
-    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** exponent
 
 
 def differ(a: Number, b: Number, exponent: int) -> bool:
@@ -104,7 +108,10 @@ class Evaluation:
         if kind == "number":
             return self.noted(tree[1])
         if kind == "symbol":
-            return self.symbol(tree[1])
+            value = self.where.get(tree[1], _CONSTANTS.get(tree[1]))
+            if value is None:
+                raise Undefined(tree[1])
+            return +value  # a constant has as many digits as are asked for
         if kind == "pow":
             return self.noted(self.power(tree[1], tree[2], in_angle))
         if kind == "call":
@@ -131,17 +138,6 @@ class Evaluation:
         if self.magnitude > MAX_PRECISION and not isinstance(value, Fraction):
             raise Undefined("too large")
         return value
-
-    def symbol(self, name: str) -> Number:
-        if name in self.where:
-            return self.where[name]
-        if name == "\\pi":
-            return +MP.pi
-        if name == "e":
-            return +MP.e
-        if name == "i":
-            return MP.mpc(0, 1)
-        raise Undefined(name)
 
     def power(self, base_tree: Tree, exponent_tree: Tree, in_angle: bool) -> Number:
         base, power = self.value(base_tree, in_angle), self.value(exponent_tree)
@@ -226,20 +222,15 @@ def bounded(value: Number) -> Number:
 
 
 def _factorial(n: Fraction, step: int = 1) -> Fraction | None:
-    if n.denominator != 1 or n > MAX_FACTORIAL:
+    if n.denominator != 1 or not 0 <= n <= MAX_FACTORIAL:
         return None
-    if n < 0:
-        raise Undefined("factorial of a negative number")
     return Fraction(math.prod(range(int(n), 0, -step)))
 
 
 def _binomial(n: Fraction, k: Fraction) -> Fraction | None:
-    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= MAX_FACTORIAL or abs(n) > 1e9:
+    if n.denominator != 1 or k.denominator != 1 or not (0 <= n < 1e9 and 0 <= k <= MAX_FACTORIAL):
         return None
-    top, bottom = int(n), int(k)
-    if top < 0:
-        return Fraction((-1) ** bottom * math.comb(bottom - top - 1, bottom))
-    return Fraction(math.comb(top, bottom))
+    return Fraction(math.comb(int(n), int(k)))
 
 
 # What is exact of exact numbers; None: not of these.

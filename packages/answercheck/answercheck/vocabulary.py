@@ -36,13 +36,12 @@ FUNCTIONS = set(
         sech csch ln log exp det gcd lcm min max arcsinh arccosh arctanh"""
     )
 )
-# Plain words that are commands: of that name, or of another.
-WORD_COMMANDS = {name: name for name in FUNCTIONS} | {
-    name: name for name in words("pi sqrt infty theta alpha beta gamma lambda cbrt")
-}
-WORD_COMMANDS |= {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos"}
-WORD_COMMANDS |= {"atan": "arctan", "lg": "log", "arsinh": "arcsinh", "arcosh": "arccosh"}
-WORD_COMMANDS |= {"artanh": "arctanh"}
+WORD_COMMANDS = {  # plain words that are commands: of that name, or of another
+    "infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+    "lg": "log", "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh",
+}  # fmt: skip
+for _name in (*FUNCTIONS, *words("pi sqrt infty theta alpha beta gamma lambda cbrt")):
+    WORD_COMMANDS[_name] = _name
 
 _ONES = words(
     """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
