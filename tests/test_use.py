@@ -317,9 +317,7 @@ def test_answers_stand_side_by_side_where_there_is_room():
     ],
 )
 def test_the_line_for_vllm_is_one_that_its_wheel_takes(installed, line, monkeypatch):
-    monkeypatch.setattr(
-        serving.metadata, "distributions", lambda name: iter({name} & {*installed})
-    )
+    monkeypatch.setattr(serving.metadata, "distributions", lambda name: iter({name} & {*installed}))
     found = serving.vllm_line("a b", "--enable-lora")
     assert found.endswith(line) and found.startswith("vLLM on CPU: V") == ("-m" in line)
 
