@@ -220,7 +220,7 @@ def rewrite_lines(draw: random.Random, path: Path) -> None:
 
 # Runs
 
-FOLDERS = ("rollouts", "evals", "checkpoints", "adapters", "report", ".mirror")
+FOLDERS = ("rollouts", "evals", "checkpoints", "adapters", "tokens", ".mirror")
 ODD_NAMES = ("step_000003 (copy)", "step_9999999", "step_" + "9" * 200, "v٣", "step_-00001",
              "step_000004x", ".hidden", "step_0000٣1", "v000001\n", "a\x1b[31m")  # fmt: skip
 
@@ -235,7 +235,7 @@ def mutate_run(draw: random.Random, run: Path, folder: Path) -> None:
         parent = run / draw.choice(FOLDERS[:5])
         if parent.is_dir() and not parent.is_symlink():
             name = draw.choice(ODD_NAMES)
-            with_end = parent / (name + draw.choice(("", ".jsonl", ".js")))
+            with_end = parent / (name + draw.choice(("", ".jsonl")))
             if len(with_end.name) < 200:
                 replace_path(draw, with_end, folder)
     elif how in (2, 3):
@@ -252,7 +252,7 @@ def mutate_run(draw: random.Random, run: Path, folder: Path) -> None:
             path.write_bytes(mutations.mutated_toml(draw, path.read_bytes(), folder))
     else:
         names = ("config.toml", "run.json", "metrics.jsonl", "summary.json", "trackers.json",
-                 ".lock", "report/step_000001.js", "report.html", "adapters/v000004/README.md",
+                 ".lock", "tokens/step_000001.jsonl", "report.html", "adapters/v000004/README.md",
                  "adapters/v000004/adapter_config.json", "evals/step_000004.jsonl",
                  "rollouts/step_000004.jsonl", "checkpoints/latest")  # fmt: skip
         path = run / draw.choice(names)
