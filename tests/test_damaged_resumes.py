@@ -98,6 +98,23 @@ def test_a_damaged_summary_is_none(run, text):
     assert not (run / "summary.json").exists()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "summary.json", "trackers.json",
+                                  "rollouts", "checkpoints", "checkpoints/latest"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["pipe", "folder or file", "link to nothing"])
+def test_what_has_another_kind_is_named_before_anything_is_loaded(run, name, kind):
+    path, was_folder = run / name, (run / name).is_dir()
+    shutil.rmtree(path) if was_folder else path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to nothing":
+        path.symlink_to("nowhere")
+    elif was_folder:
+        path.touch()
+    else:
+        path.mkdir()
+    assert f"{name} is no {'folder' if was_folder else 'file'}: remove it" in refused(run)
+
+
 def test_a_pipe_is_waited_for_nowhere(run):
     for name in ("trackers.json", "summary.json"):
         (run / name).unlink()

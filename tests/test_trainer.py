@@ -73,8 +73,7 @@ def test_rollouts_of_the_newest_steps_are_kept_as_far_as_a_resume_needs_them(tmp
     run = Run(tmp_path, steps=7, keep_rollouts=2, checkpoint_every=3)
     run.trainer.train()
     assert run.folder.steps_of("rollouts") == [6, 7]
-    scripts = sorted(path.name for path in (run.folder.path / "report").glob("step_*.js"))
-    assert scripts == ["step_000006.js", "step_000007.js"]
+    assert set(run.folder.steps_of("tokens")) <= {6, 7}
     cut_off = Run(tmp_path / "again", steps=7, keep_rollouts=2, checkpoint_every=3)
 
     def ends_in_step_6(metrics, step, total):

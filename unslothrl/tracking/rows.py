@@ -14,6 +14,8 @@ from typing import IO, Any
 from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Group
 from unslothrl.untrusted import shown
 
+LONGEST_LINE = 64 << 20  # bytes
+
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a file, [] if there is none. ValueError for a line that is no object."""
@@ -30,7 +32,9 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
+            if len(line) == LONGEST_LINE:
+                raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
             if not line.endswith(b"\n"):
                 return
             try:

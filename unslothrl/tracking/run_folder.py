@@ -34,7 +34,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unslothrl.checkpoints.store import OF_STEP, Checkpoints
+from unslothrl.checkpoints.store import LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import exists, remove, write_whole
 from unslothrl.policy_version import Adapter
@@ -59,6 +59,10 @@ ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
+RESUMED = {  # what a resumed run reads and writes, where it is there
+    "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
+    "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),
+}
 MOST_SUMMARY = 1 << 20
 
 
@@ -171,6 +175,11 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
+        for kind, names in RESUMED.items():
+            for path in (folder.path / name for name in names):
+                is_one = path.is_dir() if kind == "folder" else path.is_file()
+                if os.path.lexists(path) and not is_one:  # such as a pipe, which is waited for
+                    raise UserError(f"resume {path} is no {kind}: remove it")
         folder.lock = RunLock.take(folder.path)
         return folder
 
