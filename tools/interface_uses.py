@@ -32,10 +32,10 @@ MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")
 # call returns, "NAME[]" for an element; "FILE:NAME" holds in one file, "a.b" of a `b` of an `a`. An
 # owner with "=" is a module or class itself, "(A|B)" is any of these, "" whatever is not listed.
 OWNERS = {
-    "": "begun ctx decoder() each entry error group info look lr_scheduler model() optimizer other"
-    " options[] output_embeddings plan process published schedule stat() tables tokenizer view"
-    " wrong backends/unsloth.py:output engines/canary.py:state engines/chunk.py:output"
-    " offline/weighting.py:outputs",
+    "": "begun ctx decoder() each entry error future group info look lr_scheduler model() optimizer"
+    " other options[] output_embeddings plan process published schedule server stat() tables"
+    " tokenizer view wrong backends/unsloth.py:output engines/canary.py:state"
+    " engines/chunk.py:output offline/weighting.py:outputs",
     "=ray": "ray",
     "=ray._raylet": "raylet",
     "ray._private.worker.RayContext": "context",

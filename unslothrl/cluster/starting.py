@@ -139,12 +139,11 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
         ports |= {"node_manager_port": low, "object_manager_port": low + 1}
         ports |= {"min_worker_port": low + 2, "max_worker_port": high}
     parameters, constants = ray._private.parameter, ray._private.ray_constants
+    params, can_cluster = parameters.RayParams, constants.ENABLE_RAY_CLUSTER
     is_alone = config.ray_port is None and config.ray_node_ip is None
-    can_cluster = constants.ENABLE_RAY_CLUSTER and not is_alone
-    with (
-        replaced(parameters, "RayParams", functools.partial(parameters.RayParams, **ports)),
-        replaced(constants, "ENABLE_RAY_CLUSTER", can_cluster),
-    ):
+    parameters.RayParams = functools.partial(params, **ports)
+    constants.ENABLE_RAY_CLUSTER = can_cluster and not is_alone
+    try:
         context = ray.init(
             address="local",
             num_cpus=machine.cpus,
@@ -158,19 +157,10 @@ def start(ray: Any, config: Config, machine: Machine) -> Any:
             _node_ip_address=config.ray_node_ip,
             _temp_dir=config.ray_temp_dir and os.path.abspath(config.ray_temp_dir),
         )
+    finally:
+        parameters.RayParams, constants.ENABLE_RAY_CLUSTER = params, can_cluster
     keep_others_out(Path(context.address_info["session_dir"]))
     return context
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside it `owner` has another value of that name."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def keep_others_out(session: Path) -> None:
@@ -186,7 +176,7 @@ def undisturbed(ray: Any) -> Iterator[None]:
     """Inside it signals wait while Ray's C++ part starts, a second or two: a process that stops in
     between may crash when it ends. Ray would also answer SIGTERM itself, then and later."""
     worker, utils = ray._private.worker, ray._private.utils
-    connect = worker.connect
+    connect, set_handler = worker.connect, utils.set_sigterm_handler
     on_termination = signal.getsignal(signal.SIGTERM)
 
     def connect_undisturbed(*arguments: Any, **keywords: Any) -> None:
@@ -195,11 +185,11 @@ def undisturbed(ray: Any) -> Iterator[None]:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
 
-    with (
-        replaced(worker, "connect", connect_undisturbed),
-        replaced(utils, "set_sigterm_handler", lambda handler: None),
-    ):
+    worker.connect, utils.set_sigterm_handler = connect_undisturbed, lambda handler: None
+    try:
         yield
+    finally:
+        worker.connect, utils.set_sigterm_handler = connect, set_handler
 
 
 class Started:

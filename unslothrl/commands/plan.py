@@ -121,11 +121,9 @@ def remedy(
         tried = with_engines(search.with_length(config, tokens), given, shape, resources)
         return all(card.fits for card in place(tried, resources, shape=shape).cards)
 
-    low, high = search.LEAST_NEW_TOKENS // STEP - 1, (config.episode_tokens - 1) // STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(STEP * middle) else (low, middle - 1)
-    found = STEP * low
+    found = STEP * search.most_that_fit(
+        (config.episode_tokens - 1) // STEP, lambda count: fits(STEP * count)
+    )
     return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 
