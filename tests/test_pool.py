@@ -457,7 +457,7 @@ def assignments_of(stream: RolloutStream, count: int):
     return [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(count)]
 
 
-def test_patience_grows_with_what_was_seen():
+def test_what_a_call_may_take_grows_with_what_was_seen():
     patience = CallTimes()
     assert patience.allowed_s("collect", is_first=False) == FIRST_S
     patience.saw("collect", 0.5)

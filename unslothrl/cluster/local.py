@@ -2,6 +2,7 @@
 Ray."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -109,18 +110,16 @@ class LocalCluster:
         raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
-        raise RunError(
-            f"{name} cannot be ended alone: everything is in one process (cluster local)"
-        )
+        self.add_actor(name)
 
     def exclude_node(self, name: str) -> bool:
         return False
 
     def start_again(self, name: str) -> None:
-        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
+        self.add_actor(name)
 
     def restart_learners(self) -> None:
-        raise RunError("learners cannot be restarted: everything is in one process (cluster local)")
+        self.add_actor("learners")
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Nobody else can ask this process."""
@@ -140,32 +139,22 @@ def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
 
 @contextlib.contextmanager
 def listening_to(calls: Collection[LocalCall], progress: Progress | None) -> Iterator[None]:
-    """Inside it `progress` gets the sums of what the calls' objects count."""
-    with contextlib.ExitStack() as stack:
-        meters: list[Any] = []
-        for call in calls:
-            meter = getattr(call.target, "progress", None)
-            if progress is not None and meter is not None and meter not in meters:
-                stack.enter_context(listening(meter, progress, tuple(meters)))
-                meters.append(meter)
-        yield
+    """Inside it `progress` gets the sums of what the calls' objects count, in their order."""
+    found = [getattr(call.target, "progress", None) for call in calls] if progress else []
+    meters = list(dict.fromkeys(meter for meter in found if meter is not None))
 
+    def report(before: Sequence[Any], done: int, tokens: int) -> None:
+        assert progress is not None
+        states = [(done, tokens), *(meter.state for meter in before)]
+        progress(sum(state[0] for state in states), sum(state[1] for state in states))
 
-@contextlib.contextmanager
-def listening(meter: Any, progress: Progress, before: Sequence[Any]) -> Iterator[None]:
-    """Inside it `progress` gets what `meter` counts, on top of the meters `before` it."""
-
-    def report(done: int, tokens: int) -> None:
-        earlier = [other.state for other in before]
-        progress(
-            done + sum(state[0] for state in earlier), tokens + sum(state[1] for state in earlier)
-        )
-
-    meter.listener = report
+    for index, meter in enumerate(meters):
+        meter.listener = functools.partial(report, meters[:index])
     try:
         yield
     finally:
-        meter.listener = None
+        for meter in meters:
+            meter.listener = None
 
 
 def start(

@@ -184,12 +184,10 @@ class Trial:
         as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
         if all(card.fits for card in placement.cards):
             return None
-        low, high = search.LEAST_NEW_TOKENS // STEP - 1, (self.config.episode_tokens - 1) // STEP
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = self.fits(search.with_length(self.config, STEP * middle))
-            low, high = (middle, high) if fits else (low, middle - 1)
-        found = STEP * low
+        found = STEP * search.most_that_fit(
+            (self.config.episode_tokens - 1) // STEP,
+            lambda count: self.fits(search.with_length(self.config, STEP * count)),
+        )
         return {self.config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 

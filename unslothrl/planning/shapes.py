@@ -152,21 +152,21 @@ def shape_of(model: str) -> Shape | None:
     """From the config.json of a local folder or of the hub's copy on this machine; else by the name
     of a known model; else None, and `why_unknown` says why. Raises UserError where a folder's
     config.json cannot be read."""
-    config = config_of(model)
-    if config is not None:
-        try:
-            return read(config)
-        except (KeyError, TypeError, ValueError):
-            return None  # a kind of model that this estimate does not know
-    return by_name(model)
+    found = _shape_or_reason(model)
+    return found if isinstance(found, Shape) else None
 
 
 def why_unknown(model: str) -> str:
     """Why `shape_of` gives None, and what to do."""
+    found = _shape_or_reason(model)
+    return found if isinstance(found, str) else ""
+
+
+def _shape_or_reason(model: str) -> Shape | str:
     config = config_of(model)
     if config is not None:
         try:
-            read(config)
+            return read(config)
         except KeyError as error:
             return f"its config.json has no {error.args[0]}, so its size is not known"
         except (TypeError, ValueError) as error:
@@ -174,34 +174,22 @@ def why_unknown(model: str) -> str:
     other = other_quantisation(model)
     if other:
         return f"named for {other} weights: give a 16-bit or a bitsandbytes 4-bit model"
-    return "its sizes are not known: give a folder with its config.json"
+    return by_name(model) or "its sizes are not known: give a folder with its config.json"
 
 
 def config_of(model: str) -> dict | None:
     """What config.json holds, of a folder or of the hub's copy on this machine; None without one.
     Raises UserError where a folder's is missing or is no JSON object."""
-    if model == EMBEDDED:
-        folder = BASE
-    else:
-        folder = Path(os.path.expanduser(model))
-        if not exists(str(folder)):
-            file = hub_copy(model)
-            return None if file is None else read_file(model, file)
-    if not folder.is_dir():
+    folder = BASE if model == EMBEDDED else Path(os.path.expanduser(model))
+    file: Path | None = folder / "config.json"
+    if not exists(str(folder)):
+        file = hub_copy(model)
+    elif not folder.is_dir():
         return None
-    if not (folder / "config.json").is_file():
+    elif not exists(str(file)):
         raise no_model(model)
-    return read_file(model, folder / "config.json")
-
-
-def no_model(folder: str) -> UserError:
-    is_adapter = exists(os.path.join(folder, "adapter_config.json"))
-    fix = f"set --adapter {folder}" if is_adapter else "give a model folder"
-    return UserError(f"model {folder}: the folder has no config.json: {fix}")
-
-
-def read_file(model: str, file: Path) -> dict:
-    """A config.json. Raises UserError where it is not a JSON object."""
+    if file is None:
+        return None
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -210,6 +198,12 @@ def read_file(model: str, file: Path) -> dict:
     if not isinstance(config, dict):
         raise UserError(f"model {model}: config.json must be an object: fix it")
     return config
+
+
+def no_model(folder: str) -> UserError:
+    is_adapter = exists(os.path.join(folder, "adapter_config.json"))
+    fix = f"set --adapter {folder}" if is_adapter else "give a model folder"
+    return UserError(f"model {folder}: the folder has no config.json: {fix}")
 
 
 def hub_copy(model: str) -> Path | None:

@@ -6,7 +6,7 @@ tokens, padded or, with packing, full; of a pair there are two rows. docs/plan.m
 in words, tests/test_plan_of_stages.py compares them with what TRL's trainers hold.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
 from unslothrl.planning.forecast import Store
 from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts
+from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.planning.shapes import HALF, Shape, shape_of
 
 NUMBER = 4  # bytes of a float32
@@ -34,8 +35,6 @@ MANY_PAIRS = 1_000_000  # what data is taken to have that was not read
 TILE_TOKENS, TILE_LOGITS = 4096, 32_768
 HIDDEN = HALF + HALF + NUMBER  # bytes of a token's hidden value there: two copies, its gradient
 PYTORCH_MB = 700  # of the host, for the process with TRL and datasets; measured on a CPU
-
-
 WASTED = 2  # cached pairs for each that is read, beyond which a copy is taken
 
 
@@ -116,13 +115,19 @@ def needs(
     """`pairs`: those of DPO's data to train and to evaluate on, None where it was not read."""
     on = "cuda" if gpu else "cpu"
     lora = shape.lora_weights(options.max_lora_rank)
+    rows, length = rows_of(options), options.max_length
+    tokens = rows * length
+    is_rm = isinstance(options, RmOptions)  # without an output layer of its own
+    output = 0 if shape.tied or not is_rm else shape.vocabulary * shape.hidden * HALF
     card: Parts = {
-        "weights": weight_bytes(options, shape) / MB,
+        "weights": (shape.weight_bytes() - output) / MB,
         "adapter and optimiser": lora * TRAINED[on] / MB,
     }
     host: Parts = {"PyTorch and TRL": float(PYTORCH_MB)}
-    if isinstance(options, RmOptions):
-        card["score head"] = head_bytes(options, shape) / MB
+    if is_rm:
+        # as it was loaded, a trained copy in float32 with its gradient and two moments, which stay
+        # whole in so small a tensor, and its input in float32
+        card["score head"] = shape.hidden * (HALF + (4 + tokens) * NUMBER) / MB
     if isinstance(options, DpoOptions):
         reference = Reference.of(options, lora, *(pairs or (MANY_PAIRS, 0)))
         if reference.is_cached if options.reference == "auto" else options.reference == "cached":
@@ -131,53 +136,27 @@ def needs(
             card["reference"] = reference.copy_mb
     if gpu:
         card["CUDA context"] = float(ON_A_CARD["context"])
-    tokens = rows_of(options) * options.max_length
     backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
     on_card, on_host = memory.activations_of(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
     if on_host:
         host["offloaded activations"] = on_host / MB
-    card["attention mask"] = mask_bytes(options, 1 if gpu else shape.layers) / MB
-    if not isinstance(options, RmOptions):
-        card["logits"] = logit_bytes(tokens, shape, gpu) / MB
+    # which tokens a token may see: of padded rows in its row, of packed ones in all side by side; a
+    # byte, and 16 bits in each of the layers that are kept
+    seen = tokens if getattr(options, "packing", False) else length
+    card["attention mask"] = tokens * seen * (1 + HALF * (1 if gpu else shape.layers)) / MB
+    # TRL's kernel has a tile of the logits at a time; without a GPU all of them are there at once
+    # (`offline.plain_head`)
+    tile = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_LOGITS) * HALF
+    logits = tile + tokens * shape.hidden * HIDDEN if gpu else tokens * shape.vocabulary * LOGIT
+    if not is_rm:
+        card["logits"] = logits / MB
     return StageNeeds(card, host)
 
 
 def rows_of(options: OfflineOptions) -> int:
     """Rows of a micro-batch; of a pair both."""
     return options.micro_batch * (2 if isinstance(options, PreferenceOptions) else 1)
-
-
-def weight_bytes(options: OfflineOptions, shape: Shape) -> float:
-    """Of the base in NF4; a reward model's has no output layer of its own."""
-    whole = shape.weight_bytes()
-    if isinstance(options, RmOptions) and not shape.tied:
-        whole -= shape.vocabulary * shape.hidden * HALF
-    return whole
-
-
-def head_bytes(options: OfflineOptions, shape: Shape) -> int:
-    """The score head as it was loaded, a trained copy in float32 with its gradient and two
-    moments, which stay whole in so small a tensor, and its input in float32."""
-    tokens = rows_of(options) * options.max_length
-    return shape.hidden * (HALF + 4 * NUMBER) + tokens * shape.hidden * NUMBER
-
-
-def mask_bytes(options: OfflineOptions, layers: int) -> int:
-    """Of which tokens a token may see: of padded rows in its row, of packed ones in all that lie
-    side by side. A byte, and 16 bits in each of the `layers` that are kept."""
-    rows, length = rows_of(options), options.max_length
-    pairs = (rows * length) ** 2 if getattr(options, "packing", False) else rows * length**2
-    return pairs * (1 + HALF * layers)
-
-
-def logit_bytes(tokens: int, shape: Shape, gpu: Gpu | None) -> float:
-    """Of TRL's loss. Its kernel has a tile of the logits at a time; where there is no card, all of
-    them are there at once (`offline.plain_head`)."""
-    if gpu is None:
-        return tokens * shape.vocabulary * LOGIT
-    tile = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_LOGITS) * HALF
-    return tile + tokens * shape.hidden * HIDDEN
 
 
 def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine: Machine) -> Any:
@@ -247,31 +226,23 @@ def with_micro_batch(
 ) -> OfflineOptions:
     """With the largest micro-batch of at most `most` rows, by default those that the options have,
     that fits; with one row where none does."""
-    for size in micro_batches(options, most or options.train_batch_size):
+    most = most or options.train_batch_size
+    parts = range(min(most, options.batch_size), 0, -1)
+    for size in (most, *(part for part in parts if options.batch_size % part == 0)):
         tried = replace(options, train_batch_size=size)
         if fits(tried, shape, gpu):
             return tried
     return replace(options, train_batch_size=1)
 
 
-def micro_batches(options: OfflineOptions, most: int) -> Iterator[int]:
-    """Parts of a step, the largest first; `most` itself where that is not one."""
-    size = min(most, options.batch_size)
-    yield most
-    yield from (part for part in range(size, 0, -1) if options.batch_size % part == 0)
-
-
 def longest(options: OfflineOptions, shape: Shape, gpu: Gpu) -> OfflineOptions | None:
     """With micro-batches of a row as long as fit; None where not even `STEP` tokens do."""
     small = replace(options, train_batch_size=1)
-    low, high = 0, (shape.context or LONGEST) // STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(replace(small, max_length=STEP * middle), shape, gpu):
-            low = middle
-        else:
-            high = middle - 1
-    return replace(small, max_length=STEP * low) if low else None
+    count = most_that_fit(
+        (shape.context or LONGEST) // STEP,
+        lambda count: fits(replace(small, max_length=STEP * count), shape, gpu),
+    )
+    return replace(small, max_length=STEP * count) if count else None
 
 
 def remedy(
