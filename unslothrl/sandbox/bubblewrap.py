@@ -1,33 +1,10 @@
 """The command line of `bwrap` (bubblewrap 0.8 or newer) that gives a program its view."""
 
-import functools
 import json
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 from unslothrl.sandbox import seccomp, view
-from unslothrl.sandbox.program import START_S, Overloaded
-
-OLDEST = (0, 8)  # has --size and --perms
-
-
-@functools.cache
-def find() -> str | None:
-    """Where bwrap is; None if there is none that can limit a folder's size. OSError, which is not
-    remembered, where it cannot be started."""
-    path = shutil.which("bwrap")
-    if path is None:
-        return None
-    try:
-        reply = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=START_S)
-        version = tuple(int(part) for part in reply.stdout.split()[-1].split(".")[:2])
-    except subprocess.TimeoutExpired:
-        raise Overloaded(f"bwrap --version took longer than {START_S:g} s") from None
-    except (ValueError, IndexError):
-        return None
-    return path if version >= OLDEST else None
 
 
 def count_files(info_fd: int) -> int:

@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import secrets
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,9 +43,9 @@ def start(level: str, limits: Limits) -> LevelStart:
     uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # no other process has it
     threads = can_count_threads(uid)
     if level == "bubblewrap":
-        path = bubblewrap.find()
+        path = shutil.which("bwrap")
         if path is None:
-            raise OSError("there is no bwrap 0.8 or newer")
+            raise OSError("there is no bwrap")
         command, inherited = bubblewrap.command(path, limits.folder_mb, root, threads)
         count = functools.partial(bubblewrap.count_files, inherited[-1])
         return LevelStart(command, inherited, None, view.HARNESS, uid, count)
