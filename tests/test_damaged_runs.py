@@ -169,7 +169,7 @@ def test_a_comparison_replaces_pages_alone(tmp_path, capsys):
     target = tmp_path / "a" / "metrics.jsonl"
     before = target.read_bytes()
     assert cli.main(["report", *runs, "--output", str(target)]) == 2
-    assert "is there already and no page" in capsys.readouterr().err
+    assert "exists and is no page" in capsys.readouterr().err
     assert target.read_bytes() == before
     page_file = tmp_path / "c.html"
     for _ in range(2):

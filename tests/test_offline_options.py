@@ -154,7 +154,7 @@ BAD = [
     ("sft", {"model": "org/model"}, ["dataset embedded: these problems are for its own model"]),
     ("sft", {"model": "./nowhere", "dataset": "a/b"}, ["nowhere", "no such file or folder"]),
     ("sft", {"adapter": "nowhere"}, ["adapter", "nowhere", "no such folder"]),
-    ("sft", {"learner": "grpo"}, ["--learner is an option of train, not of sft"]),
+    ("sft", {"learner": "grpo"}, ["--learner is not an option of sft"]),
     ("sft", {"larning_rate": "1"}, ["--larning_rate is not an option"]),
     ("rm", {"run_name": "a/b"}, ["run_name", "--output_dir"]),
 ]

@@ -65,7 +65,7 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
     [
         ({"number_of_actors": "0"}, "there are no actors, .* set --number_of_actors 1"),
         ({"cluster": "local"}, "leave 0 beside 1 learner: leave it out"),
-        ({"engine": "transformers"}, "holds its model on one card: set --engine vllm"),
+        ({"engine": "transformers"}, "holds its model on one GPU: set --engine vllm"),
         (
             {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"},
             "quantised already, .* such as unsloth/Qwen2.5-7B-Instruct, which every card",
@@ -384,7 +384,7 @@ def place_of(flags: dict[str, str], *sizes_gb: int) -> Placement:
 def test_the_plan_shows_it(capsys):
     plan.forecast("train", SPLIT, "24,24,24", as_json=False)
     text = capsys.readouterr().out
-    assert text.count("actor-0, each of its 2 cards") == 2 and "--actor_tensor_parallel 2" in text
+    assert text.count("actor-0, each of its 2 GPUs") == 2 and "--actor_tensor_parallel 2" in text
     plan.forecast("train", SPLIT, "24,24,24", as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert [[p["cards"] for p in each["processes"]] for each in report["cards"]] == [[1], [2], [2]]

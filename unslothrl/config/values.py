@@ -90,7 +90,7 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
         return typed
     raise UserError(
         f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
-        + written(table.spellings(name)[0], remedy, is_flag)
+        + written(table.spellings(name)[0] if is_flag else name, remedy, is_flag)
     )
 
 
