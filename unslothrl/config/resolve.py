@@ -25,7 +25,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.config.checks import check
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
 from unslothrl.config.options import Config
-from unslothrl.config.parts import objective_of, with_objective, without_parts_of
+from unslothrl.config.parts import with_objective, without_parts_of
 from unslothrl.config.reading import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.data import sources
@@ -108,7 +108,7 @@ def resolve(
         before = read_toml(expanded(config.resume) / CONFIG)
         changed = resume.changed(before, config, RUN)
         notes += [f"{line}: changed in this resume" for line in changed]
-    facts = option_rules.Facts(config, objective_of(config), machine, lora)
+    facts = option_rules.Facts(config, machine, lora)
     notes += option_rules.notes(layers.requested, facts)
     recipe = resume.recipe_of(RUN, layers.asked)
     return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)
