@@ -130,7 +130,7 @@ def check_versions_in_flight(engine: Engine, load: Load) -> None:
     longer = [one for one in of_follows if len(one.completion.token_ids) > 4]
     assert len(longer) > 3
     for one in longer:
-        versions = one.completion.versions
+        versions = tuple(one.completion.versions)
         assert versions == (5,) * versions.count(5) + (6,) * versions.count(6)
         assert 1 <= versions.count(5) <= 4 and one.completion.policy_version == 5
     assert share(longer, skip=4) > 0.9

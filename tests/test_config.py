@@ -150,7 +150,7 @@ def test_a_resume_names_every_option_that_changes(tmp_path):
     folder.mkdir(parents=True)
     first = resolve({"lr": "7e-4", "reward": ["boxed"], "max_steps": "20"}, CPU).config
     (folder / "config.toml").write_text(to_toml(dataclasses.replace(first, run_name="first")))
-    same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed=1"]}
+    same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()
     with pytest.raises(UserError, match="seed 1: the run that is resumed has 0"):

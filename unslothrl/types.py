@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unslothrl.turn import Turn
 
@@ -90,10 +91,10 @@ class Completion:
     The arrays are per token, [tokens]. Tokens that were not sampled come from an environment.
     """
 
-    token_ids: np.ndarray  # int32; the end-of-sequence token included when it was sampled
-    logprobs: np.ndarray  # float32, under the distribution it was sampled from; 0 if not sampled
-    sampled: np.ndarray  # bool
-    versions: np.ndarray  # int32, the policy version it was sampled under
+    token_ids: NDArray[np.int32]  # the end-of-sequence token included when it was sampled
+    logprobs: NDArray[np.float32]  # under what it was sampled from; 0 where not sampled
+    sampled: NDArray[np.bool_]
+    versions: NDArray[np.int32]  # the policy version it was sampled under
     finish_reason: str  # "stop", "length", "abort"; "lost": its environment failed
     text: str = ""  # special tokens left out
     generator: str = ""  # "actor-0", "learner-0", ...

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 ATOMS = (bool, int, float, str, types.NoneType)
+OF_DTYPE: dict[Any, type] = {np.bool_: bool, np.int32: int, np.float32: float}
 MOST_REPEATED = 1 << 26  # values that runs may stand for
 
 
@@ -56,9 +57,9 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
         if origin is tuple and inner[-1] is not Ellipsis:
             return tuple(decoded(*each, name) for each in zip(inner, value, strict=True))
         return origin(_items(inner[0], value, name))
-    elif kind is np.ndarray and isinstance(value, list):
-        first = value[0][0] if value and isinstance(value[0], list) and value[0] else (*value, 0)[0]
-        return np.array(_items(type(first), value, name))
+    elif origin is np.ndarray and isinstance(value, list):
+        (dtype,) = typing.get_args(inner[1])
+        return np.array(_items(OF_DTYPE[dtype], value, name), dtype)
     elif kind in ATOMS:
         return _items(kind, [value], name)[0]
     raise ValueError(f"{name} is not what it must be")

@@ -56,7 +56,7 @@ class Checkpoint:
     def learner(self) -> bytes:
         """What `Learner.save_state` gave. Raises Damaged, OSError."""
         content = (self.folder / LEARNER).read_bytes()
-        if hashlib.sha256(content).hexdigest() != sums_in(self.folder)[LEARNER]:
+        if hashlib.sha256(content).hexdigest() not in sums_in(self.folder)[LEARNER]:
             raise Damaged(f"{LEARNER} is not as it was written: its SHA-256 differs")
         return content
 
@@ -181,19 +181,20 @@ def step_of(folder: Path) -> int:
 def check(folder: Path) -> None:
     """Raises Damaged where a file that SHA256SUMS lists is not what was written; OSError."""
     for name, expected in sums_in(folder).items():
-        if sum_of(folder / name) != expected:
+        if sum_of(folder / name) not in expected:
             raise Damaged(f"{name} is not as it was written: its SHA-256 differs")
 
 
-def sums_in(folder: Path) -> dict[str, str]:
-    """The files that SHA256SUMS lists, which all lie inside of the folder -> their sums. Raises
-    Damaged."""
+def sums_in(folder: Path) -> dict[str, set[str]]:
+    """The files that SHA256SUMS lists, all inside of the folder -> their sums, of which a mirror has
+    two for a file that is being replaced. Raises Damaged."""
     try:
         lines = read_bytes(folder / SUMS, MOST_SUMS).decode("ascii").splitlines()
     except (Unreadable, UnicodeDecodeError) as error:
         raise Damaged(f"{SUMS}: {error}") from None
-    found = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
-    for name in found:
+    found: dict[str, set[str]] = {}
+    for expected, _, name in (line.partition("  ") for line in lines):
+        found.setdefault(name, set()).add(expected)
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise Damaged(f"{SUMS} lists {name}")
     return found
