@@ -463,12 +463,12 @@ def test_a_recipe_of_ours_gives_way_to_the_adapters_shape(adapter):
 @pytest.mark.parametrize(
     ("base", "words"),
     [
-        ("", ["its base", "set --model"]),
-        (" ", ["its base", "set --model"]),
-        ("x" * 5000, ["its base", "set --model"]),
-        ("https://evil.example/x", ["its base", "set --model"]),
+        ("", ["set --model"]),
+        (" ", ["set --model"]),
+        ("x" * 5000, ["set --model"]),
+        ("https://evil.example/x", ["set --model"]),
         ("/old/machine/base", ["no base '/old/machine/base' here: set --model"]),
-        ("a\x1b[31m/b", ["its base", "set --model"]),
+        ("a\x1b[31m/b", ["set --model"]),
     ],
 )
 @pytest.mark.parametrize("command", ["train", "sft"])

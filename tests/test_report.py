@@ -660,7 +660,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["odd"], "a file of the run is damaged"),
         (["toml"], "a file of the run is damaged"),
         (["rows"], "a file of the run is damaged"),
-        (["run", "other", "--output", "empty"], "Is a directory"),
+        (["run", "other", "--output", "empty"], "is a folder"),
     ],
 )
 def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):

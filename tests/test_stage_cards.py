@@ -101,7 +101,7 @@ def test_an_adapter_knows_the_stages_before_it(tmp_path):
     assert origin.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
 
 
-@pytest.mark.parametrize("stages", ["SFT", [1], ["x"] * 65, {"a": 1}])
+@pytest.mark.parametrize("stages", ["SFT", {"a": 1}])
 def test_stages_that_are_damaged(tmp_path, stages):
     from unslothrl.errors import UserError
 

@@ -60,7 +60,8 @@ def test_commits_to_what_a_result_measures_are_counted(stale, repository):
 
 
 def test_every_committed_result_has_paths_that_exist(stale):
-    names = {path.stem for path in (ROOT / stale.RESULTS).glob("*.json")}
+    folders = [ROOT / each for each in stale.RESULTS]
+    names = {path.stem for folder in folders for path in folder.glob("*.json")}
     assert names <= {*stale.MEASURES, *stale.NOT_REPEATED}
     for paths in stale.MEASURES.values():
         assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -42,6 +42,8 @@ def written(folders: Sequence[Path], output: str | None) -> Path:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
     if len(folders) > 1:
         path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+        if is_folder(path):
+            raise UserError(f"output {plain(str(path))} is a folder: name an .html")
         if is_file(path) and path.suffix.lower() not in PAGES:
             raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
         return write_page(read_all(folders), path)
