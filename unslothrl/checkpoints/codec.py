@@ -47,8 +47,9 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
         return value
     if isinstance(kind, types.UnionType):
         return decoded(inner[0], value, name)
+    make: Any = kind
     if isinstance(value, dict) and dataclasses.is_dataclass(kind):
-        kinds, make = fields_of(kind), typing.cast(Any, kind)
+        kinds = fields_of(make)
         if value.keys() <= kinds.keys():
             return make(**{each: decoded(kinds[each], value[each], each) for each in value})
     elif origin is dict and isinstance(value, dict):

@@ -77,7 +77,8 @@ class ReadRow:
         turns = getattr(self, self.BEGIN)
         rest = turns[1:] if turns and turns[0]["role"] == "system" else turns
         own = ({"role": "system", "content": system_prompt},) if system_prompt and turns else ()
-        return replace(self, **{self.BEGIN: (*own, *rest)})
+        changed: dict[str, Any] = {self.BEGIN: (*own, *rest)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
