@@ -186,8 +186,8 @@ def check(folder: Path) -> None:
 
 
 def sums_in(folder: Path) -> dict[str, set[str]]:
-    """The files that SHA256SUMS lists, all inside of the folder -> their sums, of which a mirror has
-    two for a file that is being replaced. Raises Damaged."""
+    """The files that SHA256SUMS lists, all inside of the folder -> their sums; a mirror has two of
+    one that is being replaced. Raises Damaged."""
     try:
         lines = read_bytes(folder / SUMS, MOST_SUMS).decode("ascii").splitlines()
     except (Unreadable, UnicodeDecodeError) as error:

@@ -227,8 +227,8 @@ def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -
         return " ".join(problem.split())
 
     asked = {plain(task.problem) for of_set in evals.values() for task in of_set}
-    is_lazy = isinstance(train.tasks, LazyTasks)
-    problems = train.tasks.problems() if is_lazy else (task.problem for task in train.tasks)
+    drawn = train.tasks
+    problems = drawn.problems() if isinstance(drawn, LazyTasks) else (t.problem for t in drawn)
     trained = asked.intersection(map(plain, problems))
     counts = {name: sum(plain(task.problem) in trained for task in evals[name]) for name in evals}
     return [

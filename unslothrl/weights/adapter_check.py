@@ -104,7 +104,8 @@ def check_settings(name: str) -> Lora:
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"
             refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
-    rank, alpha = settings.get("r"), settings.get("lora_alpha")
+    rank: Any = settings.get("r")
+    alpha: Any = settings.get("lora_alpha")
     dropout = settings.get("lora_dropout") or 0.0
     if type(rank) is not int or not 1 <= rank <= MOST_RANK:
         refuse(name, f"rank r {shown(rank)} must be a whole number from 1 to {MOST_RANK}")
