@@ -40,6 +40,7 @@ from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
 
+PACKAGE = "unslothrl"
 SCRATCH_PREFIX = "unslothrl-node-"
 ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
           "peft", "bitsandbytes")  # fmt: skip
@@ -176,7 +177,7 @@ def installed() -> dict[str, str]:
 def source_hash() -> str:
     """A short hash of every Python file of the package and of the checker of answers."""
     digest = hashlib.sha256()
-    for folder in (folder_of(name) / name for name in ("unslothrl", CHECKER)):
+    for folder in (folder_of(each) / each for each in (PACKAGE, CHECKER)):
         for path in sorted(folder.rglob("*.py")):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
