@@ -107,7 +107,13 @@ def counted(tree: Path) -> dict[str, float]:
         "pages": len(list((tree / "docs").rglob("*.md"))),
     }
     if (tree / "packages").exists():
-        found["packages, lines of Python"] = lines(list((tree / "packages").rglob("src/**/*.py")))
+        found["packages, lines of Python"] = lines(
+            [
+                each
+                for each in (tree / "packages").glob("*/*/*.py")
+                if (each.parent / "__init__.py").exists()
+            ]
+        )
     help_all = subprocess.run(
         [sys.executable, "-m", "unslothrl", "train", "--help_all"],
         cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},
