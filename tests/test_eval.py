@@ -117,7 +117,7 @@ def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     capsys.readouterr()
     assert cli.main(["eval", "--adapter", str(tmp_path / "run"), "--json"]) == 0
     *said, last = capsys.readouterr().out.splitlines()
-    assert [line.rpartition(" ")[2] for line in said if "drawing the answers" in line] == [
+    assert [line.rpartition(" ")[2] for line in said if "generating the answers" in line] == [
         "base", "adapter"
     ]  # fmt: skip
     found = json.loads(last)

@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_refused_or_the_one_before_it_is_used(cases, tmp
     for number in range(cases):
         folder = fuzz.damaged_checkpoint(number, tmp_path / str(number))
         try:
-            used[go_on(folder).state.step] += 1
+            used[go_on(folder).step] += 1
         except UserError as error:
             assert "\n" not in str(error)
             used[0] += 1

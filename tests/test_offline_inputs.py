@@ -164,8 +164,8 @@ def test_an_adapter_of_another_base(command, bases, capfd):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("adam_bata1=1", "did you mean adam_beta1?"),
-        ("adam_beta1=abc", "must be a number, got 'abc'"),
+        ("adam_bata1=1", "adam_beta1"),
+        ("adam_beta1=abc", "must be float or int, got 'abc'"),
         ("max_steps=3", "use --max_steps"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
     words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
     Path("none").mkdir()
     shutil.copy(embedded.BASE / "config.json", "none")  # and no weights
-    assert "trl no_such: SFTConfig has no such field" in refused(words, capfd)
+    assert "trl no_such" in refused(words, capfd)
 
 
 @pytest.mark.slow

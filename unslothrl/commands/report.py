@@ -16,7 +16,9 @@ from unslothrl.untrusted import for_terminal, plain
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 LONGEST_NAME = 100  # bytes of the name of a comparison's file
-WRONG = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
+WRONG = (
+    ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError,
+)  # fmt: skip
 
 
 def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
