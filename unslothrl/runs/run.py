@@ -219,7 +219,7 @@ def unexpected(
     said = failures.summary_of(error)
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said += (
-            f": the card is full: lower --train_batch_size, then --{lower_memory}, or see "
+            f": the GPU is full: lower --train_batch_size, then --{lower_memory}, or see "
             "`unslothrl plan`"
         )
     with contextlib.suppress(OSError):  # a full disk
