@@ -13,7 +13,7 @@ HOLDS = (
     "import sys, os; from pathlib import Path; from unslothrl.tracking.run_folder import RunLock\n"
     "lock = RunLock.take(Path(sys.argv[1]))\n"
     "child = os.fork()\n"
-    "print('held', flush=True) if child else None\n"
+    "print('held', flush=True) if not child else None\n"
     "sys.stdin.read()"
 )
 
