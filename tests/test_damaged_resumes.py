@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints, sum_of
 from unslothrl.commands import cli
-from unslothrl.config.reading import read_table
 from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder

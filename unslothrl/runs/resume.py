@@ -39,9 +39,7 @@ def recipe_of(table: Table, user: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(options | command))
 
 
-def newest(
-    table: Table, user: Mapping[str, Any], output_dir: str, notes: list[str]
-) -> Path | None:
+def newest(table: Table, user: Mapping[str, Any], output_dir: str, notes: list[str]) -> Path | None:
     """The run that goes on: that of `run_name` if the user gave one, else the newest that was begun
     with the same options, but for those that are `FREE`. None that another user has put there."""
     parent = Path(output_dir)

@@ -27,15 +27,15 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.rewards import model
 from unslothrl.runs import resume
-from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.build import data_options, scorer_of
+from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.run import Run
 from unslothrl.tracking import calling, origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import trial
 from unslothrl.training.saving import best
-from unslothrl.training.tracing import Pieces
 from unslothrl.training.start_lines import facts, header
+from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.types import Task
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
