@@ -2,8 +2,9 @@
 
     python bench/stale.py
 
-For each file of bench/results and of packages/answercheck/bench/results: the commit that was measured (bench/facts.py records it) against the
-history of the paths that it measures. The exit code is always 0.
+For each file of bench/results and of packages/answercheck/bench/results: the commit that was
+measured (bench/facts.py records it) against the history of the paths that it measures. The exit
+code is always 0.
 """
 
 import json
