@@ -200,6 +200,14 @@ def member(found: Found, name: str) -> Found | None:
     return next(filter(None, (member(base, name) for base in bases(found))), None)
 
 
+def class_of(kind: Found, found: Found) -> str:
+    """The path of that of a class and its bases which has a member."""
+    assert isinstance(kind.node, ast.ClassDef)
+    if kind.module == found.module and found.node in members(kind.module, kind.node).values():
+        return f"{kind.module}.{kind.node.name}"
+    return next(filter(None, (class_of(base, found) for base in bases(kind))), "")
+
+
 @cache
 def members(module: str, node: ast.ClassDef) -> dict[str, ast.AST]:
     found: dict[str, ast.AST] = {

@@ -1,38 +1,23 @@
-"""Checks tests/private_interfaces.json, the list of what the package uses of vLLM, Unsloth,
-bitsandbytes, Ray and TRL, against the package's code and the installed versions' source.
+"""Lists what the package uses of vLLM, Unsloth, bitsandbytes, Ray and TRL in
+tests/private_interfaces.json, and checks it against the installed versions' source.
 
-    python tools/private_interfaces.py     # what is not as listed; exit status 1
-
-No type checker sees these objects, which reach us as Any. An entry is a dotted path, "MODULE:NAME"
-for a name that a module's text must have, or "$VARIABLE", with `by`, our files that use it; `call`,
-the names of the arguments that it is given ("a, b=, ..."); `replaced`, all parameters of a function
-whose place ours takes; `read in`, the modules that read a variable; `or`, what is used where a
-version lacks it.
+    python tools/private_interfaces.py            # writes the list: `make interfaces`
+    python tools/private_interfaces.py --check    # what is not as listed here; exit status 1
 """
 
-import ast
 import json
-import os
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import library_source as source
+from interface_uses import UNKNOWN, Use, uses
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "unslothrl"
-LIST = ROOT / "tests" / "private_interfaces.json"
-LIBRARIES = {"vllm", "unsloth", "unsloth_zoo", "bitsandbytes", "ray", "trl"}
+LIST = Path(__file__).parents[1] / "tests" / "private_interfaces.json"
 NOT_ON_A_CPU = {"unsloth", "unsloth_zoo"}  # the CPU set lacks them
-VARIABLE = re.compile(r"[\"']((?:VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+)[\"']")
-HUGGING_FACE = {  # what configurations of transformers and layers of PEFT may have
-    "attn_logit_softcapping", "base_layer", "final_logit_softcapping", "layer_types", "logit_scale",
-    "logits_scaling", "lora_A", "quant_state", "sliding_window", "use_sliding_window",
-}  # fmt: skip
 FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
     "ray.remote": "ray._common.ray_option_utils",
     "unsloth.models.loader.FastLanguageModel.get_peft_model": (
@@ -40,109 +25,10 @@ FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
     ),
     "vllm.LLM": "vllm.engine.arg_utils.EngineArgs",
 }
-BY_STRING = ("getattr", "hasattr", "setattr")
-Entry = dict[str, Any]
 
 
-def listed() -> dict[str, Entry]:
-    return json.loads(LIST.read_text())
-
-
-@cache
-def texts() -> dict[str, str]:
-    """The package's files, by their path in it."""
-    return {str(p.relative_to(PACKAGE)): p.read_text() for p in sorted(PACKAGE.rglob("*.py"))}
-
-
-# The list and our code
-
-
-def names_of(path: str) -> list[str]:
-    """The last name of a path; of "(a.B|c.D)" there are several."""
-    if path.endswith(")"):
-        return [each.rpartition(".")[2] for each in path.strip("()").split("|")]
-    return [re.split(r"[.:$]", path)[-1]]
-
-
-def has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
-
-
-def unlisted() -> list[str]:
-    """Where the code and the list differ, one line each."""
-    found, lines = listed(), []
-    for path, entry in found.items():
-        for file in entry["by"]:
-            text = texts().get(file, "")
-            if not any(has_word(text, name) for name in names_of(path)):
-                lines.append(f"{path}: {file} does not use it")
-        lines += [
-            f"{path}: no file gives it {keyword}"
-            for keyword in re.findall(r"(\w+)=", entry.get("call", ""))
-            if not any(has_word(text, keyword) for text in texts().values())
-        ]
-    names = {name for path in found for name in re.findall(r"\w+", path)} | HUGGING_FACE
-    files = {file for entry in found.values() for file in entry["by"]}
-    for file, text in texts().items():
-        lines += [f"{path}: {file} uses it" for path in imports(text) if path not in found]
-        for variable in set(VARIABLE.findall(text)):
-            if f"${variable}" not in found:
-                lines.append(f"${variable}: {file} uses it")
-        if file in files:
-            lines += [f"whose is {name}? {file} uses it" for name in private(text) - names]
-    return sorted(set(lines))
-
-
-def imports(text: str) -> set[str]:
-    """What a file imports of the libraries."""
-    if not re.search(rf"^ *(import|from) ({'|'.join(LIBRARIES)})\b", text, re.MULTILINE):
-        return set()
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if "." in alias.name}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {path for path in found if path.partition(".")[0] in LIBRARIES}
-
-
-def private(text: str) -> set[str]:
-    """Names that begin with an underscore, or that are asked for by a string, of objects that are
-    not known to be ours, Python's or torch's."""
-    nodes, found = list(ast.walk(ast.parse(text))), set()
-    strings = {}  # of a loop's variable
-    for node in nodes:
-        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Tuple):
-            strings[ast.unparse(node.target)] = node.iter.elts
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
-            found.add(node.attr)
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in BY_STRING:
-            name = node.args[1]
-            asked = strings.get(ast.unparse(name), [name])
-            found |= {str(each.value) for each in asked if isinstance(each, ast.Constant)}
-    return {name for name in found - well_known() if not name.startswith("__")}
-
-
-@cache
-def well_known() -> set[str]:
-    """Names that the package defines, and members of Python's and torch's own classes."""
-    import numpy as np
-    import torch
-
-    kinds: list[Any] = [torch, torch.Tensor, torch.nn.Module, np.ndarray, Path, OSError, type]
-    kinds += [bool, bytes, dict, float, int, list, set, str, tuple, os, ast.parse]
-    found = {name for kind in kinds for name in dir(kind)}
-    for tree in map(ast.parse, texts().values()):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(getattr(node, "attr", getattr(node, "id", "")))
-    return found
-
-
-# The list and what is installed
+def is_installed(path: str) -> bool:
+    return source.file_of(library_of(path)) is not None
 
 
 def library_of(path: str) -> str:
@@ -163,48 +49,85 @@ def found_at(path: str) -> list[source.Found]:
     return [found for each in owners.split("|") if (found := source.resolve(each + rest))]
 
 
+def is_mentioned(modules: list[str], name: str) -> bool:
+    return any(source.mentions(module, name) for module in modules)
+
+
+def readers_of(variable: str) -> list[str]:
+    """The modules of the installed libraries that read a variable, but for lists of all of them."""
+    top = library_of(f"${variable}")
+    tops = [top, "unsloth_zoo"] if top == "unsloth" else [top]
+    read = re.compile(rf"envs\.{variable}\b|[\"']{variable}[\"']")
+    modules = [module for library in tops for module in source.modules_of(library)]
+    found = [m for m in modules if variable in source.text_of(m) and read.search(source.text_of(m))]
+    found = [m for m in found if not re.search(r"test|bench|usage_lib|collect_env|\.envs$", m)]
+    return found or [m for m in modules if source.mentions(m, variable)]
+
+
 def parameters_of(path: str) -> list[source.Parameter] | None:
-    known = [source.parameters(found) for found in found_at(path)]
-    if None in known or not known:
+    listed = [source.parameters(found) for found in found_at(path)]
+    if None in listed or not listed:
         return None
-    return list(dict.fromkeys(each for some in known for each in some or ()))
+    return list(dict.fromkeys(each for known in listed for each in known or ()))
 
 
-def problem(path: str, entry: Entry) -> str | None:
+def call_of(path: str, use: Use, before: str | None = None) -> str | None:
+    """How it is called, by its parameters' names: "lora_request, priority=, ..."; None where it is
+    not. The names are those of an installed library, unless they are `before`'s."""
+    if use.positional is None:
+        return None
+    known = parameters_of(path) if before is None else None
+    names = ["_"] * use.positional
+    if known is not None:
+        names = [each.name for each in known if each.by_position][: use.positional]
+    elif before is not None:
+        names = before.split(", ")[: use.positional]
+    keywords = [f"{name}=" for name in sorted(use.keywords)]
+    return ", ".join([*names, *keywords, *(["..."] if use.is_open else [])])
+
+
+def replaced_of(path: str, use: Use, before: str | None = None) -> str | None:
+    """All parameters of a function whose place we take; None where we do not. Likewise."""
+    if not use.is_replaced:
+        return None
+    known = parameters_of(path) if before is None else None
+    names = [f"{each.name}=" if each.may_be_left_out else each.name for each in known or ()]
+    return ", ".join(names) if before is None else before
+
+
+def problem(path: str, use: Use, entry: dict[str, Any]) -> str | None:
     """What the installed libraries lack of it; None where nothing does."""
     if path.startswith("$"):
-        is_read = any(source.mentions(module, path[1:]) for module in entry["read in"])
+        is_read = is_mentioned(entry["read in"], path[1:])
         return None if is_read else f"not read in {' or '.join(entry['read in']) or 'it'}"
     if ":" in path:
         modules, _, name = path.rpartition(":")
-        is_there = any(source.mentions(module, name) for module in modules.split("|"))
-        return None if is_there else "not there"
+        return None if is_mentioned(modules.split("|"), name) else "not there"
     if not found_at(path):
-        return None if any(map(found_at, entry.get("or", ()))) else "not there"
+        if any(found_at(other) for other in use.either):
+            return None
+        return "not there"
+    for key, now in (("call", call_of(path, use)), ("replaced", replaced_of(path, use))):
+        if entry.get(key) != now:
+            return f"its parameters are {now}, listed are {entry.get(key)}"
     known = parameters_of(path)
-    if known is not None and "replaced" in entry:
-        now = ", ".join(f"{p.name}=" if p.may_be_left_out else p.name for p in known)
-        if now != entry["replaced"]:
-            return f"its parameters are {now}, listed are {entry['replaced']}"
-    return None if known is None or "call" not in entry else refused(path, known, entry["call"])
+    return None if known is None or use.positional is None else refused(path, known, use)
 
 
-def refused(path: str, known: list[source.Parameter], call: str) -> str | None:
+def refused(path: str, known: list[source.Parameter], use: Use) -> str | None:
     """What of a call its parameters do not take."""
-    given = [each for each in call.split(", ") if each]
-    keywords = {each[:-1] for each in given if each.endswith("=")}
-    positional = [each for each in given if each != "..." and not each.endswith("=")]
-    by_position = [each.name for each in known if each.by_position]
-    taken = by_position[: len(positional)]
-    if positional != taken and not any(name.startswith("*") for name in by_position):
-        return f"its parameters are {', '.join(taken)}, listed are {', '.join(positional)}"
     names = {each.name for each in known}
+    by_position = [each.name for each in known if each.by_position]
+    takes_more = any(name.startswith("*") and not name.startswith("**") for name in by_position)
+    if (use.positional or 0) > len(by_position) and not takes_more:
+        return f"takes {len(by_position)} arguments by position, gets {use.positional}"
     if any(name.startswith("**") for name in names):
-        names |= {keyword for keyword in keywords if is_forwarded(path, keyword)}
-    if unknown := keywords - names:
+        names |= {n for n in use.keywords if is_forwarded(path, n)}
+    if unknown := use.keywords - names:
         return f"takes no {', '.join(sorted(unknown))}"
-    lacking = [p.name for p in known if p.is_required and p.name not in keywords | set(taken)]
-    return f"needs {', '.join(lacking)}" if lacking and "..." not in given else None
+    given = use.keywords | set(by_position[: use.positional])
+    lacking = [each.name for each in known if each.is_required and each.name not in given]
+    return f"needs {', '.join(lacking)}" if lacking and not use.is_open else None
 
 
 def is_forwarded(path: str, keyword: str) -> bool:
@@ -216,18 +139,69 @@ def is_forwarded(path: str, keyword: str) -> bool:
     return source.mentions(target, keyword) if known is None else keyword in {p.name for p in known}
 
 
-def problems() -> Iterator[str]:
+def listed() -> dict[str, Any]:
+    return json.loads(LIST.read_text()) if LIST.exists() else {}
+
+
+def entry_of(path: str, use: Use, before: dict[str, Any], asks: bool = False) -> dict[str, Any]:
+    """Of the list; `asks` an installed library for the names of its parameters."""
+    entry: dict[str, Any] = {"by": sorted(use.files)}
+    asks = asks and is_installed(path)
+    for key, describe in (("call", call_of), ("replaced", replaced_of)):
+        names = describe(path, use, None if asks else before.get(key, ""))
+        if names is not None:
+            entry[key] = names
+    if path.startswith("$"):
+        entry["read in"] = before.get("read in", [])
+    if use.either:
+        entry["or"] = sorted(use.either)
+    return entry
+
+
+def write() -> None:
+    before = listed()
+    entries = {
+        path: entry_of(path, use, before.get(path, {}), asks=True)
+        for path, use in uses().items()
+        if not path.startswith(UNKNOWN)
+    }
+    for path, entry in entries.items():
+        if path.startswith("$") and not is_mentioned(entry["read in"], path[1:]):
+            entry["read in"] = sorted([*entry["read in"], *readers_of(path[1:])[:3]])
+    lines = [f"{json.dumps(path)}: {json.dumps(entry)}" for path, entry in entries.items()]
+    LIST.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def unlisted() -> list[str]:
+    """Where the code and the list differ, one line each."""
+    found, known = uses(), listed()
+    lines = [
+        f"{path}: {', '.join(found[path].files)} uses it" for path in found.keys() - known.keys()
+    ]
+    lines += [f"{path}: nothing uses it" for path in known.keys() - found.keys()]
+    for path in found.keys() & known.keys():
+        entry = known[path]
+        if entry != (now := entry_of(path, found[path], entry)):
+            lines.append(f"{path}: it is {json.dumps(now)}")
+    return sorted(lines)
+
+
+def problems() -> list[str]:
     """What of the list the installed versions lack, one line each."""
+    found, lines = uses(), []
     for path, entry in listed().items():
-        library = library_of(path)
+        use, library = found.get(path, Use()), library_of(path)
         if source.file_of(library) is None:
             if library not in NOT_ON_A_CPU:
-                yield f"{path}: {library} is not installed"
-        elif reason := problem(path, entry):
-            yield f"{path}: {version_of(library)}: {reason} ({', '.join(entry['by'])})"
+                lines.append(f"{path}: {library} is not installed")
+        elif reason := problem(path, use, entry):
+            lines.append(f"{path}: {version_of(library)}: {reason} ({', '.join(entry['by'])})")
+    return lines
 
 
 if __name__ == "__main__":
-    found = [*unlisted(), *problems()]
+    if "--check" not in sys.argv:
+        write()
+    found = unlisted() + problems()
     print("\n".join(found) or f"{len(listed())} interfaces are as {LIST.name} has them")
     sys.exit(bool(found))
