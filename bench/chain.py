@@ -34,7 +34,9 @@ from typing import Any
 from facts import facts, result_file
 
 from unslothrl.embedded import task
-from unslothrl.embedded.make_base import MIXTURE, TAGS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from make_embedded_base import MIXTURE, TAGS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, PAIRS, PROBLEMS = 500, 400, 2000
@@ -254,7 +256,7 @@ def steps(before: float, after: float, control: float) -> dict[str, float]:
 def make_base(folder: Path) -> Path:
     """The base that lacks the form, made once."""
     if not folder.exists():
-        command = [sys.executable, "-m", "unslothrl.embedded.make_base", "--plain", "--unmeasured"]
+        command = [sys.executable, "tools/make_embedded_base.py", "--plain", "--unmeasured"]
         subprocess.run([*command, "--out", str(folder)], cwd=ROOT, check=True, capture_output=True)
     return folder
 

@@ -106,9 +106,9 @@ def watched(command: list[str], log: Path, environment: dict[str, str]) -> float
 
 def tasks_of(work: dict) -> list[dict[str, str]]:
     """The training problems in the order that our run draws them, as rows for the peer."""
-    from unslothrl.config.resolve import resolve
+    from unslothrl.cluster.build import data_options
     from unslothrl.data import tasks
-    from unslothrl.runs.build import data_options
+    from unslothrl.runs.resolve import resolve
     from unslothrl.weights import base_model
 
     config = resolve({"model": work["model"], "dataset": "embedded", "seed": work["seed"]}).config
@@ -123,12 +123,12 @@ def tasks_of(work: dict) -> list[dict[str, str]]:
 def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     """pass@1 of each adapter on the held-out problems: the mean of eight completions at temperature
     0.6."""
-    from unslothrl.config.resolve import resolve
+    from unslothrl.cluster import build
     from unslothrl.data import tasks
-    from unslothrl.policy_version import Adapter
-    from unslothrl.runs import build
-    from unslothrl.types import Sampling
+    from unslothrl.records import Sampling
+    from unslothrl.runs.resolve import resolve
     from unslothrl.weights import base_model
+    from unslothrl.weights.adapter import Adapter
 
     given = {"model": work["model"], "dataset": "embedded", "engine": "transformers"}
     given |= {"max_lora_rank": work["rank"], "lora_alpha": work["alpha"]}

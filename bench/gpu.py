@@ -44,12 +44,11 @@ from on_card.stages import (
     train_command,
 )
 
-from unslothrl import variables
 from unslothrl.config.reading import read_recipe
-from unslothrl.config.resolve import resolve
-from unslothrl.data.hub import hub_answers
 from unslothrl.files import write_whole
-from unslothrl.planning.machine import Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine, hub_answers
 
 HERE = Path(os.environ.get("UNSLOTHRL_GPU_STATE", "/tmp/unslothrl-gpu"))
 RAY = Path("/tmp/unslothrl-ray")  # short: Ray puts sockets below it

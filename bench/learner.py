@@ -86,7 +86,7 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
     import numpy as np
     import torch
 
-    from unslothrl.types import Sample
+    from unslothrl.records import Sample
 
     backend.shares_prompts = mode == "packed, prompts shared"
     if mode == "padded to the longest":

@@ -28,8 +28,8 @@ from dataclasses import replace
 from facts import facts, result_file
 
 from unslothrl.config.options import Config
+from unslothrl.records import Batch, Sample
 from unslothrl.training.balancing import Costs, balanced
-from unslothrl.types import Batch, Sample
 
 STEPS, ROUNDS = 20, 5
 Deal = Callable[[Sequence[Sample], int, Costs], list[list[int]]]

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from unslothrl.cuda_compat import FOLDER
 from unslothrl.embedded import BASE
-from unslothrl.planning import shapes
 from unslothrl.planning.fit import MODELS
+from unslothrl.system.cuda_compat import FOLDER
+from unslothrl.weights import shapes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "machines.md"

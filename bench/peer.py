@@ -33,8 +33,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from unslothrl import rewards
+from unslothrl.records import LORA_TARGETS, Completion, Task
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.types import LORA_TARGETS, Completion, Task
 
 ON_GPU = torch.cuda.is_available()
 SCORER = Scorer(rewards.choose(tuple(work["rewards"])))

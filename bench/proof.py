@@ -26,15 +26,14 @@ from typing import Any
 import torch
 from facts import facts, result_file
 
-from unslothrl import variables
-from unslothrl.config.resolve import resolve
+from unslothrl.cluster import build
 from unslothrl.engines import canary, readback
 from unslothrl.errors import AdapterMismatch
-from unslothrl.planning.machine import Machine
-from unslothrl.policy_version import Adapter
-from unslothrl.runs import build
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
 
 ENGINES = ("vllm", "transformers")

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from facts import facts, result_file
 
-from unslothrl import variables
-from unslothrl.config.resolve import resolve
+from unslothrl.cluster import build
 from unslothrl.data import tasks
-from unslothrl.planning.machine import Machine
-from unslothrl.runs import build
-from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.records import Request, Sampling, seed_of
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=64)

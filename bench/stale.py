@@ -57,7 +57,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
         "bench/sync.py",
         "unslothrl/engines/vllm.py",
         "unslothrl/weights",
-        "unslothrl/types.py",
+        "unslothrl/records.py",
         "unslothrl/engines/readback.py",
     ),
 }

@@ -41,13 +41,14 @@ from typing import Any
 
 from facts import facts, result_file
 
-from unslothrl import cluster, variables
+from unslothrl import cluster
 from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders, Cluster, counted
-from unslothrl.config.resolve import resolve
 from unslothrl.planning.engine_memory import CHECK_ONLY, EngineMemory
-from unslothrl.planning.machine import Machine
-from unslothrl.policy_version import Adapter
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
+from unslothrl.weights.adapter import Adapter
 
 RANK, ALPHA, LAYERS, HIDDEN, INNER, KEYS, HEADS = 32, 64, 28, 3584, 18_944, 512, 28
 SHAPES = {  # target -> (in, out)

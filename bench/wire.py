@@ -17,7 +17,7 @@ import psutil
 from injections import Place
 from small_runs import STEPS, Cost, Training, compared, whole_run
 
-from unslothrl.variables import PROCESS
+from unslothrl.system.variables import PROCESS
 
 TRANSFORMERS = ["--engine", "transformers"]
 VLLM = ["--engine", "vllm"]

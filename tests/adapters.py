@@ -4,7 +4,7 @@ import json
 import struct
 from pathlib import Path
 
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 SETTINGS = {

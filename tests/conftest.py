@@ -8,7 +8,7 @@ import runpy
 import signal
 import tempfile
 
-from unslothrl import variables
+from unslothrl.system import variables
 
 variables.apply(cpus=len(os.sched_getaffinity(0)), gpu=False)
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,7 +27,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
 
 # No deadline: how long an example takes is the machine's doing.
 hypothesis.settings.register_profile("unslothrl", max_examples=50, deadline=None)

@@ -9,8 +9,8 @@ import pytest
 
 from unslothrl.engines.base import Engine, Finished, generate
 from unslothrl.errors import AdapterDamaged
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.records import Request, Sampling, seed_of
+from unslothrl.weights.adapter import Adapter
 
 TOKEN = 77  # what a biased version draws
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)

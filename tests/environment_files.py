@@ -10,7 +10,7 @@ from unslothrl.actors.talk import Talking
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.environments.host import Host, Lost, Setup
-from unslothrl.types import Completion, Sampling, Task
+from unslothrl.records import Completion, Sampling, Task
 from unslothrl.weights.base_model import load_tokenizer
 
 END = 2  # the embedded base's end of a turn

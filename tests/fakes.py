@@ -9,8 +9,7 @@ import numpy as np
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
-from unslothrl.policy_version import Adapter, Loaded
-from unslothrl.types import (
+from unslothrl.records import (
     Assignment,
     Batch,
     Collected,
@@ -24,7 +23,7 @@ from unslothrl.types import (
     Update,
     UpdateStats,
 )
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:

@@ -1,10 +1,10 @@
 """Machines with made-up cards, and what starts on each of them, in order."""
 
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, Machine
 
 GB = 1024
 NAMES = {8: "RTX 4060", 12: "RTX 3060", 16: "RTX 4080", 24: "RTX 4090", 40: "A100-SXM4-40GB",

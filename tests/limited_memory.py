@@ -18,7 +18,7 @@ from test_backend import learner_of
 from unslothrl.backends import peft
 from unslothrl.engines.base import Finished
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.types import Batch, Request, Sample, Sampling
+from unslothrl.records import Batch, Request, Sample, Sampling
 
 SEQUENCES, TOKENS = 32, 500
 ROWS = 64

@@ -8,14 +8,14 @@ import numpy as np
 from environment_files import asked
 
 from unslothrl.actors.actor import Actor
+from unslothrl.cluster.build import build_learner
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.embedded import EMBEDDED
 from unslothrl.learners.learner import Learner
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import LEARNER, ProcessPlan
-from unslothrl.runs.build import build_learner
-from unslothrl.types import Completion, Group, Request, Sample, Sampling, Task
+from unslothrl.records import Completion, Group, Request, Sample, Sampling, Task
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
 MOST_GAP = 0.01  # nats between sampler and learner, the mean over tokens: bfloat16's rounding

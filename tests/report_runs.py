@@ -11,13 +11,20 @@ from fakes import task
 
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.writing import to_toml
+from unslothrl.records import (
+    FROM_THE_ENVIRONMENT,
+    Call,
+    Completion,
+    Failure,
+    Group,
+    Transcript,
+    Turn,
+)
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.rollout_data import Tokens, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.metrics import episode_metrics
-from unslothrl.turn import Call, Turn
-from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Failure, Group, Transcript
 
 CONFIG = (
     'learner = "grpo"\nmodel = "embedded"\ndataset = "embedded"\nreward = ["accuracy", "format"]\n'

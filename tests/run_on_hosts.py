@@ -17,7 +17,7 @@ import psutil
 from hosts import Host
 
 from unslothrl.embedded import task
-from unslothrl.variables import PROCESS
+from unslothrl.system.variables import PROCESS
 
 POLL_S = 0.02
 RAYS_OWN = (

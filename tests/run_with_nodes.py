@@ -39,9 +39,10 @@ from simulated.run import (
     prepare_workers,
 )
 
-from unslothrl import cluster, embedded, variables
+from unslothrl import cluster, embedded
 from unslothrl.data.tasks import Data
-from unslothrl.planning.machine import Machine
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import rollouts
 from unslothrl.training.trainer import Trainer

@@ -10,9 +10,9 @@ import adapters
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.config.resolve import resolve
 from unslothrl.config.writing import to_toml
-from unslothrl.planning.machine import Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import origin
 from unslothrl.training.saving import Boundary, best
 from unslothrl.weights import adapter_use

@@ -11,8 +11,8 @@ from unslothrl import rewards
 from unslothrl.actors.actor import Actor
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.engines.base import Finished
+from unslothrl.records import Assignment, Completion, Group, Request, Sampling, seed_of
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.types import Assignment, Completion, Group, Request, Sampling, seed_of
 
 SAMPLING = Sampling(1.0, 1.0, 0, 8)
 WAIT_S = 60.0  # that a test waits before it fails

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from unslothrl.checkpoints.run_state import UNKNOWN, Ahead, RunState, from_jsonl, to_jsonl
 from unslothrl.checkpoints.store import Checkpoints
-from unslothrl.turn import Call, Turn
-from unslothrl.types import Completion, Failure, Group, Transcript
+from unslothrl.records import Call, Completion, Failure, Group, Transcript, Turn
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 LOGPROBS = st.floats(width=32, allow_nan=False, allow_infinity=False)

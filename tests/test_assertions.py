@@ -8,9 +8,9 @@ from fakes import completed
 from few_cases import few
 
 from unslothrl import rewards, sandbox
-from unslothrl.columns import UnusableRow
 from unslothrl.commands import cli
 from unslothrl.data import formats
+from unslothrl.data.columns import UnusableRow
 from unslothrl.rewards import assertions
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer

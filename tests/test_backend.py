@@ -14,7 +14,7 @@ from unslothrl.backends import packing
 from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learners.learner import Hyperparameters, Learner
-from unslothrl.types import LORA_TARGETS, Batch, Request, Sample, Sampling
+from unslothrl.records import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 pytestmark = pytest.mark.real
 

@@ -88,7 +88,7 @@ from unslothrl import embedded
 from unslothrl.weights import base_model
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.config.options import Config
-from unslothrl.runs.build import data_options
+from unslothrl.cluster.build import data_options
 from unslothrl.data import tasks
 config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))

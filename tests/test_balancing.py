@@ -8,8 +8,8 @@ import pytest
 from few_cases import few
 
 from unslothrl.config.options import Config
+from unslothrl.records import Sample
 from unslothrl.training.balancing import Costs, balanced
-from unslothrl.types import Sample
 
 TOKENS = Costs()
 

@@ -119,7 +119,7 @@ def test_an_old_driver(inside):
 
 COMPAT = """
 import ctypes, os
-from unslothrl import cuda_compat
+from unslothrl.system import cuda_compat
 cuda_compat.use()
 print(os.environ.get("LD_LIBRARY_PATH"), ctypes.CDLL("libcuda.so.1").made_here())
 """

@@ -170,8 +170,8 @@ def test_no_home_folder_to_keep_a_copy_in(monkeypatch):
         base_model.cache_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert base_model.cache_folder() == Path("/x/unslothrl/nf4")
-    from unslothrl.planning.machine import Machine
     from unslothrl.sandbox import view
+    from unslothrl.system.machine import Machine
 
     assert Machine.detect().disk_mb is None and view.homes() == ["/root", "/home"]
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from unslothrl.records import Sample
 from unslothrl.training import batching
-from unslothrl.types import Sample
 
 
 def sample(length: int, prompt: int = 2) -> Sample:

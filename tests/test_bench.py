@@ -13,10 +13,10 @@ import pytest
 from layouts import GB, card, machine_of
 
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.resolve import resolve
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu
-from unslothrl.planning.shapes import shape_of
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu
+from unslothrl.weights.shapes import shape_of
 
 BENCH = Path(__file__).parents[1] / "bench"
 

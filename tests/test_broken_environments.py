@@ -15,8 +15,8 @@ from few_cases import few
 from unslothrl.actors.actor import Actor
 from unslothrl.commands import cli
 from unslothrl.environments.host import Setup
-from unslothrl.policy_version import Adapter
-from unslothrl.types import FROM_THE_ENVIRONMENT, Group, Sampling
+from unslothrl.records import FROM_THE_ENVIRONMENT, Group, Sampling
+from unslothrl.weights.adapter import Adapter
 
 pytestmark = pytest.mark.real
 

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_redaction import GUESSED
 
-from unslothrl import bundle
-from unslothrl.commands import cli
-from unslothrl.doctor import Check
-from unslothrl.redaction import HIDDEN
+from unslothrl.commands import bundle, cli
+from unslothrl.commands.doctor import Check
+from unslothrl.text import HIDDEN
 
 CHECKS = [Check("card", "ok", "none")]
 
@@ -140,7 +139,7 @@ def test_completions_are_held_only_if_asked_for(tmp_path):
 
 def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unslothrl.bundle.examine", lambda self_test: CHECKS)
+    monkeypatch.setattr("unslothrl.commands.bundle.examine", lambda self_test: CHECKS)
     run_at(tmp_path)
     assert cli.main(["bundle", "a-run"]) == 0
     held = members(tmp_path / "a-run-bundle.tar.gz")

@@ -12,16 +12,15 @@ import torch
 from few_cases import few
 from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
-from unslothrl.cluster import on_node
-from unslothrl.config.resolve import resolve
+from unslothrl.cluster import build, on_node
 from unslothrl.errors import UserError
-from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu, card_limit_mb, find_gpus
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.runs import build
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, card_limit_mb, find_gpus
+from unslothrl.weights import shapes
 
 ROOT = Path(__file__).parents[1]
 
@@ -162,7 +161,7 @@ class cuda:
 
 DETECT = """
 import json, dataclasses
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 found = Machine.detect()
 gpus = [dataclasses.asdict(gpu) for gpu in found.gpus]
 print(json.dumps({"gpus": gpus, "why": found.gpu_problem}))

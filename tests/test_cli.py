@@ -13,7 +13,7 @@ from unslothrl.commands import cli
 from unslothrl.commands.flags import EVERYDAY
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)

@@ -19,9 +19,9 @@ from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
-from unslothrl.types import Assignment, Sampling, Task
+from unslothrl.records import Assignment, Sampling, Task
+from unslothrl.system.machine import Machine
 from unslothrl.weights import node_files
 
 pytestmark = pytest.mark.real

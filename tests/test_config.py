@@ -16,13 +16,13 @@ from unslothrl.config import names, objective_options, option, options, sampling
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_recipe, read_toml
-from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN, choices_of, is_optional, read_value
 from unslothrl.config.values import kind as kind_of
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Gpu, Machine
-from unslothrl.types import Sampling
+from unslothrl.records import Sampling
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, Machine
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 H100 = Gpu("H100", 81_559, 81_000, (9, 0))

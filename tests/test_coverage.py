@@ -13,7 +13,7 @@ from few_cases import few
 from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
 from unslothrl.weights import base_model, coverage
 
 pytestmark = pytest.mark.real

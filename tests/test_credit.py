@@ -7,8 +7,8 @@ import pytest
 from fakes import group
 
 from unslothrl.algorithms import objectives
+from unslothrl.records import Measured
 from unslothrl.training import batching, credit
-from unslothrl.types import Measured
 
 GRPO, PG, DAPO, PPO = map(objectives.load, ("grpo", "pg", "dapo", "ppo"))
 KL = {"kl": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}

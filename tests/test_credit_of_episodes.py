@@ -7,11 +7,10 @@ import pytest
 from fakes import completion, group
 from test_credit import GRPO, assign, one_batch
 
+from unslothrl.records import Completion, Failure, Group, Transcript, Turn
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.training import credit
 from unslothrl.training.metrics import rollout_metrics
-from unslothrl.turn import Turn
-from unslothrl.types import Completion, Failure, Group, Transcript
 
 REWARDS = (1.0, 0.0, 3.0, 2.0)
 

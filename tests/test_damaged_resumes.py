@@ -17,16 +17,15 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints, sum_of
 from unslothrl.commands import cli
-from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
-from unslothrl.files import replace_folder
+from unslothrl.files import Unreadable, replace_folder
 from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import restore
 from unslothrl.tracking import trackers
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import best
-from unslothrl.untrusted import Unreadable
 
 pytestmark = pytest.mark.real
 

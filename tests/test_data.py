@@ -15,19 +15,18 @@ from few_cases import few
 from rich.console import Console
 
 from unslothrl import embedded, rewards
-from unslothrl.columns import UnusableRow
+from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, splits, tasks
+from unslothrl.data import files, formats, prompts, sources, splits, tasks, templating
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
 from unslothrl.data.rows import JoinedRows, PickedRows, TableRows, file_of
-from unslothrl.dialogue import templating
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
-from unslothrl.runs.build import data_options
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
@@ -807,7 +806,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
 
 GIGABYTE = """
 import sys
-from unslothrl.columns import RowNeeds
+from unslothrl.data.columns import RowNeeds
 from unslothrl.data import tasks
 from unslothrl.data.options import DataOptions
 (path,) = sys.argv[1:]

@@ -7,7 +7,7 @@ from test_fit import gpus
 
 from unslothrl.commands import cli
 from unslothrl.config.reading import read_toml
-from unslothrl.config.resolve import resolve
+from unslothrl.runs.resolve import resolve
 from unslothrl.tracking.trackers import TrackedRun
 
 DEFAULTS = {  # as it documents them

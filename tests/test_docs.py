@@ -20,11 +20,11 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.config.reading import command_of, read_recipe
 from unslothrl.config.values import RUN
 from unslothrl.data import formats, named
+from unslothrl.records import FROM_THE_ENVIRONMENT
 from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking import run_folder
-from unslothrl.types import FROM_THE_ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 

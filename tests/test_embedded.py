@@ -113,7 +113,7 @@ def test_careless_answers_are_mostly_wrong_and_sometimes_lack_the_form():
 
 @pytest.mark.real
 def test_a_folder_of_someone_elses_is_not_replaced(tmp_path):
-    from unslothrl.embedded.make_base import holds_something_else
+    from make_embedded_base import holds_something_else
 
     assert not holds_something_else(tmp_path / "new")
     assert not holds_something_else(tmp_path)
@@ -174,7 +174,7 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
     from unslothrl.actors.actor import Actor
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
-    from unslothrl.types import Sampling
+    from unslothrl.records import Sampling
 
     base = base_model.quantise(embedded.BASE)
     engine = TransformersEngine(

@@ -26,11 +26,10 @@ from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import memory
-from unslothrl.planning.shapes import shape_of
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request, Sample, Sampling
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.records import Request, Sample, Sampling
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 from unslothrl.weights.node_files import Held
+from unslothrl.weights.shapes import shape_of
 
 pytestmark = pytest.mark.real
 

@@ -6,7 +6,7 @@ import pytest
 from fakes import FakeEngine
 from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
-from unslothrl.policy_version import Adapter
+from unslothrl.weights.adapter import Adapter
 
 
 def simulated() -> SimulatedEngine:

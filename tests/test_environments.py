@@ -11,8 +11,8 @@ from unslothrl import environments
 from unslothrl.actors.scoring import group_of
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
+from unslothrl.records import Call
 from unslothrl.rewards.scorer import Scored
-from unslothrl.turn import Call
 
 pytestmark = pytest.mark.real
 

@@ -9,7 +9,7 @@ from environment_files import ECHO, END, Script, asked, ids_of, play_with, token
 from unslothrl.actors.episodes import Episode, Rules, complete
 from unslothrl.environments.base import TURN_REWARDS
 from unslothrl.environments.host import Setup
-from unslothrl.types import Sampling, seed_of
+from unslothrl.records import Sampling, seed_of
 
 pytestmark = pytest.mark.real
 

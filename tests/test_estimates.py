@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from few_cases import few
 
-from unslothrl.evaluation.estimates import (
+from unslothrl.algorithms.estimates import (
     best_of,
     estimate,
     paired,

@@ -19,7 +19,7 @@ from unslothrl.errors import UserError
 from unslothrl.evaluation.figures import Grading, compared, values_of
 from unslothrl.evaluation.run import engine_of
 from unslothrl.evaluation.voting import winner, winners
-from unslothrl.types import Group
+from unslothrl.records import Group
 
 RUN = (
     "train --learner grpo --cluster local --engine transformers --max_steps 3 --batch_size 8 "

@@ -7,13 +7,13 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from test_mirror import add_step, made, make_run, run, tree, watched  # noqa: F401
 
-from unslothrl.config.resolve import resolve
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
 from unslothrl.mirror.fetching import Target
 from unslothrl.mirror.mirror import Sender
-from unslothrl.planning.machine import Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import origin
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)

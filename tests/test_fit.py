@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
-from unslothrl.planning import machine, shapes
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import machine
+from unslothrl.system.machine import Gpu, Machine
+from unslothrl.weights import shapes
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from unslothrl.columns import UnusableRow
 from unslothrl.commands import cli
 from unslothrl.data import files, formats, named, sources, tasks
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
 from unslothrl.errors import UserError
-from unslothrl.types import Task
+from unslothrl.records import Task
 
 ASKED = (("user", "What is 3 + 4?"),)
 TURNS = [

@@ -20,10 +20,9 @@ from unslothrl.engines.base import generate
 from unslothrl.engines.readback import Slots, problem_of
 from unslothrl.engines.vllm import VllmEngine, set_variables
 from unslothrl.errors import AdapterMismatch
-from unslothrl.policy_version import Adapter
-from unslothrl.types import LORA_TARGETS, Request, Sampling
+from unslothrl.records import LORA_TARGETS, Request, Sampling
 from unslothrl.weights import base_model, quantise
-from unslothrl.weights.adapter import AdapterShape, write_adapter
+from unslothrl.weights.adapter import Adapter, AdapterShape, write_adapter
 from unslothrl.weights.published import Published
 
 pytestmark = pytest.mark.slow

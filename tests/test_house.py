@@ -18,43 +18,25 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "unslothrl"
 MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 
-# A module belongs to the longest name here that it begins with, and may import from its own layer
-# and from those above it in this table.
+# Packages and modules of the root; each may import from its own layer and from those above it in
+# this table, and no two packages import one another.
 LAYERS = (
-    (
-        "",
-        "types",
-        "policy_version",
-        "turn",
-        "errors",
-        "files",
-        "stopping",
-        "variables",
-        "cuda_compat",
-        "long_json",
-        "untrusted",
-        "redaction",
-    ),  # "": __version__
-    ("config.option", "columns", "answers", "sandbox"),
-    ("config.options", "config.task_options", "config.objective_options"),
-    ("algorithms", "data", "rewards", "environments", "dialogue", "embedded"),
-    ("config",),
-    ("weights", "planning", "memory", "evaluation.estimates"),
-    (
-        "engines",
-        "backends",
-        "checkpoints",
-        "tracking",
-        "option_rules",
-        "config.resolve",
-        "runs.resume",
-        "mirror",
-    ),
-    ("actors", "learners"),
-    ("cluster", "runs.build", "embedded.make_base", "embedded.make_turns"),
+    ("", "errors", "text", "files", "records", "embedded"),  # "": __version__
+    ("algorithms", "checkpoints", "sandbox", "system"),
+    ("data",),
+    ("environments", "rewards"),
+    ("config", "dialogue"),
+    ("weights",),
+    ("planning", "tracking"),
+    ("engines", "mirror"),
+    ("actors", "backends"),
+    ("export", "learners"),
+    ("cluster",),
     ("training",),
-    ("runs", "offline", "evaluation", "export", "doctor", "bundle"),
-    ("commands", "__main__"),
+    ("evaluation", "runs"),
+    ("offline",),
+    ("commands",),
+    ("__main__",),
 )
 LIBRARIES = {  # library -> the only modules that import it
     "ray": ("cluster",),
@@ -200,7 +182,7 @@ import os.path
 from typing import TYPE_CHECKING
 from unslothrl import __version__, files
 if TYPE_CHECKING:
-    from unslothrl.types import Task
+    from unslothrl.records import Task
 def function():
     from unslothrl.rewards.builtin import boxed
     importlib.import_module("vllm.config")
@@ -217,8 +199,8 @@ def test_imports_are_seen():
         ("", True, False),
         ("files", True, False),
         ("os", False, False),
+        ("records", True, True),
         ("rewards.builtin.boxed", True, False),
-        ("types", True, True),
         ("typing", False, False),
         ("vllm", False, False),
     ]
@@ -250,6 +232,12 @@ def test_no_function_is_long():
 def test_no_import_cycle():
     edges = {each.pair for each in imports() if each.is_ours and not each.is_typing}
     check_acyclic(edges, CYCLIC_IMPORTS)
+
+
+def test_no_cycle_of_packages():
+    pairs = [each.pair for each in imports() if each.is_ours and not each.is_typing]
+    edges = {(a.partition(".")[0], b.partition(".")[0]) for a, b in pairs if a and b}
+    assert cycles({(a, b) for a, b in edges if a != b}) == []
 
 
 def test_no_import_cycle_under_type_checking():
@@ -293,6 +281,13 @@ def test_a_library_is_imported_in_one_place(library):
     }
     known = {pair for pair in LIBRARY_BREAKS if pair[1] == library}
     compare(breaks, known, f"{library} is imported in {', '.join(homes)} alone")
+
+
+def test_the_architecture_shows_the_layers():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    graph = text.partition("## What imports what")[2].partition("\n## ")[0]
+    shown = [set(line.split()) for line in graph.splitlines() if line.startswith("    ")]
+    assert shown == [{name for name in layer if name} for layer in LAYERS[:-1]]
 
 
 def test_the_architecture_names_every_module_and_package():

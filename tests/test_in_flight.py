@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from unslothrl.engines.in_flight import InFlight
-from unslothrl.types import Request, Sampling, seed_of
+from unslothrl.records import Request, Sampling, seed_of
 
 REQUEST = Request("a", (1, 2, 3), 77, Sampling(1.0, 0.9, 5, 10), follows_newest=True)
 

@@ -10,7 +10,7 @@ from test_backend import LENGTHS, LRS, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
 from unslothrl.learners.learner import Learner
-from unslothrl.types import Batch
+from unslothrl.records import Batch
 
 pytestmark = pytest.mark.real
 

@@ -8,6 +8,7 @@ from fakes import FakeLearner
 
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import RunError
+from unslothrl.records import Batch, Sample
 from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.timeouts import (
     FIRST_RATE,
@@ -17,7 +18,6 @@ from unslothrl.training.timeouts import (
     SLACK_S,
     Pace,
 )
-from unslothrl.types import Batch, Sample
 
 
 class CheckedLearner(FakeLearner):

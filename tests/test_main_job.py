@@ -19,8 +19,8 @@ from few_cases import few
 from unslothrl import cluster
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
+from unslothrl.records import LORA_TARGETS
 from unslothrl.tracking import profiler
-from unslothrl.types import LORA_TARGETS
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from unslothrl import memory, variables
-from unslothrl.variables import CARD_LIMIT
+from unslothrl.system import memory, variables
+from unslothrl.system.variables import CARD_LIMIT
 
 GB = 2**30
 MINE = os.getpid()

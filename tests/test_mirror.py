@@ -12,12 +12,12 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from unslothrl import stopping
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.mirror import mirror
 from unslothrl.mirror.fetching import Target
 from unslothrl.mirror.mirror import Mirror, Sender
+from unslothrl.system import stopping
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights.starting_adapter import START

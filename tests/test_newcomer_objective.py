@@ -18,7 +18,7 @@ from test_objectives import make_case
 import unslothrl
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.losses import policy_loss
-from unslothrl.types import Batch
+from unslothrl.records import Batch
 
 FILES = {"gmpo": documented_example(1), "high_entropy": documented_example(2)}
 COMPLETIONS = [7, 1, 0, 12, 3, 5]  # lengths
@@ -134,7 +134,7 @@ def test_a_learner_trains_with_it(name, file, bases, make_backend):
 IN_A_COPY = """
 import json, sys
 from unslothrl.algorithms import objectives
-from unslothrl.config.resolve import resolve
+from unslothrl.runs.resolve import resolve
 config = resolve({"learner": "gmpo", "model": "embedded"}).config
 before = "torch" in sys.modules
 import torch

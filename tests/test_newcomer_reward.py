@@ -15,11 +15,11 @@ ROWS = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
 # Options, data and scoring in a process that imports the copy.
 RUN = """
 import json, sys
-from unslothrl.runs.build import data_options, scorer_of
+from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.data import tasks
 from unslothrl.errors import UserError
-from unslothrl.config.resolve import resolve
-from unslothrl.types import Completion
+from unslothrl.runs.resolve import resolve
+from unslothrl.records import Completion
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from unslothrl.policy_version import Adapter
 from unslothrl.weights import node_files
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 from unslothrl.weights.node_files import NodeFiles
 
 

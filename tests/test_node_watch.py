@@ -12,9 +12,9 @@ from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import Card
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.machine import Gpu
 from unslothrl.planning.place import OVERHEAD_MB
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
+from unslothrl.system.machine import Gpu
 
 GB = 1024.0
 BASE_MB = 500.0  # so that an actor needs 2,000 MB

@@ -17,8 +17,8 @@ from unslothrl.cluster.run_entry import RunEntry, entries
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real

@@ -595,7 +595,7 @@ def test_resolve_does_not_load_torch(tmp_path):
         "OBJECTIVE = Objective(clip=mine, clip_high=0.3)"
     )
     code = (
-        "import sys\nfrom unslothrl.config.resolve import resolve\n"
+        "import sys\nfrom unslothrl.runs.resolve import resolve\n"
         f"config = resolve({{'learner': {str(path)!r}, 'model': 'embedded'}}).config\n"
         "resolve({'learner': 'ppo'})\n"
         "import unslothrl.training.trainer\n"

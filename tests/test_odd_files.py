@@ -7,11 +7,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from unslothrl import columns, long_json
-from unslothrl.columns import UnusableRow
 from unslothrl.commands import cli
-from unslothrl.data import files, formats, sources
+from unslothrl.data import columns, files, formats, sources
+from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
+from unslothrl.text import is_too_deep
 
 ENDS = bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])  # of two texts of two bytes
 NOT_UTF8 = pyarrow.StringArray.from_buffers(
@@ -108,7 +108,7 @@ def test_the_deepest_row_that_is_read_is_understood():
     """Every level takes more of Python's stack to walk through than to read."""
     text = f'{{"question": "q", "answer": "1", "x": {nested(99)}}}'
     row = json.loads(text)
-    assert not long_json.is_too_deep(text, row)
+    assert not is_too_deep(text, row)
     assert formats.read(row).extra == {"x": row["x"]}
     with pytest.raises(UnusableRow, match="column question must be text"):
         formats.read({"question": row["x"], "answer": "1"})
@@ -117,7 +117,7 @@ def test_the_deepest_row_that_is_read_is_understood():
         nested(100)
     )
     brackets = json.dumps({"x": "[{" * 1000})
-    assert not long_json.is_too_deep(brackets, json.loads(brackets))
+    assert not is_too_deep(brackets, json.loads(brackets))
 
 
 def test_of_many_columns_a_message_names_the_first():

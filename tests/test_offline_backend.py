@@ -13,7 +13,7 @@ from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline import backend
 from unslothrl.offline.resolve import resolve
-from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.system.machine import Gpu, Machine
 
 pytestmark = pytest.mark.real
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from unslothrl.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow
 from unslothrl.offline.examples import Example, ExampleColumns, Pair, example, pair
 
 

@@ -12,12 +12,12 @@ from test_reward_model import head
 
 from unslothrl import embedded
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
-from unslothrl.config.resolve import FREE_OF_STAGES
-from unslothrl.config.resolve import resolve as resolve_run
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve
-from unslothrl.planning.machine import Gpu, Machine
+from unslothrl.runs.resolve import FREE_OF_STAGES
+from unslothrl.runs.resolve import resolve as resolve_run
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import origin
 from unslothrl.weights import adapter_use
 

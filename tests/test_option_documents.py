@@ -13,9 +13,9 @@ from unslothrl.commands.flags import EVERYDAY
 from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
-from unslothrl.planning.machine import Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)

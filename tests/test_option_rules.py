@@ -3,13 +3,13 @@
 import pytest
 from adapters import SETTINGS, write
 
-from unslothrl import option_rules
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.reading import RECIPES, command_of
-from unslothrl.config.resolve import resolve
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
+from unslothrl.runs import option_rules
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from unslothrl.memory import is_out_of_memory
+from unslothrl.system.memory import is_out_of_memory
 
 pytestmark = pytest.mark.real
 

@@ -10,13 +10,13 @@ from fakes import FakeTasks, FakeView
 from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
-from unslothrl.policy_version import Adapter
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.group_source import SynchronousSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
+from unslothrl.weights.adapter import Adapter
 
 BATCH, STEPS = 4, 6
 

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.data.tasks import Data
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.training.start_lines import header
 
 CPU = Machine(cpus=4, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)

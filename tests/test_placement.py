@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from layouts import GB, card
 from ray_nodes import own_token
 
-from unslothrl import variables
 from unslothrl.cluster import joining
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
 from unslothrl.config.reading import read_recipe
-from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import actor_alone, assign_gpus, place
 from unslothrl.planning.placement import (
     ACTOR,
@@ -31,7 +28,10 @@ from unslothrl.planning.placement import (
     ProcessPlan,
     Resources,
 )
-from unslothrl.planning.shapes import KNOWN
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Gpu, Machine
+from unslothrl.weights.shapes import KNOWN
 
 MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
 SHAPE = KNOWN["qwen2.5-0.5b"]

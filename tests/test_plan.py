@@ -9,16 +9,17 @@ from few_cases import few
 
 from unslothrl.commands.cli import main
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
-from unslothrl.planning import memory, shapes
+from unslothrl.planning import memory
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
-from unslothrl.planning.shapes import KNOWN, Shape
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
+from unslothrl.weights import shapes
+from unslothrl.weights.shapes import KNOWN, Shape
 
 SEVEN = KNOWN["qwen2.5-7b"]
 MAIN = Config(learner="grpo", engine="vllm", backend="unsloth", number_of_actors=0)
@@ -102,7 +103,7 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from unslothrl.types import LORA_TARGETS
+    from unslothrl.records import LORA_TARGETS
 
     def kept(layers: int) -> int:
         config = LlamaConfig(

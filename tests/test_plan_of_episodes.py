@@ -9,10 +9,10 @@ from test_fit import cpu, local_model
 from test_plan import MAIN, SEVEN, cards, placed
 
 from unslothrl.commands.cli import main
-from unslothrl.config.resolve import resolve
 from unslothrl.errors import UserError
 from unslothrl.planning import memory, speed
 from unslothrl.planning import setting_search as search
+from unslothrl.runs.resolve import resolve
 
 EPISODES = replace(MAIN, environment="calculator", max_new_tokens=300, max_episode_tokens=2000)
 FLAGS = ["--environment", "calculator", "--max_turns", "5", "--max_new_tokens", "300"]

@@ -16,14 +16,15 @@ from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftO
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
-from unslothrl.planning import shapes, speed, stages
+from unslothrl.planning import speed, stages
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.memory import MB
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.planning.shapes import KNOWN
 from unslothrl.planning.stages import Reference, needs
+from unslothrl.system.machine import Machine
+from unslothrl.weights import shapes
+from unslothrl.weights.shapes import KNOWN
 
 SEVEN = KNOWN["qwen2.5-7b"]
 MODEL = "unsloth/Qwen2.5-7B-bnb-4bit"

@@ -11,7 +11,7 @@ from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.watching import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Sampling
 from unslothrl.training import pool as pool_module
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.timeouts import (
@@ -30,8 +30,7 @@ from unslothrl.training.timeouts import (
     Speed,
     late_silence_s,
 )
-from unslothrl.types import Sampling
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
@@ -452,7 +451,7 @@ def test_what_is_urgent_goes_first():
 
 
 def assignments_of(stream: RolloutStream, count: int):
-    from unslothrl.types import Assignment
+    from unslothrl.records import Assignment
 
     return [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(count)]
 

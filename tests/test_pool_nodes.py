@@ -6,8 +6,8 @@ from test_pool import clock, names_of, send, stream_of  # noqa: F401
 
 from unslothrl.cluster.base import Changes
 from unslothrl.errors import RunError, UserError
-from unslothrl.policy_version import Adapter
 from unslothrl.training import pool as pool_module
+from unslothrl.weights.adapter import Adapter
 
 
 def generators_of(groups) -> set[str]:

@@ -38,7 +38,12 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
     ("engines/vllm_options.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
     ("engines/vllm_options.py", '"head_dtype"', '"head_type"', "vllm.config.model:head_dtype: no"),
     ("engines/vllm_internals.py", "internal=", "is_internal=", "request_ids, is_internal="),
-    ("variables.py", "VLLM_NO_USAGE_STATS", "VLLM_NO_STATS", "$VLLM_NO_STATS: variables.py uses"),
+    (
+        "system/variables.py",
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_NO_STATS",
+        "$VLLM_NO_STATS: system/variables.py uses",
+    ),
     ("cluster/starting.py", "_plasma_directory", "_plasma_folder", "_plasma_folder=, _system"),
     ("cluster/starting.py", "ray_constants", "constants_of_ray", "ray._private.constants_of_ray"),
     ("offline/weighting.py", "def _get_grad_norm", "def _norm", "_get_grad_norm: it is {"),

@@ -24,9 +24,8 @@ from unslothrl.engines.base import generate
 from unslothrl.engines.readback import shard
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.errors import AdapterMismatch
-from unslothrl.policy_version import Adapter
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 from unslothrl.weights.published import Published
 
 pytestmark = pytest.mark.real

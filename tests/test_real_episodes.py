@@ -29,12 +29,12 @@ from real_episodes import (
 
 from unslothrl.actors import actor as actor_module
 from unslothrl.actors.talk import Talking
+from unslothrl.cluster.build import build_actor, environment_of, rules_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments.host import Host
 from unslothrl.planning import memory
-from unslothrl.runs.build import build_actor, environment_of, rules_of
-from unslothrl.types import Assignment, Batch, Group, Sample, Sampling
+from unslothrl.records import Assignment, Batch, Group, Sample, Sampling
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real

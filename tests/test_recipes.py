@@ -15,7 +15,7 @@ from unslothrl.config.reading import RECIPES, command_of, read_recipe
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.offline import examples
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 
 MOST_LINES = 40
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl import redaction
+from unslothrl import text
 from unslothrl.config.options import Config
 from unslothrl.config.reading import read_toml
-from unslothrl.config.resolve import over_resumed
 from unslothrl.config.values import RUN
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.redaction import HIDDEN, is_secret_name, redacted
 from unslothrl.runs import resume
+from unslothrl.runs.resolve import over_resumed
+from unslothrl.text import HIDDEN, is_secret_name, redacted
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
 
@@ -174,9 +174,9 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
     origin.record(tmp_path, resume.recipe_of(RUN, {"dataset": WITH_PASSWORD}))
     origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
     options = to_toml(config, [f"read from {WITH_PASSWORD}"])
-    for text in (options, (tmp_path / origin.ORIGIN).read_text()):
-        assert "pass-word" not in text and SECRET not in text
-        assert "host.example/rows.jsonl" in text
+    for kept in (options, (tmp_path / origin.ORIGIN).read_text()):
+        assert "pass-word" not in kept and SECRET not in kept
+        assert "host.example/rows.jsonl" in kept
     read = tomllib.loads(options)
     assert read["dataset"] == f"https://{HIDDEN}@host.example/rows.jsonl"
     assert read["system_prompt"] == f"use {HIDDEN}"
@@ -209,11 +209,11 @@ def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
 
 def test_values_that_are_nested_are_redacted():
     nested = {"a": [WITH_PASSWORD, 3, None], "b": (SECRET,)}
-    hidden = redaction.redacted_values(nested)
+    hidden = text.redacted_values(nested)
     assert hidden == {"a": [f"https://{HIDDEN}@host.example/rows.jsonl", 3, None], "b": (HIDDEN,)}
-    assert redaction.is_hidden(hidden["b"]) and not redaction.is_hidden(nested["b"])
+    assert text.is_hidden(hidden["b"]) and not text.is_hidden(nested["b"])
 
 
 def test_the_options_of_an_environment_keep_no_secret():
     given = ("api_key=abc123def", "env_id=a=b", "max_tokens=5")
-    assert redaction.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")
+    assert text.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")

@@ -11,8 +11,8 @@ from test_trainer import Run
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
-from unslothrl.policy_version import Adapter
 from unslothrl.training.pool import MOST_DAMAGED
+from unslothrl.weights.adapter import Adapter
 
 GOOD = Adapter.of(3, b"weights", "{}")
 DAMAGED = dataclasses.replace(GOOD, weights=memoryview(b"weighty"))

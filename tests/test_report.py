@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
+from unslothrl.records import Call, Group, Transcript, Turn
 from unslothrl.tracking import origin
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
@@ -27,8 +28,6 @@ from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import Tokens, browser_data, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.turn import Call, Turn
-from unslothrl.types import Group, Transcript
 
 
 class Page(HTMLParser):

@@ -16,10 +16,10 @@ import pytest
 from few_cases import few
 from runs_compared import differences, rows
 
-from unslothrl import stopping
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
 from unslothrl.learners.learner import Learner
+from unslothrl.system import stopping
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import saving

@@ -10,9 +10,9 @@ from few_cases import few
 
 from unslothrl import rewards
 from unslothrl.errors import UserError
+from unslothrl.records import Completion, Group, Task
 from unslothrl.rewards import model
 from unslothrl.training.group_source import RewardModel
-from unslothrl.types import Completion, Group, Task
 
 
 def head(folder, weight=((1.0, 2.0),), mean=(0.5,), std=(2.0,), dtype=np.float32):
@@ -140,7 +140,7 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
 
     from unslothrl.backends import peft
     from unslothrl.offline import models
-    from unslothrl.types import Sample
+    from unslothrl.records import Sample
     from unslothrl.weights import base_model
 
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")

@@ -7,8 +7,8 @@ import pytest
 from fakes import completed
 
 from unslothrl import rewards
-from unslothrl.columns import UnusableRow
 from unslothrl.data import formats
+from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.rewards.builtin import accuracy, countdown, format, search, tags

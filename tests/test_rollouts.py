@@ -9,8 +9,8 @@ from fakes import task
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unslothrl.records import Assignment, Collected, Sampling
 from unslothrl.training.rollouts import Flight, RolloutStream, task_counts
-from unslothrl.types import Assignment, Collected, Sampling
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
 

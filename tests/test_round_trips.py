@@ -21,11 +21,10 @@ from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.reading import read_toml
 from unslothrl.config.values import choices_of, is_optional, kind, read_value
 from unslothrl.config.writing import to_toml
-from unslothrl.policy_version import Adapter
-from unslothrl.redaction import redacted_values
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
+from unslothrl.text import redacted_values
 from unslothrl.weights import adapter_check
-from unslothrl.weights.adapter import write_adapter
+from unslothrl.weights.adapter import Adapter, write_adapter
 from unslothrl.weights.published import Published
 
 # Configs

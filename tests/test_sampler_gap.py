@@ -5,9 +5,9 @@ import pytest
 from fakes import completion, task
 
 from unslothrl.algorithms.diagnostics import agreement
+from unslothrl.records import Agreement, Group
 from unslothrl.training.credit import samples_of
 from unslothrl.training.sampler_gap import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
-from unslothrl.types import Agreement, Group
 
 
 def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:

@@ -11,8 +11,8 @@ import pytest
 from fakes import completed
 from few_cases import few
 
-from unslothrl import answers, rewards
-from unslothrl.data import formats
+from unslothrl import rewards
+from unslothrl.data import answers, formats
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, think_answer_tags
 from unslothrl.rewards.processes import ProcessPool, RewardCall

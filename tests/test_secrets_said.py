@@ -7,7 +7,7 @@ from rich.console import Console
 
 from unslothrl.cluster import failures
 from unslothrl.commands import cli
-from unslothrl.redaction import HIDDEN
+from unslothrl.text import HIDDEN
 from unslothrl.tracking.run_folder import ERROR, RunFolder
 from unslothrl.tracking.terminal import Terminal
 

@@ -13,7 +13,7 @@ import pytest
 import setup_env
 from packaging.utils import canonicalize_name
 
-from unslothrl import cuda_compat
+from unslothrl.system import cuda_compat
 
 ROOT = setup_env.ROOT
 GPU_SET = ROOT / ".venv-gpu-set" / "bin" / "python"

@@ -15,9 +15,9 @@ from unslothrl.cluster.local import LocalCluster
 from unslothrl.embedded import BASE
 from unslothrl.errors import RunError
 from unslothrl.learners.learner import Learner
+from unslothrl.records import Batch
 from unslothrl.training.batching import split_batch
 from unslothrl.training.learner_group import LearnerGroup
-from unslothrl.types import Batch
 
 pytestmark = pytest.mark.real
 

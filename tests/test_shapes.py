@@ -7,8 +7,8 @@ import pytest
 from few_cases import few
 
 from unslothrl.commands.cli import main
-from unslothrl.planning import shapes
-from unslothrl.planning.shapes import KNOWN, Shape
+from unslothrl.weights import shapes
+from unslothrl.weights.shapes import KNOWN, Shape
 
 TOTALS = {  # parameters, as the models' cards and files have them
     "qwen2.5-0.5b": 494_032_768,

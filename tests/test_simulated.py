@@ -7,7 +7,7 @@ from simulated.engine import Delay, EngineDelays, Lengths, SimulatedEngine
 from simulated.learner import LearnerDelays, SimulatedLearner
 
 from unslothrl.engines.base import generate
-from unslothrl.types import Batch, Request, Sample, Sampling
+from unslothrl.records import Batch, Request, Sample, Sampling
 
 NO_TIME = EngineDelays(step_s=0.0)
 

@@ -11,7 +11,7 @@ import pytest
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.engines.vllm_internals import sleep_lock
-from unslothrl.variables import SCRATCH
+from unslothrl.system.variables import SCRATCH
 
 LOCK = f"unslothrl-{os.getuid()}-card-0.lock"
 

@@ -10,7 +10,7 @@ from unslothrl.config.options import Config
 from unslothrl.planning import speed
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.planning.shapes import KNOWN
+from unslothrl.weights.shapes import KNOWN
 
 SEVEN = KNOWN["qwen2.5-7b"]
 

@@ -24,7 +24,7 @@ from unslothrl.engines import vllm, vllm_split, vllm_worker
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.types import Sample, Sampling
+from unslothrl.records import Sample, Sampling
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.published import Published

@@ -11,8 +11,8 @@ from fakes import task
 
 from unslothrl.algorithms import objectives
 from unslothrl.learners.passes import Hyperparameters, Passes
+from unslothrl.records import Batch, Completion, Group
 from unslothrl.training import credit
-from unslothrl.types import Batch, Completion, Group
 
 SAMPLER = (0.1, 0.5)  # what versions 3 and 5 gave the two tokens
 NOW = (0.4, 0.4)  # what the learner, at version 6, gives them before the step's updates

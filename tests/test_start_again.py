@@ -13,7 +13,7 @@ from unslothrl.cluster.base import Builders, everyone
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.watching import FORGET_S
 from unslothrl.errors import ProcessLost
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 from unslothrl.weights.adapter import AdapterShape
 
 pytestmark = pytest.mark.real

@@ -37,7 +37,7 @@ def test_a_full_disk_is_refused(variables):
 ALONE = """
 import json, os, psutil, ray, subprocess, sys
 from unslothrl.cluster import starting
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 
 context = starting.start(ray, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
 

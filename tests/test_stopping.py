@@ -10,13 +10,13 @@ import psutil
 import pytest
 from few_cases import few
 
-from unslothrl import stopping
+from unslothrl.system import stopping
 
 pytestmark = pytest.mark.real
 
 PROGRAM = """
 import signal, sys, time
-from unslothrl import stopping
+from unslothrl.system import stopping
 from unslothrl.tracking.terminal import Output
 stopping.listen()
 out = Output()

@@ -8,7 +8,7 @@ import sys
 import pytest
 from few_cases import few
 
-from unslothrl import untrusted
+from unslothrl import text
 from unslothrl.commands import cli
 
 PROGRAM = f"{shlex.quote(sys.executable)} -m unslothrl"
@@ -74,5 +74,5 @@ def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
 
 
 def test_printable_keeps_text_and_drops_control():
-    assert untrusted.printable("é漢 a\x1b[2J\u202eb\tc\n", kept="\n\t") == "é漢 a?[2J?b\tc\n"
-    assert untrusted.printable("\ud800\x00") == "??"
+    assert text.printable("é漢 a\x1b[2J\u202eb\tc\n", kept="\n\t") == "é漢 a?[2J?b\tc\n"
+    assert text.printable("\ud800\x00") == "??"

@@ -15,30 +15,29 @@ from hypothesis import strategies as st
 from layouts import GB, card, machine_of
 from test_node_watch import FakeNodes, installed, on_cards, watch_of  # noqa: F401 - a fixture
 
-from unslothrl import variables
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.commands import plan
 from unslothrl.commands.cluster import gpu_of
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_options import EXTENSION, options
 from unslothrl.engines.vllm_split import variables_of
 from unslothrl.engines.vllm_worker import PublishedFile, lora_problem, part_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import assign_gpus, assign_nodes, place, process_mb
 from unslothrl.planning.placement import Node, Placement, Resources
-from unslothrl.planning.shapes import KNOWN, Shape
 from unslothrl.planning.tensor_parallel import check_source, problem
-from unslothrl.policy_version import Adapter
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 from unslothrl.weights.node_files import write
 from unslothrl.weights.packed import PackedWeights
 from unslothrl.weights.published import Published
+from unslothrl.weights.shapes import KNOWN, Shape
 
 SEVEN = KNOWN["qwen2.5-7b"]
 MODEL = "Qwen/Qwen2.5-7B-Instruct"

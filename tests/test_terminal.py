@@ -18,17 +18,16 @@ from rich.console import Console
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import Resolved
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.errors import RunError
+from unslothrl.records import Group, Transcript, Turn
+from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
 from unslothrl.tracking.terminal import Terminal, clipped
 from unslothrl.training.start_lines import facts, header
-from unslothrl.turn import Turn
-from unslothrl.types import Group, Transcript
 from unslothrl.weights.base_model import run_reporting
 
 ROOT = Path(__file__).parents[1]

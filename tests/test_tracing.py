@@ -9,10 +9,10 @@ from fakes import completion, group
 from few_cases import few
 
 from unslothrl.algorithms.diagnostics import agreement
+from unslothrl.records import Batch, Measured, UpdateStats
 from unslothrl.training import batching, tracing
 from unslothrl.training.credit import Selected, samples_of
 from unslothrl.training.tracing import Pieces, Trace, is_traced
-from unslothrl.types import Batch, Measured, UpdateStats
 
 
 def selected(groups, chosen) -> Selected:

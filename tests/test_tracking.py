@@ -18,17 +18,16 @@ from rich.console import Console
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import Resolved
 from unslothrl.errors import ProcessLost, RunError, UserError
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Call, Failure, Transcript, Turn
+from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
 from unslothrl.tracking.step_lines import Schedule, summary_lines
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.turn import Call, Turn
-from unslothrl.types import Failure, Transcript
+from unslothrl.weights.adapter import Adapter
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 

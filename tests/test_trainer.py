@@ -13,10 +13,10 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
 from unslothrl.errors import HeadLost, RunError
+from unslothrl.records import Sampling
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import Trainer
-from unslothrl.types import Sampling
 
 SMALL = {
     "learner": "grpo", "batch_size": 6, "num_candidates": 4, "topk": 4, "learner_chunk_size": 1,

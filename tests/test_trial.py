@@ -148,9 +148,9 @@ def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
 
 def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
     from unslothrl import rewards
+    from unslothrl.records import Task
     from unslothrl.rewards.scorer import Scorer
     from unslothrl.training import trial
-    from unslothrl.types import Task
 
     (tmp_path / "mine.py").write_text(REWARDS)
     scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))

@@ -20,8 +20,8 @@ from fakes import completion
 
 from unslothrl import rewards
 from unslothrl.commands import cli
+from unslothrl.records import Task
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.types import Task
 
 pytestmark = pytest.mark.real
 

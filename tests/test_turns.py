@@ -9,7 +9,7 @@ from test_backend import learner_of
 from test_learner import LRS
 
 from unslothrl.backends import packing
-from unslothrl.types import Batch, Sample
+from unslothrl.records import Batch, Sample
 
 pytestmark = pytest.mark.real
 

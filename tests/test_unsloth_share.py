@@ -14,9 +14,9 @@ from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
 from transformers import LlamaConfig
 
 from unslothrl.config.hardware import vllm_rank
-from unslothrl.config.resolve import resolve
-from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD
+from unslothrl.runs.resolve import resolve
+from unslothrl.weights import shapes
 
 pytestmark = pytest.mark.slow
 

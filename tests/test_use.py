@@ -21,9 +21,8 @@ from unslothrl import embedded
 from unslothrl.commands import chat, cli
 from unslothrl.data import prompts
 from unslothrl.export import serving
-from unslothrl.policy_version import Adapter
 from unslothrl.weights import adapter_use, base_model, portable
-from unslothrl.weights.adapter import Beside, write_adapter
+from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 
 QUESTION = "What is 347 + 285?"
 

@@ -18,8 +18,8 @@ from unslothrl.engines.base import Engine, generate
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Completion, Request, Sample, Sampling, seed_of
+from unslothrl.records import Completion, Request, Sample, Sampling, seed_of
+from unslothrl.weights.adapter import Adapter
 
 pytestmark = pytest.mark.real
 

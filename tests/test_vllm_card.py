@@ -19,15 +19,15 @@ from layouts import LAYOUTS, card, machine_of, placed, resolved
 
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_options import EXTENSION, split_over
 from unslothrl.planning import memory as planned
-from unslothrl.planning import shapes
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
-from unslothrl.planning.shapes import KNOWN, NF4_EXPANDED
 from unslothrl.planning.tensor_parallel import problem
+from unslothrl.runs.resolve import resolve
+from unslothrl.weights import shapes
+from unslothrl.weights.shapes import KNOWN, NF4_EXPANDED
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from unslothrl.algorithms import objectives
-from unslothrl.columns import UnusableRow
 from unslothrl.commands import eval as evaluating
 from unslothrl.commands.adapters import Found
 from unslothrl.commands.export import export
 from unslothrl.config.reading import read_recipe
 from unslothrl.data import formats, sources
+from unslothrl.data.columns import UnusableRow
 from unslothrl.environments import forms
 from unslothrl.environments.tool_calls import InvalidEnvironment
 from unslothrl.errors import UserError

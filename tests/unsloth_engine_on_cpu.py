@@ -65,7 +65,7 @@ def main(base: Path, out: Path) -> None:
 
     from unslothrl.engines.base import generate
     from unslothrl.engines.vllm import VllmEngine
-    from unslothrl.types import Sample
+    from unslothrl.records import Sample
     from unslothrl.weights.published import Published
 
     engine = VllmEngine(backend.llm, base)

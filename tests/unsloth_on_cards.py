@@ -60,7 +60,7 @@ def arguments(card: int, share: float, **options) -> dict:
 def share_of(card: int, asked: float) -> float:
     """What --learner_gpu_usage becomes on that card."""
     from unslothrl.planning.engine_memory import EngineLimits, usable_share
-    from unslothrl.planning.machine import Gpu
+    from unslothrl.system.machine import Gpu
 
     free = int((card - BUSY_GB) * 1024)
     gpu = Gpu("card", card * 1024, free, (8, 9)).limited()

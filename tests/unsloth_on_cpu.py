@@ -173,7 +173,7 @@ def counted(counts: dict[str, int], key: str, function, step: str):
 
 
 def batch():
-    from unslothrl.types import Sample
+    from unslothrl.records import Sample
 
     draw = random.Random(0)
     return [
@@ -257,7 +257,7 @@ def sampler_gap(backend, base: Path) -> float:
 
     from unslothrl.engines.base import generate
     from unslothrl.engines.transformers import TransformersEngine
-    from unslothrl.types import Request, Sample, Sampling
+    from unslothrl.records import Request, Sample, Sampling
 
     prompts = [sample.prompt_ids for sample in batch() for _ in range(2)]
     sampling = Sampling(temperature=TEMPERATURE, top_p=1.0, top_k=0, max_new_tokens=4)

@@ -23,7 +23,11 @@ LIBRARIES = {"vllm", "unsloth", "unsloth_zoo", "bitsandbytes", "ray", "trl"}
 HUGGING_FACE = {"transformers", "peft", "accelerate"}
 PROMISED = (*HUGGING_FACE, "ray.actor")  # of these only what begins with an underscore is listed
 FOLDERS = ("backends", "cluster", "engines", "offline")  # whose Any values are looked at
-FILES = ("export/merging.py", "weights/packed.py", "weights/quantise.py", "embedded/make_base.py")
+FILES = (
+    "export/merging.py",
+    "weights/packed.py",
+    "weights/quantise.py",
+)
 VARIABLE = re.compile(r"(VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+")
 IMPORT = re.compile(rf"^ *(import|from) ({'|'.join(LIBRARIES)})\b", re.MULTILINE)
 MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")

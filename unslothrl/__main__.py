@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from unslothrl import cuda_compat
 from unslothrl.commands.cli import main
+from unslothrl.system import cuda_compat
 
 STOPPED = 128  # exit codes above it are of signals
 

@@ -1,9 +1,14 @@
-"""Paths that users give, and files and folders that are complete or absent even if the process is
-killed."""
+"""Paths that users give; files and folders that are complete or absent even if the process is
+killed; and small files that may hold anything, read without blocking and never beyond a limit."""
 
+import json
 import os
 import shutil
+import stat
 from pathlib import Path
+from typing import Any
+
+from unslothrl.text import shown
 
 
 def exists(name: str) -> bool:
@@ -106,3 +111,52 @@ def newest_numbered(folder: Path, prefix: str) -> Path | None:
         return None
     found = (each for each in folder.glob(f"{prefix}*") if each.name[len(prefix) :].isdecimal())
     return max(found, key=lambda each: int(each.name[len(prefix) :]), default=None)
+
+
+MOST_CODE = 1 << 20  # bytes of a user's Python file
+
+
+class Unreadable(ValueError):
+    """A file that is not what it has to be; says why."""
+
+
+def read_text(path: Path, most: int, encoding: str = "utf-8-sig") -> str:
+    """The text of a regular file of at most `most` bytes, without the mark with which Windows
+    begins files. Raises Unreadable."""
+    data = read_bytes(path, most)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises Unreadable."""
+    if "\0" in str(path):
+        raise Unreadable("its name has a null byte")
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for its writer
+            raise Unreadable("it is a folder" if path.is_dir() else "it is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)  # the size of what lies under /proc is 0
+    except OSError as error:
+        raise Unreadable(f"it cannot be read ({error.strerror})") from None
+    if len(data) > most:
+        size = max(status.st_size, len(data))
+        raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
+    return data
+
+
+def read_object(path: Path, most: int) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes. Raises Unreadable."""
+    text = read_text(path, most, "utf-8")  # other libraries refuse a mark before JSON
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except ValueError as error:  # not JSON, or an integer of thousands of digits
+        raise Unreadable(f"it is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise Unreadable(f"it must be an object, got {shown(value)}")
+    return value

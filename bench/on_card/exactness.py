@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from facts import facts, result_file
 
-from unslothrl import variables
-from unslothrl.config.resolve import resolve
-from unslothrl.planning.machine import Machine
-from unslothrl.runs import build
+from unslothrl.cluster import build
+from unslothrl.runs.resolve import resolve
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
 SEQUENCES = (1, 2, 4, 8, 16, 64)
@@ -37,7 +37,7 @@ def gap(engine, backend, sequences: int) -> dict[str, float]:
     import torch
 
     from unslothrl.engines.base import generate
-    from unslothrl.types import Request, Sample, Sampling
+    from unslothrl.records import Request, Sample, Sampling
 
     draw, sampling = random.Random(sequences), Sampling(1.0, 1.0, 0, NEW_TOKENS)
     gaps: list[np.ndarray] = []

@@ -23,8 +23,8 @@ def main() -> None:
     import torch
     import unsloth_on_cpu
 
+    from unslothrl.cluster import build
     from unslothrl.commands import cli
-    from unslothrl.runs import build
     from unslothrl.weights import base_model
 
     def unsloth_backend(config, base: Path):

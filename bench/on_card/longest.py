@@ -21,11 +21,11 @@ from facts import facts, result_file
 
 from on_card.memory import Watcher
 from on_card.stages import JOB, ROOT, SHARED, TINY, train_command
-from unslothrl.config.resolve import resolve
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Machine
-from unslothrl.planning.shapes import shape_of
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
+from unslothrl.weights.shapes import shape_of
 
 NEW_TOKENS, UNIT, TRIES = 64, 512, 3
 ON_A_CPU = 256

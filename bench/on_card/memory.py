@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
-from unslothrl.variables import PROCESS
+from unslothrl.system.variables import PROCESS
 
 MB = 2**20
 EVERY_S = 0.1

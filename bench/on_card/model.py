@@ -28,7 +28,7 @@ def config_of(name: str, tiny: bool):
     """The transformers config of one of `SHAPES`."""
     from transformers import AutoConfig
 
-    from unslothrl.planning.shapes import KNOWN
+    from unslothrl.weights.shapes import KNOWN
 
     shape = KNOWN[SHAPES[name]]
     sizes = {

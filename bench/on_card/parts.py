@@ -49,8 +49,8 @@ def start_vllm(model: Path, more: dict) -> object:
         return plain(*args, **options | (more if torch.cuda.is_available() else {}))
 
     vllm.LLM = start  # type: ignore[misc, assignment]
-    from unslothrl.config.resolve import resolve
-    from unslothrl.runs import build
+    from unslothrl.cluster import build
+    from unslothrl.runs.resolve import resolve
     from unslothrl.weights import base_model
 
     flags = {"model": str(model), "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}

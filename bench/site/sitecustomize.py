@@ -12,7 +12,7 @@ if machine["kernel"]:
     real = os.uname()
     os.uname = lambda: os.uname_result((real[0], real[1], machine["kernel"], *real[3:]))
 
-if "torch.cuda.mem_get_info" in sys.orig_argv[-1]:  # planning/machine.py asks
+if "torch.cuda.mem_get_info" in sys.orig_argv[-1]:  # system/machine.py asks
     is_new = int(machine["driver"].partition(".")[0]) >= 580
     gpus = machine["gpus"] if is_new or "/compat" in os.environ.get("LD_LIBRARY_PATH", "") else []
 

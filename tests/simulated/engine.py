@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unslothrl.engines.base import Finished
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Completion, Request, seed_of
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.records import Completion, Request, seed_of
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 VOCABULARY = 32_000
 FIRST_TOKEN = 300  # lower ids are left out: special tokens, and those that tests look for

@@ -10,8 +10,8 @@ import numpy as np
 from simulated.engine import Delay
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.diagnostics import agreement
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Batch, Measured, Sample, StepResult, Update, UpdateStats
+from unslothrl.records import Batch, Measured, Sample, StepResult, Update, UpdateStats
+from unslothrl.weights.adapter import Adapter
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 from unslothrl.cluster.base import Builders
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
+from unslothrl.records import Task
+from unslothrl.runs.resolve import resolve
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.types import Task
 
 FOLDER = Path(__file__).parents[1]  # that Ray's processes import this from
 FLAGS = {

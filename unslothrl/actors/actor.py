@@ -15,10 +15,7 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Lost, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.policy_version import Adapter, Loaded
-from unslothrl.rewards.scorer import Scorer
-from unslothrl.tracking.profiler import Profiler, Recording
-from unslothrl.types import (
+from unslothrl.records import (
     Assignment,
     Collected,
     Completion,
@@ -28,7 +25,9 @@ from unslothrl.types import (
     Task,
     seed_of,
 )
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.rewards.scorer import Scorer
+from unslothrl.tracking.profiler import Profiler, Recording
+from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin

@@ -20,8 +20,17 @@ from unslothrl.dialogue.base import ToolCall
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
 from unslothrl.environments.host import Lost, Session
 from unslothrl.errors import UserError
-from unslothrl.turn import MOST_REWARD, Call, Turn
-from unslothrl.types import Completion, Request, Sampling, Task, Transcript, seed_of
+from unslothrl.records import (
+    MOST_REWARD,
+    Call,
+    Completion,
+    Request,
+    Sampling,
+    Task,
+    Transcript,
+    Turn,
+    seed_of,
+)
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""

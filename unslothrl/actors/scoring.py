@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from unslothrl.actors.episodes import Played
+from unslothrl.records import FROM_THE_ENVIRONMENT, Failure, Group, Task, correct
 from unslothrl.rewards.scorer import Scored
-from unslothrl.turn import correct
-from unslothrl.types import FROM_THE_ENVIRONMENT, Failure, Group, Task
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply
 from unslothrl.dialogue.conversation import Conversation, checked_prompt
-from unslothrl.types import Task
+from unslothrl.records import Task
 
 
 class Talk(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unslothrl.types import Agreement
+from unslothrl.records import Agreement
 
 PERCENT = 99
 Source = tuple[str, int, int]

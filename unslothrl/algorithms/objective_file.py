@@ -22,7 +22,8 @@ from typing import Any
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.parts import BY_NAME, Part, unknown_name
 from unslothrl.errors import UserError
-from unslothrl.untrusted import MOST_CODE, Unreadable, read_text, shown
+from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.text import shown
 
 IMPORT_S = 300.0  # for a file's imports, torch's from a cold disk among them
 ANSWER = "from unslothrl.algorithms import objective_file; objective_file.answer()"

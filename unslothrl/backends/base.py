@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Sample
+from unslothrl.records import Sample
+from unslothrl.weights.adapter import Adapter
 
 
 class Backend(Protocol):

@@ -14,11 +14,11 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
 from unslothrl.backends import logprobs, packing, readback
-from unslothrl.memory import peak_memory_mb
-from unslothrl.policy_version import Adapter
+from unslothrl.records import LORA_TARGETS, Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
-from unslothrl.types import LORA_TARGETS, Sample
+from unslothrl.system.memory import peak_memory_mb
 from unslothrl.weights import base_model
+from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")

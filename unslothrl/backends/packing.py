@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from unslothrl.backends.attention import ATTENTION, Span
-from unslothrl.types import Sample
+from unslothrl.records import Sample
 
 FILL = 256  # on a CPU packs are filled up to so many tokens: oneDNN keeps 10 MB for each new shape
 

@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import attention, packing
 from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
-from unslothrl.memory import prepare_card
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
+from unslothrl.system.memory import prepare_card
 from unslothrl.weights import coverage
 
 

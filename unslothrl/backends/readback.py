@@ -5,7 +5,7 @@ from typing import Any
 
 from peft.tuners.lora import LoraLayer
 
-from unslothrl.policy_version import Adapter
+from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published, described, is_equal
 
 

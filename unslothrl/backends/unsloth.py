@@ -46,7 +46,7 @@ from typing import Any
 import torch  # before Unsloth, which it lets be
 
 from unslothrl.engines import vllm_internals
-from unslothrl.variables import OF_VLLM  # importing Unsloth imports vLLM
+from unslothrl.system.variables import OF_VLLM  # importing Unsloth imports vLLM
 from unslothrl.weights.base_model import cache_folder, read_config
 
 os.environ.update(
@@ -69,11 +69,11 @@ from peft import PeftConfig, set_peft_model_state_dict
 from unsloth.device_type import DEVICE_TYPE_TORCH
 from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
-from unslothrl import memory
 from unslothrl.backends import packing, patches
 from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend, measuring
 from unslothrl.errors import UserError
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
+from unslothrl.system import memory
 from unslothrl.weights import coverage
 from unslothrl.weights.adapter import WEIGHTS_FILE
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.checkpoints import codec
-from unslothrl.types import Group, Task
+from unslothrl.records import Group, Task
 
 UNKNOWN = Task("", "", "", "", ())  # until the data is there
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from unslothrl.checkpoints import run_state
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.files import flush_tree, remove, replace_folder, write_whole
-from unslothrl.untrusted import Unreadable, read_bytes
+from unslothrl.files import Unreadable, flush_tree, read_bytes, remove, replace_folder, write_whole
 
 LATEST, BEST = "latest", "best"
 LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"

@@ -8,7 +8,7 @@ from pathlib import Path
 from unslothrl.cluster.base import Builders, Cluster, Stage
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
 
 
 def start(
@@ -18,7 +18,7 @@ def start(
 
     `builders` build other workers than a run's, to measure or to test with.
     """
-    from unslothrl.runs.build import build_actor, build_learner
+    from unslothrl.cluster.build import build_actor, build_learner
 
     builders = builders or Builders(build_actor, build_learner)
     if config.cluster == "local":
@@ -39,6 +39,6 @@ def import_first(config: Config) -> None:
     if config.backend == "unsloth" and here and importlib.util.find_spec("unsloth") is None:
         raise UserError("backend unsloth is not installed on this machine: set --backend peft")
     if config.cluster == "local" and config.backend == "unsloth":
-        from unslothrl.runs.build import import_unsloth
+        from unslothrl.cluster.build import import_unsloth
 
         import_unsloth(config)

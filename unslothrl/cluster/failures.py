@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import ProcessLost
-from unslothrl.redaction import redacted
+from unslothrl.text import redacted
 
 VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")

@@ -8,10 +8,9 @@ to process and never through the driver.
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.policy_version import Adapter, Loaded
+from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update
 from unslothrl.tracking.profiler import Recording
-from unslothrl.types import Assignment, Batch, Collected, Measured, Sample, Update
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 T = TypeVar("T")
 

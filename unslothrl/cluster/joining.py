@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import HeadLost, UserError
-from unslothrl.variables import import_path
+from unslothrl.system.variables import import_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
 DEFAULT_TOKEN = "~/.ray/auth_token"

@@ -12,9 +12,9 @@ from unslothrl.cluster.base import Builders, Changes, Outcome, Progress, Stage
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from unslothrl import variables
 from unslothrl.cluster import failures, on_node, shipping
 from unslothrl.cluster.joining import name_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.placement import Node, Placement, ProcessPlan, Resources
-from unslothrl.planning.shapes import shape_of
+from unslothrl.system import variables
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import base_parts
+from unslothrl.weights.shapes import shape_of
 
 LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch from a cold disk
 RESERVE_S = 20.0  # for GPUs that Ray counts as free

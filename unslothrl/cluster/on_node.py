@@ -35,9 +35,9 @@ from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import UserError
 from unslothrl.planning import tensor_parallel
-from unslothrl.planning.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.planning.placement import ACTOR, LEARNER
-from unslothrl.variables import CARD_LIMIT, CHECKER, folder_of, import_path
+from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
+from unslothrl.system.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
 
 PACKAGE = "unslothrl"
@@ -111,7 +111,7 @@ def prepare(
     `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
     are no longer `alive` are removed.
     """
-    from unslothrl.runs.build import scorer_of
+    from unslothrl.cluster.build import scorer_of
 
     for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):  # of runs that were killed
         if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:

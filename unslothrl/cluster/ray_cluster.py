@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unslothrl import variables
 from unslothrl.cluster import failures, starting, watching
 from unslothrl.cluster import nodes as machines
 from unslothrl.cluster.base import (
@@ -37,9 +36,10 @@ from unslothrl.cluster.watching import PING_S, Stalls, Watch
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError, UserError
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 from unslothrl.weights.node_files import ROOM, NodeFiles
 

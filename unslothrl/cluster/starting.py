@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from unslothrl import stopping
 from unslothrl.cluster import joining
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
+from unslothrl.system import stopping
+from unslothrl.system.machine import Machine
 
 LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.

@@ -10,14 +10,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from unslothrl import variables
 from unslothrl.commands.adapters import base_of, base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Machine
-from unslothrl.types import Request, Sampling, seed_of
-from unslothrl.untrusted import for_terminal
+from unslothrl.records import Request, Sampling, seed_of
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
+from unslothrl.text import for_terminal
 from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 

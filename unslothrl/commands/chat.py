@@ -14,8 +14,8 @@ from unslothrl.commands import answering
 from unslothrl.commands.answering import ADAPTER, BASE, Answering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
+from unslothrl.text import printable
 from unslothrl.tracking.terminal import can_redraw
-from unslothrl.untrusted import printable
 
 QUIT, NEW, HELP = ("/quit", "/exit"), "/new", "/help"
 COMMANDS = (

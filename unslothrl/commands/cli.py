@@ -14,13 +14,14 @@ from typing import Any
 
 import typer
 
-from unslothrl import __version__, stopping
+from unslothrl import __version__
 from unslothrl.commands import signatures as our
 from unslothrl.commands.flags import GroupedCommand, with_options
 from unslothrl.commands.messages import crash, one_line, usage_message
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
 from unslothrl.errors import RunError, UserError
+from unslothrl.system import stopping
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop

@@ -13,11 +13,11 @@ from typing import Any, TextIO
 import numpy as np
 from rich.console import Console
 
-from unslothrl.columns import UnusableRow
+from unslothrl.cluster.build import data_options
 from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.data import rendering, sources, splits, tasks
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Reader
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
@@ -26,10 +26,10 @@ from unslothrl.offline import tables
 from unslothrl.offline.examples import ExampleColumns
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.runs.build import data_options
+from unslothrl.records import Task
+from unslothrl.runs.resolve import resolve
+from unslothrl.text import for_terminal
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.types import Task
-from unslothrl.untrusted import for_terminal
 from unslothrl.weights import base_model
 
 SHOWN, SHOWN_OF_STAGE = 5, 3  # prompts; rows of a stage

@@ -10,28 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from unslothrl import cluster, rewards, variables
+from unslothrl import cluster, rewards
+from unslothrl.cluster.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
 from unslothrl.config.reading import command_of, entries, read_toml
-from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, write_whole
-from unslothrl.planning.machine import Machine
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Group
 from unslothrl.rewards import model as reward_model
-from unslothrl.runs.build import data_options
+from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import check_rewards
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
+from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.types import Group
-from unslothrl.untrusted import for_terminal, plain
 from unslothrl.weights import adapter_use, base_model
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 BASE, ADAPTER = "base", "adapter"
 PROGRAM = "environment_python"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from unslothrl import variables
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
@@ -20,13 +19,13 @@ from unslothrl.errors import UserError
 from unslothrl.export import hub, serving, staging
 from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file
-from unslothrl.planning import shapes
-from unslothrl.planning.machine import Machine
 from unslothrl.rewards import model as judge
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
+from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
-from unslothrl.untrusted import for_terminal
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable
+from unslothrl.weights import adapter_check, adapter_use, base_model, portable, shapes
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files

@@ -5,8 +5,7 @@ import traceback
 from typing import Any
 
 from unslothrl.config import names
-from unslothrl.redaction import redacted
-from unslothrl.untrusted import for_terminal, printable
+from unslothrl.text import for_terminal, printable, redacted
 
 LONGEST = 1000  # characters of a message
 EXTRA = (

@@ -12,15 +12,15 @@ from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
 from unslothrl.planning import setting_search as search
-from unslothrl.planning import shapes
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import Store
 from unslothrl.planning.gpu_names import gpus_of, of_size
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Resources
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
+from unslothrl.weights import shapes
 
 SIZES_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)

@@ -14,24 +14,25 @@ from unslothrl.config.offline_options import (
     SftOptions,
 )
 from unslothrl.config.options import Config
-from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import setting_search as search
-from unslothrl.planning import shapes, speed, stages
+from unslothrl.planning import speed, stages
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import Store, forecast_of
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, ProcessPlan, Resources
 from unslothrl.planning.setting_search import FREE
-from unslothrl.planning.shapes import Shape
 from unslothrl.planning.stages import Reference
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
+from unslothrl.weights import shapes
+from unslothrl.weights.shapes import Shape
 
 STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given

@@ -10,12 +10,12 @@ from typing import Any, TextIO
 from unslothrl.commands.plan import machine_with
 from unslothrl.commands.planned import of_stage, shape_of
 from unslothrl.config.reading import RECIPES, command_of
-from unslothrl.config.resolve import resolve
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning.forecast import forecast_of
-from unslothrl.planning.machine import Machine
+from unslothrl.runs.resolve import resolve
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 
 FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")

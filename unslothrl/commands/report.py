@@ -8,10 +8,10 @@ from typing import TextIO
 
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
-from unslothrl.untrusted import for_terminal, plain
 
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace

@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from unslothrl import answers, rewards
-from unslothrl.columns import UnusableRow, names_of
+from unslothrl import rewards
 from unslothrl.config.values import read_value
-from unslothrl.data import sources
+from unslothrl.data import answers, sources
+from unslothrl.data.columns import UnusableRow, names_of
 from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
+from unslothrl.records import Completion, Task
 from unslothrl.rewards.scorer import Scorable, Scored, Scorer
-from unslothrl.types import Completion, Task
-from unslothrl.untrusted import for_terminal
+from unslothrl.text import for_terminal
 
 BATCH = 2_000  # completions that are scored in one call
 COMPLETION = "completion"

@@ -52,8 +52,8 @@ def train(**flags: Any) -> int:
     without network the package's own tiny base and arithmetic problems are used, unless you name
     others. The numbers of the objective are --objective.NAME: see --help_all.
     """
-    from unslothrl.config.resolve import resolve
     from unslothrl.mirror import fetching
+    from unslothrl.runs.resolve import resolve
 
     resolved = resolve(given(flags), fetch=fetching.fetch)
     from unslothrl.runs.rl import run
@@ -304,7 +304,7 @@ def doctor(
 
     One line for each check, with what to do. The exit code is 1 where there is a problem.
     """
-    from unslothrl.doctor import doctor as run
+    from unslothrl.commands.doctor import doctor as run
 
     return run(self_test, json)
 
@@ -319,7 +319,7 @@ def bundle(
     ),
 ) -> int:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
-    from unslothrl.bundle import bundle as write
+    from unslothrl.commands.bundle import bundle as write
 
     write(run, output, with_rollouts)
     return 0

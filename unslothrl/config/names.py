@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from unslothrl.config.option import OBJECTIVE
-from unslothrl.untrusted import plain
+from unslothrl.text import plain
 
 ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may be written
     "epochs": "episodes",

@@ -8,8 +8,8 @@ from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded
-from unslothrl.untrusted import Unreadable, plain, read_text, shown
+from unslothrl.files import Unreadable, exists, expanded, read_text
+from unslothrl.text import plain, shown
 
 EMBEDDED_RECIPE = "tiny-cpu"  # what trains the embedded base
 RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")

@@ -1,7 +1,7 @@
 """How completions are drawn: to train on, and in an evaluation."""
 
 from unslothrl.config.options import Config
-from unslothrl.types import Sampling
+from unslothrl.records import Sampling
 
 
 def training(config: Config) -> Sampling:

@@ -20,7 +20,7 @@ from unslothrl.config import names
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.files import exists
-from unslothrl.untrusted import shown
+from unslothrl.text import shown
 
 KINDS = {
     int: "a whole number",

@@ -12,8 +12,7 @@ from unslothrl.config.options import PARTS, Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.reading import COMMAND
 from unslothrl.config.values import RUN, toml_value
-from unslothrl.redaction import redacted, redacted_values
-from unslothrl.untrusted import plain
+from unslothrl.text import plain, redacted, redacted_values
 
 
 def to_toml(options: Any, facts: Sequence[str] = ()) -> str:

@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl import long_json
 from unslothrl.data.rows import Row, Rows, TableRows, TextRows
 from unslothrl.errors import UserError
-from unslothrl.files import is_file
-from unslothrl.untrusted import Unreadable, printable, shown
+from unslothrl.files import Unreadable, is_file
+from unslothrl.text import MOST_NESTED, is_too_deep, printable, shown
 
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole; larger ones stay on disk
 LONGEST_ROW = 64 << 20  # bytes
@@ -155,8 +154,8 @@ def is_rows(value: Any) -> bool:
 
 
 def check_depth(text: str, row: Any, where: str) -> None:
-    if long_json.is_too_deep(text, row):
-        raise Unreadable(f"{where} has over {long_json.MOST_NESTED} levels of nesting: flatten it")
+    if is_too_deep(text, row):
+        raise Unreadable(f"{where} has over {MOST_NESTED} levels of nesting: flatten it")
 
 
 def read_objects(path: Path) -> Rows:

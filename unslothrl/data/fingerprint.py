@@ -7,7 +7,7 @@ import numpy as np
 
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks, LazyTasks
 from unslothrl.errors import UserError
-from unslothrl.types import Task
+from unslothrl.records import Task
 
 PICKED = 4_096  # tasks of a set that is rendered as it is used, evenly spaced
 TRAIN = "train"

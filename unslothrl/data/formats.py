@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl import answers, long_json
-from unslothrl.columns import (
+from unslothrl.data import answers
+from unslothrl.data.columns import (
     Problems,
     RowNeeds,
     UnusableRow,
@@ -31,7 +31,7 @@ from unslothrl.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.untrusted import plain
+from unslothrl.text import digits, plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = (
@@ -254,7 +254,7 @@ def text_of(value: Any, column: str) -> str:
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableRow(f"column {column} must be text, got {value}")
-    text = long_json.digits(value) if isinstance(value, int) else str(value)
+    text = digits(value) if isinstance(value, int) else str(value)
     try:
         text.encode()
     except UnicodeEncodeError:

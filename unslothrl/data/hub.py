@@ -1,15 +1,14 @@
-"""Data sets on the Hugging Face hub, and whether it answers."""
+"""Data sets on the Hugging Face hub."""
 
 import contextlib
-import os
 import re
-import socket
 import urllib.parse
 from collections.abc import Iterator
 
 from unslothrl.data.rows import Rows
 from unslothrl.errors import UserError
-from unslothrl.redaction import redacted
+from unslothrl.system.machine import endpoint, hub_answers, is_offline
+from unslothrl.text import redacted
 
 ADDRESS = re.compile(r"https?://(?:www\.)?huggingface\.co/(?:datasets/)?([\w.-]+/[\w.-]+)")
 
@@ -49,14 +48,6 @@ def reason_of(error: Exception) -> str:
     return f"no connection to {urllib.parse.urlsplit(endpoint()).hostname}"
 
 
-def is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-
-
-def endpoint() -> str:
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-
-
 @contextlib.contextmanager
 def without_waiting() -> Iterator[None]:
     """Where the hub does not answer, its libraries look into their caches alone, instead of trying
@@ -71,17 +62,3 @@ def without_waiting() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
-
-
-def hub_answers(timeout_s: float = 2.0) -> bool:
-    """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
-    if is_offline():
-        return False
-    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    target = urllib.parse.urlsplit(proxy or endpoint())
-    try:
-        port = target.port or (80 if target.scheme == "http" else 443)
-        with socket.create_connection((target.hostname or "", port), timeout=timeout_s):
-            return True
-    except (OSError, ValueError):
-        return False

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from unslothrl.columns import RowNeeds
+from unslothrl.data.columns import RowNeeds
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.embedded import EMBEDDED
 

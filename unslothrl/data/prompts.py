@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unslothrl.dialogue import templating
+from unslothrl.data import templating
 
 
 def turns_of(

@@ -5,12 +5,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from unslothrl.columns import UnusableRow
 from unslothrl.data import prompts
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
-from unslothrl.types import Task
+from unslothrl.records import Task
 
 BATCH = 1_000  # prompts tokenised in one call
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.columns import UnusableRow
 from unslothrl.data import sources
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
-from unslothrl.types import seed_of
+from unslothrl.records import seed_of
 
 
 def split(options: Any, source: Source) -> tuple[Rows, Rows]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unslothrl.columns import UnusableRow, value_of
 from unslothrl.data import sources, splits
+from unslothrl.data.columns import UnusableRow, value_of
 from unslothrl.data.formats import Columns
 from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
@@ -23,7 +23,7 @@ from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
-from unslothrl.types import Task, seed_of
+from unslothrl.records import Task, seed_of
 
 MOST_EAGER = 50_000  # rows
 PROBED = 1_000  # rows of a larger set that are rendered before the run, to see whether they can be

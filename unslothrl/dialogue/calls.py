@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unslothrl.dialogue.base import Message, Tool
-from unslothrl.long_json import is_too_deep
+from unslothrl.text import is_too_deep
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {

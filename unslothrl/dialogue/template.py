@@ -11,7 +11,8 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.dialogue import hermes, templating
+from unslothrl.data import templating
+from unslothrl.dialogue import hermes
 from unslothrl.dialogue.base import (
     Extension,
     History,

@@ -6,13 +6,13 @@ EMBEDDED = "embedded"
 """What `--model` and `--dataset` call them."""
 
 BASE = Path(__file__).parent / "base"
-"""The model folder, made by `make_base.py`."""
+"""The model folder, made by `tools/make_embedded_base.py`."""
 
 EMBEDDED_TURNS = "embedded-turns"
 """What `--adapter` calls it."""
 
 TURNS = Path(__file__).parent / "turns"
-"""An adapter on it that has seen a second turn, made by `make_turns.py`."""
+"""An adapter on it that has seen a second turn, made by `tools/make_embedded_turns.py`."""
 
 
 def adapter_folder(adapter: str | None) -> str | None:

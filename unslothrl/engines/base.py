@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Completion, Request
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.records import Completion, Request
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 Progress = Callable[[int, int], None]
 """Called with (completions finished, tokens sampled) since the start of one `generate`."""

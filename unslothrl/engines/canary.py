@@ -27,9 +27,8 @@ import torch
 
 from unslothrl.engines.base import Engine, generate
 from unslothrl.errors import AdapterMismatch
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request, Sampling
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.records import Request, Sampling
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import scaling_of
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 8, 4, 3

@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from unslothrl.types import Request, Sampling
+from unslothrl.records import Request, Sampling
 
 FILLER = 0  # the token that a finished row is fed with
 ALL = slice(None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unslothrl.types import Completion, Request, seed_of
+from unslothrl.records import Completion, Request, seed_of
 
 NUMBERS = itertools.count(1)
 """Of a process's loads. A version's own number will not do: a learner that restarts publishes

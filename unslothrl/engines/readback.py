@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from unslothrl.errors import AdapterMismatch
-from unslothrl.policy_version import Adapter
+from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published, described, is_equal
 
 LORA_DTYPES = (torch.bfloat16, torch.float16, torch.float32)

@@ -18,11 +18,10 @@ from unslothrl.engines.base import Finished, longest_first
 from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.errors import AdapterMismatch
-from unslothrl.memory import is_out_of_memory
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request
+from unslothrl.records import Request
+from unslothrl.system.memory import is_out_of_memory
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 
 class GeneratingBackend(Protocol):

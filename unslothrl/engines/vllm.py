@@ -21,12 +21,11 @@ from unslothrl.engines.readback import Slots
 from unslothrl.engines.vllm_internals import sleep_lock
 from unslothrl.engines.vllm_options import options
 from unslothrl.errors import AdapterMismatch
-from unslothrl.memory import peak_memory_mb
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request
-from unslothrl.variables import OF_VLLM, SCRATCH
+from unslothrl.records import Request
+from unslothrl.system.memory import peak_memory_mb
+from unslothrl.system.variables import OF_VLLM, SCRATCH
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.node_files import ROOM, Held, NodeFiles
 
 

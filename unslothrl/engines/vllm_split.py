@@ -17,12 +17,11 @@ from unslothrl.engines.readback import Slots
 from unslothrl.engines.vllm_options import options
 from unslothrl.engines.vllm_worker import PublishedFile
 from unslothrl.errors import ProcessLost, RunError
-from unslothrl.planning.machine import usable_cpus
-from unslothrl.policy_version import Adapter
-from unslothrl.types import Request
-from unslothrl.variables import PROCESS
+from unslothrl.records import Request
+from unslothrl.system.machine import usable_cpus
+from unslothrl.system.variables import PROCESS
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.packed import PackedWeights
 
 LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their slots

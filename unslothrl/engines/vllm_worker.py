@@ -19,10 +19,9 @@ import torch
 from unslothrl.engines import vllm_internals
 from unslothrl.engines.readback import LoraState, manager_of, problem_of, state_of
 from unslothrl.errors import AdapterDamaged
-from unslothrl.memory import peak_memory_mb
 from unslothrl.planning.tensor_parallel import BLOCK
-from unslothrl.policy_version import Adapter
-from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.system.memory import peak_memory_mb
+from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 from unslothrl.weights.packed import PackedWeights
 from unslothrl.weights.published import Published
 

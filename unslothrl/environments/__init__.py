@@ -14,8 +14,8 @@ from typing import Any
 
 from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file
-from unslothrl.untrusted import MOST_CODE, Unreadable, plain, read_text
+from unslothrl.files import MOST_CODE, Unreadable, expanded, is_file, read_text
+from unslothrl.text import plain
 
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"

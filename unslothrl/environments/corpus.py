@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 from unslothrl.data import files
 from unslothrl.data.files import one_line
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder, leads_out
-from unslothrl.untrusted import Unreadable, plain, read_text
+from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_text
+from unslothrl.text import plain
 
 TEXT = ("text", "contents", "content", "passage", "body", "document")
 TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")

@@ -21,7 +21,7 @@ from typing import Any
 
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.tool_calls import InvalidEnvironment, Tools, awaited
-from unslothrl.turn import MOST_REWARD, ROUNDING
+from unslothrl.records import MOST_REWARD, ROUNDING
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RL2_PARAMETERS = ("state", "action", "extra_info")

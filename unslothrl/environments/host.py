@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unslothrl import variables
 from unslothrl.environments import server
 from unslothrl.errors import UserError
+from unslothrl.system import variables
 
 SERVER = Path(__file__).with_name("__main__.py")
 START_S = 120.0  # to import the file and what it needs

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unslothrl import rewards
-from unslothrl.evaluation.estimates import Difference, Estimate, best_of, estimate, paired
+from unslothrl.algorithms.estimates import Difference, Estimate, best_of, estimate, paired
 from unslothrl.evaluation.voting import winners
+from unslothrl.records import Group
 from unslothrl.training.metrics import mean
-from unslothrl.types import Group
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from unslothrl import cluster
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
-from unslothrl.planning.machine import Machine
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Group, Task
 from unslothrl.rewards.failures import FailureReport
+from unslothrl.system.machine import Machine
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.evaluation import Evaluation
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, Task
+from unslothrl.weights.adapter import Adapter
 
 
 class EvaluationStream(RolloutStream):

@@ -7,7 +7,7 @@ says so, in processes that are killed where that takes too long.
 import itertools
 from collections.abc import Sequence
 
-from unslothrl import answers
+from unslothrl.data import answers
 from unslothrl.rewards.processes import ProcessPool, RewardCall
 
 SAME = "answercheck:same"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import UserError
-from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.files import Unreadable, read_object
 
 FILE = "tokenizer.json"
 MOST = 256 << 20  # bytes

@@ -12,9 +12,7 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
-from unslothrl.policy_version import Adapter, Loaded
-from unslothrl.tracking.profiler import Recording
-from unslothrl.types import (
+from unslothrl.records import (
     Assignment,
     Batch,
     Collected,
@@ -24,7 +22,8 @@ from unslothrl.types import (
     Update,
     UpdateStats,
 )
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.tracking.profiler import Recording
+from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
 
 

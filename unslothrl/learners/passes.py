@@ -19,8 +19,8 @@ from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.backends.base import Backend
-from unslothrl.memory import is_out_of_memory
-from unslothrl.types import Batch, Measured, Sample, UpdateStats
+from unslothrl.records import Batch, Measured, Sample, UpdateStats
+from unslothrl.system.memory import is_out_of_memory
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
 

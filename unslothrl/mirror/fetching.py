@@ -16,10 +16,9 @@ from typing import Any
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
-from unslothrl.redaction import redacted
+from unslothrl.text import for_terminal, redacted
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
-from unslothrl.untrusted import for_terminal
 
 NONE = "none"  # what `--mirror` is to end the mirroring of a resumed run
 LOCAL = ("file", "local", "memory")

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from unslothrl import stopping
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, SUMS
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, remove
 from unslothrl.mirror import fetching
 from unslothrl.mirror.fetching import OWN, STATE, Target, is_name, stat_of
+from unslothrl.system import stopping
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, SUMMARY
 from unslothrl.weights.starting_adapter import START

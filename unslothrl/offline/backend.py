@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unslothrl import doctor
 from unslothrl.backends.patches import KINDS
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.planning.fit import install_command
-from unslothrl.planning.machine import Machine
+from unslothrl.system.machine import Machine
+from unslothrl.system.packages import installed, requirements_of, unmet
 from unslothrl.weights import base_model
 
 AUTO, UNSLOTH, PEFT = "auto", "unsloth", "peft"
@@ -49,8 +49,8 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     such model."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {install_command(machine)}"
-    found = {name: v for name, v in doctor.installed().items() if name in RELATED}
-    if problem := conflict(found, {name: doctor.requirements_of(name) for name in found}):
+    found = {name: v for name, v in installed().items() if name in RELATED}
+    if problem := conflict(found, {name: requirements_of(name) for name in found}):
         return problem
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
@@ -70,7 +70,7 @@ def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
     """The first pair of versions that do not go together, and what to do; "" where all do. `found`:
     package -> version; `wanted`: package -> what it requires."""
     own = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
-    return next((f"{each.found}: {each.remedy}" for each in doctor.unmet(found, own)), "")
+    return next((f"{what}: {remedy}" for what, remedy in unmet(found, own)), "")
 
 
 def import_first(backend: str, view: Any) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
-from unslothrl.files import remove
-from unslothrl.untrusted import read_object
+from unslothrl.files import read_object, remove
 
 STATE = "trainer_state.json"
 MOST_STATE = 64 << 20  # bytes

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
-from unslothrl.columns import UnusableRow, names_of, parsed, plain_value, value_of
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
+from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls
 Messages = tuple[Message, ...]

@@ -12,12 +12,11 @@ from transformers import AutoModelForSequenceClassification
 
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
-from unslothrl.memory import prepare_card
-from unslothrl.policy_version import Adapter
+from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
-from unslothrl.types import LORA_TARGETS
+from unslothrl.system.memory import prepare_card
 from unslothrl.weights import coverage
-from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 
 PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier

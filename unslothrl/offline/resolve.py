@@ -6,7 +6,14 @@ from typing import Any
 
 from unslothrl.config.checks import check_system_prompt
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.resolve import (
+from unslothrl.data import sources
+from unslothrl.embedded import EMBEDDED
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file
+from unslothrl.planning import fit, stages
+from unslothrl.rewards import model as judge
+from unslothrl.runs import resume
+from unslothrl.runs.resolve import (
     Layers,
     Resolved,
     check_files,
@@ -15,14 +22,7 @@ from unslothrl.config.resolve import (
     named,
     shape_of,
 )
-from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED
-from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file
-from unslothrl.planning import fit, stages
-from unslothrl.planning.machine import Machine
-from unslothrl.rewards import model as judge
-from unslothrl.runs import resume
+from unslothrl.system.machine import Machine
 from unslothrl.weights import starting_adapter
 
 Stage = Resolved

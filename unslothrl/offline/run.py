@@ -11,25 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import stopping, variables
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, newest_numbered, write_whole
+from unslothrl.files import Unreadable, expanded, is_file, newest_numbered, read_object, write_whole
 from unslothrl.offline import backend
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.resolve import Stage, fitted
 from unslothrl.planning import forecast
-from unslothrl.planning.machine import Machine
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.runs import resume
 from unslothrl.runs.run import Run
+from unslothrl.system import stopping, variables
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
 from unslothrl.tracking.step_lines import Column, Layout
-from unslothrl.untrusted import Unreadable, read_object
 from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
 
 MOST_PRINTS = 1 << 20  # bytes

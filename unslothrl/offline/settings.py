@@ -15,7 +15,7 @@ import trl
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.errors import UserError
-from unslothrl.untrusted import shown
+from unslothrl.text import shown
 
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
 UNSLOTH = "unsloth"  # whose checkpointing is on already

@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from unslothrl.columns import UnusableRow
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources, splits
+from unslothrl.data.columns import UnusableRow
 from unslothrl.data.rendering import Skipped, check_unusable, numbered
 from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
@@ -31,7 +31,7 @@ from unslothrl.files import expanded
 from unslothrl.offline import examples
 from unslothrl.offline.examples import Example, ExampleColumns, Pair
 from unslothrl.offline.sequences import Writer
-from unslothrl.types import seed_of
+from unslothrl.records import seed_of
 from unslothrl.weights import adapter_use, starting_adapter
 
 IGNORED = -100  # a label that is not learnt

@@ -16,12 +16,10 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from unslothrl import stopping
 from unslothrl.algorithms import schedules
 from unslothrl.backends.lora import POLICY
 from unslothrl.errors import RunError
 from unslothrl.files import remove
-from unslothrl.memory import peak_memory_mb
 from unslothrl.offline.tables import LEARNT
 from unslothrl.offline.weighting import (
     DpoWithTies,
@@ -31,6 +29,8 @@ from unslothrl.offline.weighting import (
     RewardsWithTies,
     pairs_in,
 )
+from unslothrl.system import stopping
+from unslothrl.system.memory import peak_memory_mb
 
 FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
     "loss": "loss",

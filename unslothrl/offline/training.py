@@ -12,7 +12,6 @@ import torch
 import transformers
 from datasets import Dataset
 
-from unslothrl import stopping
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import EMBEDDED
@@ -29,6 +28,7 @@ from unslothrl.offline.trainers import (
     kept_in_float32,
 )
 from unslothrl.planning import stages
+from unslothrl.system import stopping
 from unslothrl.tracking.metrics import is_number
 from unslothrl.weights import portable, starting_adapter
 

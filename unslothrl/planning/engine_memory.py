@@ -10,7 +10,7 @@ the utilisation.
 import math
 from dataclasses import dataclass
 
-from unslothrl.planning.machine import Gpu
+from unslothrl.system.machine import Gpu
 
 ON_A_CARD = {  # MB, not measured yet
     "context": 600,  # CUDA context, cuBLAS workspaces, compiled kernels of one process

@@ -16,7 +16,6 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import KEPT_FREE, MB
 from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
@@ -28,8 +27,9 @@ from unslothrl.planning.setting_search import (
     largest,
     lower,
 )
-from unslothrl.planning.shapes import HALF, Shape, shape_of
 from unslothrl.planning.tensor_parallel import check_model
+from unslothrl.system.machine import Gpu, Machine
+from unslothrl.weights.shapes import HALF, Shape, shape_of
 
 DATASET = "HuggingFaceH4/MATH-500"
 MODELS = (  # the least memory of a GPU, in MB, and what is trained on it

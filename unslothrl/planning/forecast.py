@@ -8,11 +8,11 @@ from typing import Any
 
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
-from unslothrl.planning.machine import Machine
 from unslothrl.planning.memory import MB, TRAINED
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, ProcessPlan, Resources
-from unslothrl.planning.shapes import HALF, Shape
+from unslothrl.system.machine import Machine
+from unslothrl.weights.shapes import HALF, Shape
 
 DRIVER_MB = 700  # of the host, for the driver and Ray's own processes; measured on a CPU
 

@@ -4,7 +4,7 @@ import difflib
 import re
 
 from unslothrl.errors import UserError
-from unslothrl.planning.machine import Gpu
+from unslothrl.system.machine import Gpu
 
 LEAST_GB, MOST_GB = 1, 512
 USUAL = (8, 6)  # the capability of a GPU that is given by its size

@@ -13,9 +13,9 @@ from unslothrl.algorithms import objectives
 from unslothrl.config.hardware import versions_in_flight, vllm_rank
 from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
-from unslothrl.planning.machine import Gpu
-from unslothrl.planning.shapes import HALF, Shape
 from unslothrl.rewards import model
+from unslothrl.system.machine import Gpu
+from unslothrl.weights.shapes import HALF, Shape
 
 MB = 2**20
 LEAST_SEQS = 8

@@ -20,7 +20,6 @@ from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
-from unslothrl.planning.machine import Gpu
 from unslothrl.planning.placement import (
     ACTOR,
     LEARNER,
@@ -29,7 +28,8 @@ from unslothrl.planning.placement import (
     ProcessPlan,
     Resources,
 )
-from unslothrl.planning.shapes import Shape, shape_of
+from unslothrl.system.machine import Gpu
+from unslothrl.weights.shapes import Shape, shape_of
 
 OVERHEAD_MB = 1_500  # host memory a worker process needs besides the base: torch, vLLM, Ray
 

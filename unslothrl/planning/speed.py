@@ -21,9 +21,9 @@ from unslothrl.config.offline_options import DpoOptions, OfflineOptions, Prefere
 from unslothrl.config.options import Config
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import memory
-from unslothrl.planning.machine import Gpu
 from unslothrl.planning.placement import Placement
-from unslothrl.planning.shapes import Shape
+from unslothrl.system.machine import Gpu
+from unslothrl.weights.shapes import Shape
 
 REACHED = 0.5  # of a GPU's bandwidth and speed on paper
 SHORT = 0.25  # of the longest completion or episode

@@ -20,10 +20,10 @@ from unslothrl.errors import UserError
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
 from unslothrl.planning.forecast import Store
-from unslothrl.planning.machine import Gpu, Machine
 from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts
 from unslothrl.planning.setting_search import most_that_fit
-from unslothrl.planning.shapes import HALF, Shape, shape_of
+from unslothrl.system.machine import Gpu, Machine
+from unslothrl.weights.shapes import HALF, Shape, shape_of
 
 NUMBER = 4  # bytes of a float32
 UNSLOTH, PEFT = "unsloth", "peft"

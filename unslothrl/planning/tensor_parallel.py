@@ -14,8 +14,8 @@ from typing import Any
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
 from unslothrl.weights import base_model
+from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
 
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)

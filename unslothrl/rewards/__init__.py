@@ -10,13 +10,13 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unslothrl.columns import RowNeeds
+from unslothrl.data.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import builtin, model, overlong
 from unslothrl.rewards.custom import Signature, signature_of
 from unslothrl.rewards.reward import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
-from unslothrl.untrusted import plain
+from unslothrl.text import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 NONE = "none"  # instead of a name: the environment's rewards are all

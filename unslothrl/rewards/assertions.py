@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl.data.columns import UnusableRow, parsed, value_of
 
 TEXTS = ("test", "tests", "test_cases", "testcase")  # that may be Python
 LISTS = ("test_list", "tests", "test_cases", "testcase")  # of assertions

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unslothrl.columns import parsed
+from unslothrl.data.columns import parsed
 from unslothrl.errors import UserError
+from unslothrl.files import MOST_CODE, read_text
 from unslothrl.rewards.functions import LOGS
-from unslothrl.untrusted import MOST_CODE, read_text
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")

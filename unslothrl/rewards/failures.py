@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unslothrl.errors import WillRepeat
-from unslothrl.types import FROM_THE_ENVIRONMENT, Failure, Group
+from unslothrl.records import FROM_THE_ENVIRONMENT, Failure, Group
 
 MOST_REPORTED = 20  # kinds; further ones are only counted
 

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl import long_json
 from unslothrl.rewards.functions import IMPORTED, as_json, load, reason, sealed
+from unslothrl.text import loads_long
 
 
 async def wait(value: Any) -> Any:
@@ -30,7 +30,7 @@ async def wait(value: Any) -> Any:
 def serve(connection: socket.socket) -> None:
     known: dict[str, Callable[..., Any]] = {}
     for line in connection.makefile("rb"):
-        token, name, arguments, named = long_json.loads(line)
+        token, name, arguments, named = loads_long(line)
         try:
             if name not in known:
                 known[name] = load(name)

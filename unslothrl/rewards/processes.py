@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unslothrl import long_json
 from unslothrl.rewards.functions import IMPORTED, opened
+from unslothrl.text import dumps_long
 
 DEADLINE_S = 5.0
 START_S = 60.0  # for a process to start and to import a function's module
@@ -101,7 +101,7 @@ class RewardProcess:
     def hold(self, index: int, call: RewardCall) -> None:
         """Takes a call, which `send` sends."""
         token = secrets.token_hex(16)
-        self.unsent += long_json.dumps([token, call.function, call.arguments, call.named]).encode()
+        self.unsent += dumps_long([token, call.function, call.arguments, call.named]).encode()
         self.unsent += b"\n"
         self.queue.append((index, call, token))
         if len(self.queue) == 1:

@@ -9,6 +9,7 @@ from typing import Any
 
 from unslothrl import sandbox
 from unslothrl.errors import UserError
+from unslothrl.records import MOST_REWARD, Completion, Failure, Task
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
 from unslothrl.rewards.custom import Known, Signature
 from unslothrl.rewards.functions import reason
@@ -25,8 +26,6 @@ from unslothrl.rewards.processes import (
     RewardCall,
 )
 from unslothrl.rewards.reward import WALL_OF_CPU, Reward
-from unslothrl.turn import MOST_REWARD
-from unslothrl.types import Completion, Failure, Task
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level

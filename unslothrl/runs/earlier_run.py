@@ -7,12 +7,12 @@ from typing import Any
 
 from unslothrl.checkpoints.store import CheckpointStore
 from unslothrl.config.reading import read_toml
-from unslothrl.config.resolve import Resolved
 from unslothrl.config.values import Table
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.redaction import redacted_values
+from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, FREE, changed
+from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, RunFolder
 from unslothrl.tracking.step_lines import found_at, is_whole

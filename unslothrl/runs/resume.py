@@ -14,10 +14,9 @@ from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import fetching
-from unslothrl.redaction import is_hidden, redacted_values
+from unslothrl.text import is_hidden, plain, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
-from unslothrl.untrusted import plain
 from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 Fetch = Callable[[str, str], Path]

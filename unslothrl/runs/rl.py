@@ -9,27 +9,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl import cluster, rewards, variables
+from unslothrl import cluster, rewards
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining, starting
 from unslothrl.cluster.base import Cluster
+from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.config.resolve import Resolved
 from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning import forecast, shapes, tensor_parallel
-from unslothrl.planning.machine import Machine
+from unslothrl.planning import forecast, tensor_parallel
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
+from unslothrl.records import Task
 from unslothrl.rewards import model
 from unslothrl.runs import resume
-from unslothrl.runs.build import data_options, scorer_of
 from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.run import Run
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import trial
@@ -37,8 +39,14 @@ from unslothrl.training.saving import best
 from unslothrl.training.start_lines import facts, header
 from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
-from unslothrl.types import Task
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
+from unslothrl.weights import (
+    adapter_check,
+    adapter_use,
+    base_model,
+    portable,
+    shapes,
+    starting_adapter,
+)
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 

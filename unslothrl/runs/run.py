@@ -8,17 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from unslothrl import __version__, stopping
+from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import failures
 from unslothrl.cluster.base import counted
-from unslothrl.config.resolve import Resolved
 from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
-from unslothrl.redaction import redacted_values
 from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.resolve import Resolved
+from unslothrl.system import stopping
+from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder, plain

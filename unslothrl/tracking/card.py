@@ -10,13 +10,12 @@ from unslothrl import __version__
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
-from unslothrl.redaction import redacted
 from unslothrl.rewards.model import HEAD_FILE
+from unslothrl.text import printable, redacted
 from unslothrl.tracking.metrics import EVALUATED, buckets, is_number, mean, short
 from unslothrl.tracking.origin import DPO, METHODS, RL, RM, SFT
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.untrusted import printable
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.portable import BASE_FOLDER, is_hub_id
 

@@ -16,10 +16,9 @@ from unslothrl import __version__
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
-from unslothrl.files import exists, write_whole
-from unslothrl.redaction import redacted, redacted_values
+from unslothrl.files import Unreadable, exists, read_bytes, write_whole
+from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
-from unslothrl.untrusted import Unreadable, read_bytes
 
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from unslothrl.types import FROM_THE_ENVIRONMENT, Completion, Group
-from unslothrl.untrusted import shown
+from unslothrl.records import FROM_THE_ENVIRONMENT, Completion, Group
+from unslothrl.text import shown
 
 LONGEST_LINE = 64 << 20  # bytes
 

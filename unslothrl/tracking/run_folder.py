@@ -36,9 +36,9 @@ from filelock import FileLock, Timeout
 
 from unslothrl.checkpoints.store import LATEST, OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import exists, remove, write_whole
-from unslothrl.policy_version import Adapter
-from unslothrl.redaction import redacted
+from unslothrl.files import Unreadable, exists, read_object, remove, write_whole
+from unslothrl.records import Batch
+from unslothrl.text import redacted
 from unslothrl.tracking.rows import (
     drop_incomplete_line,
     encoded,
@@ -48,9 +48,7 @@ from unslothrl.tracking.rows import (
     plain,
     read_jsonl,
 )
-from unslothrl.types import Batch
-from unslothrl.untrusted import Unreadable, read_object
-from unslothrl.weights.adapter import NOTHING, write_adapter
+from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
 from unslothrl.weights.starting_adapter import START, WRITING
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unslothrl.records import Group
 from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, mean, short
 from unslothrl.tracking.run_folder import REPORT
-from unslothrl.types import Group
 
 HEADER_EVERY = 20  # rows
 STEP_WIDTH = 9

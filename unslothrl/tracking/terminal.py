@@ -18,7 +18,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from unslothrl import stopping, types
+from unslothrl import records
+from unslothrl.system import stopping
+from unslothrl.text import for_terminal
 from unslothrl.tracking.metrics import (
     EVALUATED,
     Row,
@@ -39,7 +41,6 @@ from unslothrl.tracking.step_lines import (
     plain_step,
     summary_lines,
 )  # fmt: skip
-from unslothrl.untrusted import for_terminal
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
@@ -244,7 +245,7 @@ class Terminal:
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
 
-    def sample(self, groups: Sequence[types.Group]) -> None:
+    def sample(self, groups: Sequence[records.Group]) -> None:
         """Shows the best completion of a step, of the first and then now and then. What the model
         or the data wrote reaches the terminal as text alone."""
         now = self.clock()

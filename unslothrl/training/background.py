@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from unslothrl.types import Task
+from unslothrl.records import Task
 
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
 

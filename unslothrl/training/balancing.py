@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
-from unslothrl.planning.shapes import shape_of
-from unslothrl.types import Sample
+from unslothrl.records import Sample
+from unslothrl.weights.shapes import shape_of
 
 EVEN = 1.005  # of the mean: a largest share below it is good enough
 

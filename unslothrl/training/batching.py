@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from unslothrl.records import Batch, Sample, seed_of
 from unslothrl.training import balancing
 from unslothrl.training.balancing import Costs
-from unslothrl.types import Batch, Sample, seed_of
 
 
 def batches(

@@ -25,7 +25,7 @@ from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.parts import function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
-from unslothrl.types import Group, Sample, seed_of
+from unslothrl.records import Group, Sample, seed_of
 
 Measure = Callable[[Sequence[Sample]], Sequence[Sample]]  # the same samples, with `measured`
 

@@ -11,6 +11,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
+from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
@@ -19,7 +20,6 @@ from unslothrl.training import credit
 from unslothrl.training.background import PrefetchedTasks
 from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.types import Group, Sample, Task, seed_of
 
 Judge = Callable[[Sequence[Sample]], Sequence[float]]
 """Samples -> the reward model's score of each whole sequence."""

@@ -10,11 +10,11 @@ from typing import TypeVar
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.handles import Call, LearnerHandle
 from unslothrl.errors import RunError
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Batch, Sample, StepResult, UpdateStats
 from unslothrl.training import balancing, batching
 from unslothrl.training.balancing import Costs
 from unslothrl.training.timeouts import Pace
-from unslothrl.types import Batch, Sample, StepResult, UpdateStats
+from unslothrl.weights.adapter import Adapter
 
 T = TypeVar("T")
 

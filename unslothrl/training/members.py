@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
-from unslothrl.policy_version import Adapter
 from unslothrl.training.timeouts import Speed
+from unslothrl.weights.adapter import Adapter
 
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from unslothrl.algorithms import diagnostics, gae
-from unslothrl.types import Completion, Group, StepResult, UpdateStats
+from unslothrl.records import Completion, Group, StepResult, UpdateStats
 
 Metrics = dict[str, float]
 

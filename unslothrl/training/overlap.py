@@ -18,10 +18,10 @@ from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
+from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
-from unslothrl.types import Assignment, Group, Task
 
 LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
 

@@ -22,9 +22,9 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
-from unslothrl.policy_version import Loaded
 from unslothrl.training import timeouts
 from unslothrl.training.members import Member, Owner, Pending, Version, ignore
+from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from unslothrl.cluster.base import Cluster, Progress
 from unslothrl.cluster.checks import Checks
-from unslothrl.policy_version import Loaded
+from unslothrl.records import Assignment, Collected, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
-from unslothrl.types import Assignment, Collected, Group, Sampling, Task
+from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`

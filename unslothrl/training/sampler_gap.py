@@ -21,7 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unslothrl.types import Agreement
+from unslothrl.records import Agreement
 
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.errors import RunError
-from unslothrl.policy_version import Adapter
+from unslothrl.records import Group
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
@@ -22,7 +22,7 @@ from unslothrl.training.background import Background
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import StepGroups
 from unslothrl.training.tracing import Pieces, Trace
-from unslothrl.types import Group
+from unslothrl.weights.adapter import Adapter
 
 
 @dataclass(frozen=True)

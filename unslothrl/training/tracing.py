@@ -1,6 +1,6 @@
 """The single tokens that the report shows: of some completions, in some steps.
 
-A learner hands over sums of its distance from the sampler (`types.Agreement`). Of the completions
+A learner hands over sums of its distance from the sampler (`records.Agreement`). Of the completions
 that a step's page shows it also hands over its log-probabilities, which it has computed anyway; so
 neither what is computed nor how long it takes depends on whether a step is traced.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from unslothrl.records import Batch, Completion, Group, Sample, UpdateStats
 from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
 from unslothrl.training.credit import Selected
-from unslothrl.types import Batch, Completion, Group, Sample, UpdateStats
 
 MOST_STEPS = 200  # of a run that are traced, about
 MOST_TOKENS = 40_000  # of a step, all its completions together

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl import stopping
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Cluster
@@ -17,8 +16,9 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
-from unslothrl.policy_version import Adapter, Loaded
+from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.failures import FailureReport
+from unslothrl.system import stopping
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
@@ -37,7 +37,7 @@ from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.tracing import Pieces, is_traced
 from unslothrl.training.updates import Updates
-from unslothrl.types import Group, Sample, seed_of
+from unslothrl.weights.adapter import Adapter, Loaded
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = tuple[RunState, bytes, Sequence[Ahead]]  # after a step: what a run goes on from

@@ -15,13 +15,13 @@ from unslothrl.actors.episodes import Episode, Played, play
 from unslothrl.actors.talk import Talking
 from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.parts import POSITIONAL, function_of
+from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data
 from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
+from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
-from unslothrl.runs.build import environment_of, rules_of
-from unslothrl.types import Completion, Request, Sampling, Task
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",

@@ -6,6 +6,7 @@ from unslothrl.algorithms import schedules
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
+from unslothrl.records import Batch, Sample, StepResult, UpdateStats, seed_of
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
@@ -15,7 +16,6 @@ from unslothrl.training.learner_group import LearnerGroup
 from unslothrl.training.metrics import Metrics, update_metrics
 from unslothrl.training.sampler_gap import SamplerGapWatch
 from unslothrl.training.tracing import Trace
-from unslothrl.types import Batch, Sample, StepResult, UpdateStats, seed_of
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
 

@@ -15,14 +15,13 @@ import numpy as np
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder, leads_out
-from unslothrl.planning import shapes
-from unslothrl.planning.shapes import Shape
-from unslothrl.types import LORA_TARGETS
-from unslothrl.untrusted import Unreadable, read_object, shown
-from unslothrl.weights import safetensors_header
+from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_object
+from unslothrl.records import LORA_TARGETS
+from unslothrl.text import shown
+from unslothrl.weights import safetensors_header, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.safetensors_header import Tensor
+from unslothrl.weights.shapes import Shape
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM

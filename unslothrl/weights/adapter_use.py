@@ -13,8 +13,8 @@ from unslothrl import __version__
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded
-from unslothrl.untrusted import Unreadable, is_utf8, read_object, shown
+from unslothrl.files import Unreadable, exists, expanded, read_object
+from unslothrl.text import is_utf8, shown
 
 USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes

@@ -25,11 +25,9 @@ from filelock import FileLock
 from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, home, leads_out, write_whole
-from unslothrl.planning import shapes
-from unslothrl.redaction import redacted
-from unslothrl.untrusted import Unreadable, for_terminal, read_object
-from unslothrl.weights import base_parts
+from unslothrl.files import Unreadable, exists, home, leads_out, read_object, write_whole
+from unslothrl.text import for_terminal, redacted
+from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from unslothrl.errors import UserError
-from unslothrl.untrusted import Unreadable, read_object
+from unslothrl.files import Unreadable, read_object
 from unslothrl.weights import safetensors_header
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unslothrl.errors import UserError
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
 
 LEAST = 0.99  # share of the decoder's linear weights
 TABLES = (torch.nn.Embedding, torch.nn.Conv1d)  # matrices that no linear layer multiplies by

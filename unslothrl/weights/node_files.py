@@ -21,8 +21,7 @@ from pathlib import Path
 import xxhash
 from filelock import FileLock, Timeout
 
-from unslothrl.policy_version import Adapter
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 PATIENCE_S = 5.0  # with another process that writes, or hangs while it writes
 POLL_S = 0.002

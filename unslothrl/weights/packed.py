@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from unslothrl.types import LORA_TARGETS
+from unslothrl.records import LORA_TARGETS
 from unslothrl.weights.base_parts import weight_files
 
 CPU = torch.device("cpu")

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unslothrl.policy_version import Adapter
-from unslothrl.weights.adapter import AdapterShape
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 PREFIX = "base_model.model."  # of PEFT's names, before the base's own

@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
-from unslothrl.memory import limit_card_memory
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import coverage
 from unslothrl.weights.base_model import REFUSED
 

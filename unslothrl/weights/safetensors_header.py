@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.untrusted import Unreadable
+from unslothrl.files import Unreadable
 
 MOST = 8 << 20  # bytes of a header; 80 layers of a LoRA take 0.2 MB
 

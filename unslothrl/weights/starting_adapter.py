@@ -16,7 +16,7 @@ from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder, remove, replace_folder
 from unslothrl.rewards.model import HEAD_FILE
-from unslothrl.untrusted import shown
+from unslothrl.text import shown
 from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 

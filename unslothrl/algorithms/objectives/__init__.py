@@ -13,7 +13,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
 from unslothrl.files import is_file as is_there
-from unslothrl.untrusted import plain
+from unslothrl.text import plain
 
 
 @functools.cache

@@ -4,10 +4,10 @@ episode."""
 import functools
 import os
 
-from unslothrl import variables
 from unslothrl.environments.base import ToolError
 from unslothrl.sandbox import choose
 from unslothrl.sandbox.cells import Interpreter
+from unslothrl.system import variables
 
 LEVEL = choose(bool(os.environ.get(variables.UNSANDBOXED)))
 

@@ -3,7 +3,7 @@
 See `answers` for how texts are compared. Any of several gold answers is right.
 """
 
-from unslothrl.answers import normalise, tagged
+from unslothrl.data.answers import normalise, tagged
 from unslothrl.rewards.reward import Reward
 
 

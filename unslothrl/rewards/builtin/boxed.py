@@ -5,7 +5,7 @@ count, so that further guesses make it wrong. Any of several gold answers is rig
 """
 
 from answercheck import same, same_list
-from unslothrl import answers
+from unslothrl.data import answers
 from unslothrl.rewards.reward import IN_PROCESS, Reward
 
 PROMPT = "Reason step by step, and put your final answer within \\boxed{}."

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unslothrl import long_json, sandbox
-from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl import sandbox
+from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
 from unslothrl.sandbox import Limits, LongInteger, Program
+from unslothrl.text import digits, loads_long
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
 IN_PYTHON = ("test", "test_list")
@@ -95,7 +96,7 @@ def arguments(given: Any) -> list:
 
 def as_json(text: str) -> Any:
     try:
-        return long_json.loads(text)
+        return loads_long(text)
     except (ValueError, RecursionError):
         return text
 
@@ -117,7 +118,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, LongInteger):
-        return isinstance(b, int) and a.digits == long_json.digits(b)
+        return isinstance(b, int) and a.digits == digits(b)
     if isinstance(a, float) or isinstance(b, float):
         try:
             return math.isclose(a, b, rel_tol=CLOSE_ENOUGH)

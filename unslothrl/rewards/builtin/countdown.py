@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from unslothrl.answers import tagged
-from unslothrl.columns import UnusableRow, parsed, value_of
+from unslothrl.data.answers import tagged
+from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards.reward import Reward, missing
 
 NUMBERS = ("numbers", "nums")

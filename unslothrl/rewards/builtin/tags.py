@@ -4,7 +4,7 @@ Less 1/200 a character after the last `</answer>`, but never below zero, so that
 cannot be spoilt.
 """
 
-from unslothrl.answers import TAGS
+from unslothrl.data.answers import TAGS
 from unslothrl.rewards.reward import Reward
 
 

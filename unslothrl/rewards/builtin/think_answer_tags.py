@@ -5,7 +5,7 @@ after the last. Any of several gold answers is right.
 """
 
 from answercheck import same
-from unslothrl.answers import TAGS, tagged
+from unslothrl.data.answers import TAGS, tagged
 from unslothrl.rewards.reward import IN_PROCESS, Reward
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.evaluation.estimates import estimate
+from unslothrl.algorithms.estimates import estimate
 from unslothrl.tracking.metrics import Points, buckets, components, is_number, mean, short
 from unslothrl.tracking.origin import DPO, RL, RM, SFT
 from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.reading import read_table
-from unslothrl.redaction import redacted_values
+from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import Points, Row, duration, eval_sets, mean, series, short
 from unslothrl.tracking.origin import RL, Origin, command_of

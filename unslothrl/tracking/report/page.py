@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from unslothrl.evaluation.estimates import estimate, paired
+from unslothrl.algorithms.estimates import estimate, paired
 from unslothrl.files import write_whole
+from unslothrl.text import plain
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
@@ -36,7 +37,6 @@ from unslothrl.tracking.run_folder import (
     ROLLOUTS,
     RunFolder,
 )  # fmt: skip
-from unslothrl.untrusted import plain
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained

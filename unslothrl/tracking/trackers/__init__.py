@@ -25,11 +25,10 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from unslothrl.errors import UserError
-from unslothrl.files import write_whole
-from unslothrl.redaction import redacted
+from unslothrl.files import read_object, write_whole
+from unslothrl.records import Group
+from unslothrl.text import redacted
 from unslothrl.tracking.metrics import is_number
-from unslothrl.types import Group
-from unslothrl.untrusted import read_object
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there

@@ -12,8 +12,8 @@ from typing import Any
 
 from unslothrl import rewards
 from unslothrl.config.options import OPTIONS, Config
-from unslothrl.planning.machine import Machine
-from unslothrl.untrusted import plain
+from unslothrl.system.machine import Machine
+from unslothrl.text import plain
 from unslothrl.weights.adapter_check import Lora
 
 LORA = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}

@@ -20,14 +20,14 @@ from unslothrl.data.options import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
-from unslothrl.memory import prepare_card
 from unslothrl.planning.engine_memory import EngineMemory
-from unslothrl.planning.machine import smallest_card, this_card
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.system.machine import smallest_card, this_card
+from unslothrl.system.memory import prepare_card
 from unslothrl.weights import adapter_use, base_model, portable, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 

@@ -1,18 +1,59 @@
-"""Takes secrets out of text that is kept or passed on: a run's folder, its report, a bug report.
+"""Text for people and for disk: values shortened for a message, without what would steer a
+terminal; secrets taken out of what is kept or passed on; JSON with integers of any length.
 
 What is a secret: tokens and keys in the forms that services give them, the user and password of a
 URL, what stands behind a name such as `api_key`, private keys, and the values of environment
 variables with such a name. `HIDDEN` stands in their place.
 """
 
+import contextlib
 import functools
 import json
 import os
 import re
 import shlex
+import sys
+import threading
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value of any type and size for a message: printable and short."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1000:
+        return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
+    try:
+        text = ascii(value) if not isinstance(value, str) else repr(value[: most + 1])
+    except (RecursionError, ValueError):
+        return f"a deeply nested {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def plain(value: Any, most: int = 100) -> str:
+    """As `shown`, without quotes: as it is written on a command line."""
+    return shown(value, most)[1:-1] if isinstance(value, str) else shown(value, most)
+
+
+def printable(text: str, kept: str = "") -> str:
+    """`text` with "?" for every control character but those in `kept`: names come from data sets
+    and models, and a terminal would obey them."""
+    return "".join(c if c.isprintable() or c in kept else "?" for c in text)
+
+
+def for_terminal(text: str, kept: str = "") -> str:
+    """`printable`, and without secrets: output is copied into files and bug reports."""
+    return printable(redacted(text), kept)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 HIDDEN = "<hidden>"
 LEAST = 6  # characters of a variable's value: a shorter one would be found in every text
@@ -173,3 +214,57 @@ def forms(secret: str) -> set[str]:
         urllib.parse.quote_plus(secret),
         quoted[1:-1] if quoted.startswith("'") else quoted,
     }
+
+
+MOST_NESTED = 100  # levels; what walks through a value may take several calls for each
+_lock = threading.Lock()  # the limit is process-wide
+
+
+@contextlib.contextmanager
+def any_length() -> Iterator[None]:
+    """Lifts Python's limit on the digits of an integer inside the block."""
+    with _lock:
+        limit = sys.get_int_max_str_digits()
+        sys.set_int_max_str_digits(0)
+        try:
+            yield
+        finally:
+            sys.set_int_max_str_digits(limit)
+
+
+def loads_long(text: str | bytes) -> Any:
+    """As json.loads, with integers of any length."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        with any_length():
+            return json.loads(text)
+
+
+def dumps_long(value: Any) -> str:
+    """As json.dumps, with integers of any length."""
+    try:
+        return json.dumps(value)
+    except ValueError:
+        with any_length():
+            return json.dumps(value)
+
+
+def is_too_deep(text: str, value: Any) -> bool:
+    """Whether `value`, which is `text` as JSON, has more than `MOST_NESTED` levels."""
+    if text.count("[") + text.count("{") <= MOST_NESTED:
+        return False
+    level, depth = [value], 0
+    while level and depth <= MOST_NESTED:
+        depth += 1
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+    return depth > MOST_NESTED
+
+
+def digits(number: int) -> str:
+    """The decimal digits of an integer of any length."""
+    with any_length():
+        return str(number)

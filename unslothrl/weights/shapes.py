@@ -12,7 +12,7 @@ from pathlib import Path
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
-from unslothrl.untrusted import shown
+from unslothrl.text import shown
 
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.planning.machine import card_limit_mb
+from unslothrl.system.machine import card_limit_mb
 
 READ_EVERY_S = 0.1
 OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception of their own

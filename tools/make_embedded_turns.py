@@ -1,4 +1,4 @@
-"""Makes the embedded base's adapter for turns: `python -m unslothrl.embedded.make_turns`, seeded, a
+"""Makes the embedded base's adapter for turns: `python tools/make_embedded_turns.py`, seeded, a
 few minutes on 2 cores.
 
 The base has never seen a second turn. This LoRA teaches it to ask a calculator and to read the
@@ -22,7 +22,7 @@ from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE, EMBEDDED, TURNS
 from unslothrl.environments.calculator import question, result_of
-from unslothrl.types import Sample
+from unslothrl.records import Sample
 from unslothrl.weights import base_model
 
 RANK, ALPHA = 16, 32
@@ -92,8 +92,7 @@ def main() -> None:
     (given.out / "adapter_model.safetensors").write_bytes(adapter.weights)
     (given.out / "adapter_config.json").write_text(adapter.config)
     figures = {
-        "command": f"python -m unslothrl.embedded.make_turns --steps {given.steps} "
-        f"--seed {given.seed}",
+        "command": f"python tools/make_embedded_turns.py --steps {given.steps} --seed {given.seed}",
         "loss, nats per token": round(loss.item(), 4),
         "seconds": round(time.time() - started),
     }

@@ -9,9 +9,9 @@ that is secret.
       logs/...                  the ends of log files, those of Ray's processes too
       rollouts.jsonl            the last completions, where they were asked for
 
-Every text passes `redaction` as a whole before it is cut, and the home folder becomes ~. Links are
-not followed, nor is anything read but regular files. Prompts and completions are in no file unless
-they were asked for, except what a log or a traceback quotes of them.
+Every text passes `text.redacted` as a whole before it is cut, and the home folder becomes ~. Links
+are not followed, nor is anything read but regular files. Prompts and completions are in no file
+unless they were asked for, except what a log or a traceback quotes of them.
 """
 
 import io
@@ -22,13 +22,12 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from unslothrl.doctor import Check, examine
+from unslothrl.commands.doctor import Check, examine
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, write_whole
-from unslothrl.redaction import redacted
+from unslothrl.text import for_terminal, plain, printable, redacted
 from unslothrl.tracking.origin import ORIGIN
 from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, ROLLOUTS, SUMMARY
-from unslothrl.untrusted import for_terminal, plain, printable
 
 MOST_BYTES = 64 << 10  # of a file: its end
 MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone

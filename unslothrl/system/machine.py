@@ -1,4 +1,4 @@
-"""What this machine has, without loading anything heavy into this process."""
+"""What this machine has, and whether the hub answers, without loading anything heavy."""
 
 import contextlib
 import functools
@@ -8,15 +8,16 @@ import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
+import urllib.parse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.data.hub import hub_answers
 from unslothrl.errors import UserError
 from unslothrl.files import home
-from unslothrl.variables import CARD_LIMIT
+from unslothrl.system.variables import CARD_LIMIT
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -231,3 +232,25 @@ def _vllm_runs_on_cpu() -> bool:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return "cpu" in importlib.metadata.version("vllm")
     return False
+
+
+def is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def hub_answers(timeout_s: float = 2.0) -> bool:
+    """Whether the Hugging Face hub, or the endpoint or proxy in its place, takes a connection."""
+    if is_offline():
+        return False
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    target = urllib.parse.urlsplit(proxy or endpoint())
+    try:
+        port = target.port or (80 if target.scheme == "http" else 443)
+        with socket.create_connection((target.hostname or "", port), timeout=timeout_s):
+            return True
+    except (OSError, ValueError):
+        return False

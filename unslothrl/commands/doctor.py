@@ -24,17 +24,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from packaging.requirements import Requirement
 from packaging.version import Version
 
-from unslothrl import cuda_compat
 from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.starting import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
-from unslothrl.data.hub import hub_answers
-from unslothrl.planning.machine import Gpu, Machine, available_ram_mb, free_mb, usable_ram_mb
-from unslothrl.redaction import redacted
-from unslothrl.variables import import_path
+from unslothrl.system import cuda_compat
+from unslothrl.system.machine import (
+    Gpu,
+    Machine,
+    available_ram_mb,
+    free_mb,
+    hub_answers,
+    usable_ram_mb,
+)
+from unslothrl.system.packages import installed, requirements_of, unmet
+from unslothrl.system.variables import import_path
+from unslothrl.text import redacted
 from unslothrl.weights.base_model import cache_folder
 
 OK, WARNING, PROBLEM = STATUSES = ("ok", "warning", "problem")  # ascending
@@ -196,16 +202,6 @@ def cuda_of_torch() -> str | None:
 # Packages
 
 
-def installed() -> dict[str, str]:
-    """Package -> version."""
-    found = [(each.name, each.version) for each in importlib.metadata.distributions()]
-    return {normal(name): version for name, version in found if name}
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def packages(found: Mapping[str, str]) -> Iterator[Check]:
     """One line of what is there, then one for each that is missing or does not fit."""
     listed = [f"{name} {found[name]}" for name in TESTED if name in found]
@@ -223,26 +219,9 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
         ):
             remedy = f'tested with {oldest} to {newest}: pip install "{name}=={newest}"'
             yield Check(name, WARNING, found[name], remedy)
-    yield from unmet(found, {name: requirements_of(name) for name in TESTED if name in found})
-
-
-def requirements_of(name: str) -> list[str]:
-    """What a package that is installed says that it needs."""
-    return importlib.metadata.requires(name) or []
-
-
-def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator[Check]:
-    """What packages need of one another (`wanted`: name -> requirements) where that is there in
-    another version. What is not there the locks leave out."""
-    for name, lines in wanted.items():
-        for needed in map(Requirement, lines):
-            other = normal(needed.name)
-            is_wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
-            if not is_wanted or other not in found:
-                continue
-            if not needed.specifier.contains(found[other], prereleases=True):
-                what = f"{name} {found[name]} needs {other}{needed.specifier}, got {found[other]}"
-                yield Check("packages", PROBLEM, what, f'pip install "{other}{needed.specifier}"')
+    wanted = {name: requirements_of(name) for name in TESTED if name in found}
+    for what, remedy in unmet(found, wanted):
+        yield Check("packages", PROBLEM, what, remedy)
 
 
 # The system

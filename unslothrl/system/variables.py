@@ -16,7 +16,7 @@ PROCESS = "UNSLOTHRL_PROCESS"  # an actor's or learner's name, in its environmen
 UNSANDBOXED = "UNSLOTHRL_UNSANDBOXED"  # set where tools may run code with limits only
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves VISIBLE as it is
-IMPORT_FOLDER = Path(__file__).parents[1]  # where another process finds the package
+IMPORT_FOLDER = Path(__file__).parents[2]  # where another process finds the package
 CHECKER = "answercheck"  # the package that compares answers; in a checkout it lies elsewhere
 
 INHERITED = (

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unslothrl import environments, option_rules, rewards
+from unslothrl import environments, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.config.checks import check
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
@@ -34,10 +34,10 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.mirror import fetching
 from unslothrl.planning import fit
-from unslothrl.planning.machine import Machine
-from unslothrl.redaction import is_hidden, redacted_values
 from unslothrl.rewards import model as reward_model
-from unslothrl.runs import resume
+from unslothrl.runs import option_rules, resume
+from unslothrl.system.machine import Machine
+from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter

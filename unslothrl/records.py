@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unslothrl.turn import Turn
-
 FROM_THE_ENVIRONMENT = "environment"  # the name of the reward that it gives
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ROUNDING = 1e-6  # of a score or of a full reward, which may be a weighted sum
+MOST_REWARD = 1e12  # any reward is below it, of a turn, of an episode, or of a reward function
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,33 @@ class Request:
     seed: int  # 0 <= seed < 2**63
     sampling: Sampling
     follows_newest: bool = False  # go on under a version that is loaded meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Of a tool, as the policy wrote it."""
+
+    name: str
+    arguments: str = ""  # as JSON
+    error: str = ""  # why it cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the policy, and what it was answered."""
+
+    reply: str  # special tokens left out
+    observation: str = ""  # what the policy read next; "" after the last turn
+    reward: float = 0.0
+    calls: int = 0  # of tools that were answered
+    failed_calls: int = 0  # of them
+    tool_calls: tuple[Call, ...] = ()  # that were read in the reply
+
+
+def correct(reward: float) -> float:
+    """What is reported as correct where an environment says nothing of it: a full reward, 1 or
+    more, in one turn. Less may be a bonus."""
+    return float(reward >= 1 - ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)

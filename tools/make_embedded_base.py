@@ -1,4 +1,4 @@
-"""Makes the embedded base: `python -m unslothrl.embedded.make_base`, seeded, minutes on 2 cores.
+"""Makes the embedded base: `python tools/make_embedded_base.py`, seeded, minutes on 2 cores.
 
 A tiny Qwen2 is trained from scratch on worked answers, then on a mixture in which most additions
 are worked and most subtractions guessed. It ends up with an ability that it uses for one kind of
@@ -198,7 +198,7 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     from unslothrl.backends import peft
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
-    from unslothrl.types import Sampling
+    from unslothrl.records import Sampling
     from unslothrl.weights import base_model
 
     base = base_model.quantise(out)
@@ -247,7 +247,7 @@ def holds_something_else(out: Path) -> bool:
 def command_of(arguments: argparse.Namespace) -> str:
     """What makes the same base again."""
     what = "--plain" if arguments.plain else f"--steps {arguments.steps}"
-    return f"python -m unslothrl.embedded.make_base {what} --seed {arguments.seed}"
+    return f"python tools/make_embedded_base.py {what} --seed {arguments.seed}"
 
 
 def main() -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl import long_json
-from unslothrl.untrusted import plain
+from unslothrl.text import is_too_deep, loads_long, plain
 
 MOST_NAMES, LONGEST_NAME = 30, 40  # columns, characters that a message names
 
@@ -54,10 +53,10 @@ def parsed(value: Any) -> Any:
     nested too deeply."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            found = long_json.loads(value)
+            found = loads_long(value)
         except (ValueError, RecursionError):
             return value
-        return value if long_json.is_too_deep(value, found) else found
+        return value if is_too_deep(value, found) else found
     return value
 
 
