@@ -277,7 +277,8 @@ def main() -> None:
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # as ours: 15 lower
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # Ray's processes import this from there
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # Ray's processes import this
     flags = {
         "model": "embedded", "dataset": "embedded", "learner": "grpo", "cluster": "ray",
         "number_of_actors": options.actors, "number_of_learners": 1,
