@@ -315,16 +315,15 @@ def _side(node, sign):
 def test_cells_of_a_line_are_separated_where_they_are_wider_than_planned():
     """`f"{name:<12}{value}"` runs both together where a name has 12 letters; so does
     `"".join(f"{value:>9}" for value in values)`."""
-    for path in sorted((ROOT / "unslothrl").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            where = f"{path.relative_to(ROOT)} line {getattr(node, 'lineno', 0)}"
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            where = f"{module} line {getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 for left, right in itertools.pairwise(node.values):
                     assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), where
                     assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), where
-            is_join = isinstance(node, ast.Call) and ast.unparse(node.func) == "''.join"
-            for part in node.args if is_join else ():
-                said = getattr(part, "elt", None)
-                if isinstance(said, ast.JoinedStr):
-                    assert not _side(said.values[0], ">") and not _side(said.values[-1], "<"), where
-                assert ".ljust(" not in ast.unparse(part), where
+            elif isinstance(node, ast.Call) and last_name(node.func) == "join":
+                for said in (getattr(part, "elt", None) for part in node.args):
+                    if isinstance(said, ast.JoinedStr) and ast.unparse(node.func) == "''.join":
+                        assert not _side(said.values[0], ">"), where
+                        assert not _side(said.values[-1], "<"), where

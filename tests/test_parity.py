@@ -1,7 +1,6 @@
 """docs/parity.md names a test for everything that three other systems do, docs/findings.md for each
 fault that was found; and tests of rows that no other file has."""
 
-import ast
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -27,9 +26,7 @@ def test_every_row_names_a_test_that_exists(page, at_least):
     for row in filter(None, found):
         file, function = row[3], row[4]
         (path,) = (folder / file for folder in TESTS if (folder / file).exists())
-        tree = ast.parse(path.read_text())
-        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert function in names, f"{row[1]}: {file}::{function}"
+        assert re.search(rf"^def {function}\(", path.read_text(), re.M), f"{row[1]}: {file}::{function}"
 
 
 def test_each_system_has_its_section():
