@@ -51,7 +51,6 @@ slow: run-test offline-test engine-test cluster-test host-test split-test suite-
 
 document-test: setup ## test what the documents show, every command of theirs too
 	$(PYTEST) -m "not gpu" tests/test_docs.py tests/test_commands.py $(ARGS)
-	$(bin)/python bench/stale.py
 
 learn-test: setup ## ten steps must raise pass@1, and with shuffled rewards must not
 	$(PYTEST) -m slow tests/test_learning.py $(ARGS)
