@@ -50,7 +50,7 @@ def inside(tmp_path):
 
 CHECK = (str(ROOT / "tools/setup_env.py"), "--check", "--set", "gpu")
 DOCTOR = ("-m", "unslothrl", "doctor", "--no_self_test")
-COMPILER = ("-c", "from unslothrl import doctor; print(doctor.compiler().line())")
+COMPILER = ("-c", "from unslothrl.commands import doctor; print(doctor.compiler().line())")
 
 
 def lines(answer, beginning):
