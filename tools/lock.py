@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -136,52 +134,9 @@ def wheel_links(
     return links
 
 
-def fetch(url: str, span: str) -> tuple[bytes, int]:
-    """A range of a remote file, and how long the whole file is."""
-    for attempt in range(5):
-        try:
-            request = urllib.request.Request(url, headers={"Range": f"bytes={span}"})
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.read(), int(answer.headers["Content-Range"].rsplit("/", 1)[1])
-        except OSError as error:
-            trouble = error
-            time.sleep(2**attempt)
-    sys.exit(f"{url}: {trouble}")
-
-
-class RemoteFile(io.RawIOBase):
-    """Just enough of a file for zipfile to read a wheel's table of contents, which comes last."""
-
-    def __init__(self, url: str):
-        self.url, self.position = url, 0
-        self.tail, self.size = fetch(url, f"-{TAIL}")
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.position = offset + (0, self.position, self.size)[whence]
-        return self.position
-
-    def tell(self) -> int:
-        return self.position
-
-    def read(self, count: int = -1) -> bytes:
-        end = self.size if count < 0 else min(self.size, self.position + count)
-        start = self.size - len(self.tail)
-        if self.position >= start:
-            data = self.tail[self.position - start : end - start]
-        else:
-            data, _ = fetch(self.url, f"{self.position}-{end - 1}")
-        self.position += len(data)
-        return data
-
-
 def wheel_size(link: str) -> tuple[int, int]:
-    """Bytes to download, bytes on disk once unpacked."""
-    path = pathlib.Path(link)
-    source = path.open("rb") if path.exists() else RemoteFile(link)
-    with source, zipfile.ZipFile(source) as archive:  # type: ignore[arg-type]
+    """Bytes to download, bytes on disk once unpacked: its table of contents, which comes last."""
+    with fsspec.open(link, block_size=TAIL) as source, zipfile.ZipFile(source) as archive:
         unpacked = sum(-(-entry.file_size // BLOCK) * BLOCK for entry in archive.infolist())
         return source.seek(0, 2), unpacked
 
