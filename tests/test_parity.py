@@ -26,7 +26,9 @@ def test_every_row_names_a_test_that_exists(page, at_least):
     for row in filter(None, found):
         file, function = row[3], row[4]
         (path,) = (folder / file for folder in TESTS if (folder / file).exists())
-        assert re.search(rf"^def {function}\(", path.read_text(), re.M), f"{row[1]}: {file}::{function}"
+        assert re.search(rf"^def {function}\(", path.read_text(), re.M), (
+            f"{row[1]}: {file}::{function}"
+        )
 
 
 def test_each_system_has_its_section():

@@ -17,15 +17,20 @@ import pytest
 
 pytestmark = pytest.mark.real  # reads six libraries: 10 s
 
-OF_OUR_CODE = (interface_uses.ours, interface_uses.trees, interface_uses.uses)
+OF_OUR_CODE = (interface_uses.known, interface_uses.trees, private_interfaces.found_uses)
 OF_LIBRARIES = (library_source.definitions, library_source.lazy, library_source.resolve)
 UTILS, MANAGER = "vllm.model_executor.models.utils", "vllm.lora.model_manager"
 MAPPER, LORA_MANAGER = f"{UTILS}.WeightsMapper", f"{MANAGER}.LoRAModelManager"
 ENGINE = "vllm.v1.engine.llm_engine.LLMEngine"
 
 IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
-    ("engines/readback.py", "get_unstacked_mapper", "get_plain_mapper", f"{MAPPER}.get_plain_map"),
-    ("engines/readback.py", "manager._last_mapping", "manager._mapping", f"{LORA_MANAGER}._mapp"),
+    ("engines/readback.py", "get_unstacked_mapper", "get_plain_mapper", "whose is "),
+    (
+        "engines/readback.py",
+        "manager._last_mapping",
+        "manager._mapping",
+        "whose is manager._mapping?",
+    ),
     ("engines/readback.py", "vllm.lora.utils", "vllm.lora.names", "vllm.lora.names.parse_fine"),
     (
         "engines/readback.py",
@@ -33,7 +38,7 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
         "    model.alpha.strange\n    halves_of",
         "whose is alpha.strange?",
     ),
-    ("engines/vllm.py", "llm.wake_up()", "llm.wake()", "vllm.LLM.wake: engines/vllm.py uses it"),
+    ("engines/vllm.py", "llm.wake_up()", "llm.wake()", "vllm.LLM.wake_up: nothing uses it"),
     ("engines/vllm.py", "follows_newest", "bnb_state", "whose is request.bnb_state?"),
     ("engines/vllm_options.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
     ("engines/vllm_options.py", '"head_dtype"', '"head_type"', "vllm.config.model:head_dtype: no"),
@@ -121,7 +126,7 @@ def test_the_installed_versions_have_what_is_listed():
 
 
 def test_what_is_planted_in_a_library_is_seen(monkeypatch):
-    uses, listed = interface_uses.uses(), private_interfaces.listed()
+    uses, listed = private_interfaces.found_uses(), private_interfaces.listed()
     original = library_source.text_of
 
     @cache
@@ -132,7 +137,7 @@ def test_what_is_planted_in_a_library_is_seen(monkeypatch):
         return text
 
     monkeypatch.setattr(library_source, "text_of", planted)
-    monkeypatch.setattr(private_interfaces, "uses", lambda: uses)
+    monkeypatch.setattr(private_interfaces, "found_uses", lambda: uses)
     monkeypatch.setattr(
         private_interfaces, "listed", lambda: {path: listed[path] for path, *_ in IN_A_LIBRARY}
     )

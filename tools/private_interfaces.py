@@ -143,6 +143,11 @@ def listed() -> dict[str, Any]:
     return json.loads(LIST.read_text()) if LIST.exists() else {}
 
 
+@cache
+def found_uses() -> dict[str, Use]:
+    return uses({path: entry["by"] for path, entry in listed().items()})
+
+
 def entry_of(path: str, use: Use, before: dict[str, Any], asks: bool = False) -> dict[str, Any]:
     """Of the list; `asks` an installed library for the names of its parameters."""
     entry: dict[str, Any] = {"by": sorted(use.files)}
@@ -162,7 +167,7 @@ def write() -> None:
     before = listed()
     entries = {
         path: entry_of(path, use, before.get(path, {}), asks=True)
-        for path, use in uses().items()
+        for path, use in found_uses().items()
         if not path.startswith(UNKNOWN)
     }
     for path, entry in entries.items():
@@ -174,7 +179,7 @@ def write() -> None:
 
 def unlisted() -> list[str]:
     """Where the code and the list differ, one line each."""
-    found, known = uses(), listed()
+    found, known = found_uses(), listed()
     lines = [
         f"{path}: {', '.join(found[path].files)} uses it" for path in found.keys() - known.keys()
     ]
@@ -188,7 +193,7 @@ def unlisted() -> list[str]:
 
 def problems() -> list[str]:
     """What of the list the installed versions lack, one line each."""
-    found, lines = uses(), []
+    found, lines = found_uses(), []
     for path, entry in listed().items():
         use, library = found.get(path, Use()), library_of(path)
         if source.file_of(library) is None:
