@@ -108,7 +108,7 @@ card-test: gpu-set ## the whole GPU set on simulated GPUs: vLLM's start, its LoR
 	VLLM_PLUGINS= $(ON_GPU_SET) -m slow tests/test_vllm_card.py $(wildcard tests/test_gpu_set_*.py) \
 	    $(ARGS)
 
-machines-test: gpu-set ## docs/machines.md is what the commands say on thirteen simulated machines
+machines-test: gpu-set ## docs/install.md is what the commands say on thirteen simulated machines
 	$(ON_GPU_SET) -m slow tests/test_machines_page.py tests/test_bare_machines.py $(ARGS)
 
 gpu-set-test: gpu-set ## engines, actors, learner, resume and the main job with the GPU set's versions

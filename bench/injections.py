@@ -160,7 +160,7 @@ def halted(place: Place) -> Cost:
     training.send(signal.SIGSTOP)
     time.sleep(seconds := place.draw.uniform(3, 6))
     training.send(signal.SIGCONT)
-    cost = Cost(f"{at}, for {seconds:.1f} s", training.ends(), "nothing: it goes on")
+    cost = Cost(f"{at}, for {seconds:.1f} s", training.ends(), "nothing: it continues")
     return compared(place.folder, place.whole, cost)
 
 
@@ -325,7 +325,7 @@ def data_vanishes(place: Place) -> Cost:
     training = Training(place.folder, *flags)
     at = training.at_random(place.draw)
     path.unlink()
-    return compared(place.folder, whole, Cost(at, training.ends(), "nothing: it goes on"))
+    return compared(place.folder, whole, Cost(at, training.ends(), "nothing: it continues"))
 
 
 def data_gone(place: Place, changes: bool = False) -> Cost:
@@ -358,7 +358,7 @@ def clock_jumps(place: Place, days: int) -> Cost:
     at = training.at_random(place.draw)
     with shared.open("r+b", buffering=0) as file:
         file.write(struct.pack("q", days * DAY_S))
-    cost = Cost(at, training.ends(), "nothing: it goes on")
+    cost = Cost(at, training.ends(), "nothing: it continues")
     _, asked = struct.unpack("qq", shared.read_bytes())
     if not asked:
         cost.wrong.append("nobody has asked for the time after the jump")
@@ -440,7 +440,7 @@ def short_of_memory(place: Place, where: str) -> Cost:
     if not cost.said:
         cost.wrong.append("it has not run out of memory")
     if where == "generation":  # the line is little_memory.py's
-        cost.said = "nothing: it goes on with fewer rows"
+        cost.said = "nothing: it continues with fewer rows"
     cost = compared(place.folder, whole, cost)
     if where == "update":  # gradients are added up in another order
         cost.differs = []

@@ -1,4 +1,4 @@
-"""What the commands choose and refuse on machines that are not here: the table of docs/machines.md.
+"""What the commands choose and refuse on machines that are not here: the table of docs/install.md.
 
     .venv-gpu-set/bin/python bench/machines.py
 
@@ -30,7 +30,7 @@ from unslothrl.system.cuda_compat import FOLDER
 from unslothrl.weights import shapes
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "machines.md"
+PAGE = ROOT / "docs" / "install.md"
 NOW = "580.95.05"  # a driver for CUDA 13
 COMMIT = "0" * 40
 STARTING = "starting Ray"  # the first line after the last check
@@ -269,7 +269,7 @@ def row(name: str, simulated: Simulated, problems: Path) -> str:
 
 
 def page() -> str:
-    """docs/machines.md with its table made anew."""
+    """docs/install.md with its table made anew."""
     with tempfile.TemporaryDirectory() as temporary, hub() as endpoint:
         shared = Path(temporary)
         make_cache(shared / "hf")

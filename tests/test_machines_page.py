@@ -1,4 +1,4 @@
-"""docs/machines.md is what its program writes."""
+"""docs/install.md is what its program writes."""
 
 import os
 import subprocess
@@ -23,4 +23,4 @@ def test_the_table_of_simulated_machines_is_what_the_commands_say():
         env=environment, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    assert made.stdout == (ROOT / "docs" / "machines.md").read_text()
+    assert made.stdout == (ROOT / "docs" / "install.md").read_text()

@@ -1,4 +1,4 @@
-r"""math-verify's judgement, for `measure.py --peer` and unslothrl's docs/math-verify-report.md.
+r"""math-verify's judgement, for `measure.py --peer` and packages/answercheck/math-verify-report.md.
 
 python bench/math_verify_peer.py '5=216' '\log_4 8 = \frac32'   # answer, gold: prints True or False
 """

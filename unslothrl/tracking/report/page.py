@@ -243,7 +243,7 @@ def evaluations_section(runs: Sequence[RunHistory]) -> str:
     if any(OF_PROBLEM.keys() & {key for _, key in EVALUATIONS} and run.is_rl for run in runs):
         notes = (
             "<p class=meta>In brackets 95% intervals over problems; a difference is paired, p is "
-            "the probability of one as large if there were none. See docs/evaluation.md.</p>"
+            "the probability of one as large if there were none. See docs/using.md.</p>"
         )
     if any(run.kind == origin.DPO for run in runs):
         notes += (
