@@ -15,7 +15,6 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "lora_rank": "max_lora_rank",
     "num_generations": "num_candidates",
     "learning_rate": "lr",
-    "gpu": "card",
 }
 RAY = "start Ray with `ray start --head`, which has {}, and set --ray_address auto"
 GONE = {  # options of earlier versions -> what to do instead
