@@ -46,12 +46,15 @@ class Answering:
         text = prompts.render(self.tokenizer, turns, self.use.system_prompt)
         (ids,) = prompts.tokenise(self.tokenizer, [text])
         most = self.use.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
-        room = min(most, tokens_left(self.base, len(ids)))
-        seed = seed_of(*(said for _, said in turns))
-        request = Request("answer", tuple(ids), seed, sampling_of(self.use, room, self.temperature))
-        return self._generate(policy, request)
-
-    def _generate(self, policy: str, request: Request) -> Generator[str, None, None]:
+        context = base_model.read_config(self.base).get("max_position_embeddings")
+        left = context - len(ids) if isinstance(context, int) else MOST_NEW_TOKENS
+        if left < 1:
+            raise UserError(
+                f"question: it has {len(ids)} tokens with its prompt, the base's context "
+                f"{context}: shorten it"
+            )
+        sampling = sampling_of(self.use, min(most, left), self.temperature)
+        request = Request("answer", tuple(ids), seed_of(*(said for _, said in turns)), sampling)
         under = contextlib.nullcontext()
         with under if policy == ADAPTER else self.backend.model.disable_adapter():
             self.engine.add(request)
@@ -88,13 +91,12 @@ def load(
     variables.apply(machine.cpus, bool(machine.gpus))
     if err.isatty():
         print(for_terminal(f"loading {use.base} and {found.folder} ..."), file=err)
-    base, notes = base_under(found, use.base)
+    base = base_under(found, use.base)
     if recorded is None:
-        notes.append(
+        note = (
             f"adapter {found.folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
             f"template, no system prompt, top_p {use.top_p:g}"
         )
-    for note in notes:
         print(for_terminal(note), file=err)
     tokenizer = base_model.load_tokenizer(base)
     if use.chat_template is not None:
@@ -122,15 +124,3 @@ def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sam
         return Sampling(1.0, 1.0, 1, max_new_tokens)
     used = use.temperature if temperature is None else temperature
     return Sampling(used, use.top_p, 0, max_new_tokens)
-
-
-def tokens_left(base: Path, prompt: int) -> int:
-    """Of the base's context, after a prompt of so many. UserError where there are none."""
-    context = base_model.read_config(base).get("max_position_embeddings")
-    left = context - prompt if isinstance(context, int) else MOST_NEW_TOKENS
-    if left < 1:
-        raise UserError(
-            f"question: it has {prompt} tokens with its prompt, the base's context {context}: "
-            "shorten it"
-        )
-    return left

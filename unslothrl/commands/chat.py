@@ -1,8 +1,10 @@
 """`unslothrl ask` and `chat`: questions to an adapter, and to its base beside it."""
 
 import contextlib
+import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TextIO
 
 from rich.console import Console
@@ -45,9 +47,8 @@ def ask(
     if not question.strip():
         raise UserError(EMPTY)
     answers = answering.load(adapter, model, max_new_tokens, temperature)
-    turns = [("user", question.strip("\n") if question.endswith("\n") else question)]
-    policies = (BASE, ADAPTER) if with_base else (ADAPTER,)
-    show({policy: answers.generate(policy, turns) for policy in policies}, sys.stdout)
+    question = question.strip("\n") if question.endswith("\n") else question
+    Conversation(answers, policies(with_base), sys.stdout, sys.stderr).say(question)
 
 
 def chat(
@@ -63,13 +64,16 @@ def chat(
     through a pipe: every line is a question of its own, or all of it is one if `whole`. UserError.
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
-    policies = (BASE, ADAPTER) if with_base else (ADAPTER,)
     answers = answering.load(adapter, model, max_new_tokens, temperature)
-    conversation = Conversation(answers, policies, sys.stdout, sys.stderr)
+    conversation = Conversation(answers, policies(with_base), sys.stdout, sys.stderr)
     if sys.stdin.isatty() and not whole:
         conversation.interactively()
     else:
         conversation.through_a_pipe([sys.stdin.read()] if whole else sys.stdin, not whole)
+
+
+def policies(with_base: bool) -> tuple[str, ...]:
+    return (BASE, ADAPTER) if with_base else (ADAPTER,)
 
 
 class Conversation:
@@ -107,7 +111,7 @@ class Conversation:
                 except UserError as error:
                     print(f"{error}, or {NEW}", file=self.err)
 
-    def through_a_pipe(self, lines: Iterator[str] | list[str] | TextIO, echoes: bool) -> None:
+    def through_a_pipe(self, lines: Iterable[str], echoes: bool) -> None:
         is_first = True
         for line in lines:
             question = line.strip()
@@ -136,7 +140,7 @@ class Conversation:
 
 def typed() -> Iterator[str]:
     """Lines from the terminal, with the arrow keys; ends at Ctrl-D and at Ctrl-C."""
-    with contextlib.suppress(ImportError):
+    if importlib.util.find_spec("readline") is not None:
         import readline  # noqa: F401  # input() uses it once it is imported
     while True:
         try:
@@ -151,26 +155,28 @@ def show(generating: Mapping[str, Iterator[str]], out: TextIO) -> dict[str, str]
     console = Console(file=out, highlight=False)
     if len(generating) > 1 and can_redraw(console) and console.width >= WIDE:
         return in_columns(generating, console)
-    answers = {}
+    answers: dict[str, str] = {}
     for name, parts in generating.items():
-        if len(generating) > 1:
-            out.write(f"{name}:\n")
+        out.write("\n" if answers else "")
+        out.write(f"{name}:\n" if len(generating) > 1 else "")
         answers[name] = stream(parts, out)
-        out.write("\n\n" if name != list(generating)[-1] else "\n")
+        out.write("\n")
         out.flush()
     return answers
 
 
 def stream(parts: Iterator[str], out: TextIO) -> str:
-    """Writes what each part adds to the one before. -> the last"""
+    """Writes what each part adds to the one before; on a terminal without control characters, which
+    would move its cursor. -> the last part"""
     written = text = ""
+    visible = partial(printable, kept="\n\t") if out.isatty() else str
     for text in parts:
         if text.startswith(written):
-            out.write(visible(text[len(written) :], out))
+            out.write(visible(text[len(written) :]))
             out.flush()
             written = text
     if written != text:  # a tokenizer that writes otherwise as it goes on
-        out.write("\n" + visible(text, out))
+        out.write("\n" + visible(text))
     return text
 
 
@@ -191,8 +197,3 @@ def columns(answers: Mapping[str, str]) -> Table:
         table.add_column(name, ratio=1, header_style="bold", overflow="fold")
     table.add_row(*(Text(printable(answer, kept="\n\t")) for answer in answers.values()))
     return table
-
-
-def visible(text: str, out: TextIO) -> str:
-    """On a terminal without control characters, which would move its cursor."""
-    return printable(text, kept="\n\t") if out.isatty() else text

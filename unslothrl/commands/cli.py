@@ -105,10 +105,8 @@ def answer(arguments: list[str]) -> int:
         return parser().main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
     except UsageError as error:
         return refuse(usage_message(error))
-    except UserError as error:
-        return refuse(str(error))
-    except RunError as error:
-        return refuse(str(error), FAILED)
+    except (UserError, RunError) as error:
+        return refuse(str(error), USAGE if isinstance(error, UserError) else FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 

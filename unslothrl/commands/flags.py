@@ -11,7 +11,7 @@ import typer
 from unslothrl.config.names import off
 from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.reading import RECIPES
+from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text
 from unslothrl.embedded import EMBEDDED
 
@@ -118,7 +118,8 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
         rich_help_panel=table.options[name].metadata["group"],
         autocompletion=completing(choices or KNOWN.get(name, ())),
     )
-    return keyword(name, info, {tuple: list[str], bool: bool}.get(kind, str))
+    types: dict[Any, Any] = {tuple: list[str], bool: bool}
+    return keyword(name, info, types.get(kind, str))
 
 
 def completing(values: Sequence[str]) -> Callable[[str], list[str]] | None:

@@ -124,7 +124,7 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
     if command != RL or "recipe" not in flags:
         return command
-    from unslothrl.config.reading import command_of
+    from unslothrl.config.toml_files import command_of
 
     found = command_of(flags["recipe"])
     return found if found in TABLES else RL
