@@ -62,10 +62,13 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
         report, why_not = {"changed_to_fit": []}, str(error)
     found = [CHANGE.match(note) for note in report["changed_to_fit"]]
     return Recipe(
-        name,
-        *(said.get(field, "") for field in FIELDS[:4]),
-        said.get("Reward") or said.get("Result", ""),
-        command,
+        name=name,
+        hardware=said.get("Hardware", ""),
+        task=said.get("Task", ""),
+        memory=said.get("Memory", ""),
+        time=said.get("Time", ""),
+        reward=said.get("Reward") or said.get("Result", ""),
+        command=command,
         is_measured=UNMEASURED not in text,
         fits=not why_not,
         why_not=why_not,
